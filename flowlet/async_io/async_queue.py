@@ -13,8 +13,8 @@ Source:     Flink ``StreamElementQueue``, ``OrderedStreamElementQueue``, ``Unord
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
 from typing import Any, Final
 
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
@@ -130,22 +130,11 @@ class AsyncQueue(ABC):
         with the job.
         """
         found: list[Chunk | Control] = []
-        run: list[PendingRecord] = []
-        for element in chain(self._in_order(), self._waiting):
-            if isinstance(element, PendingRecord):
-                if run and (run[-1].timestamp is None) is not (element.timestamp is None):
-                    found.append(_inputs_of(run))
-                    run = []
-                run.append(element)
-                continue
-            if isinstance(element, CompletionMark):
-                continue
-            if run:
-                found.append(_inputs_of(run))
-                run = []
-            found.append(element)
-        if run:
-            found.append(_inputs_of(run))
+        kept = (each for each in chain(self._in_order(), self._waiting) if not isinstance(each, CompletionMark))
+        for _, elements in groupby(kept, _kind_of):
+            run = list(elements)
+            records = [each for each in run if isinstance(each, PendingRecord)]
+            found += [_inputs_of(records)] if records else [each for each in run if not isinstance(each, PendingRecord)]
         return found
 
     def check_invariants(self) -> None:
@@ -297,8 +286,12 @@ def _results_of(records: list[PendingRecord]) -> Chunk | None:
     return Chunk(values, [stamp for record in records for stamp in [_stamp(record)] * len(record.results or ())])
 
 
-def _inputs_of(records: Iterable[PendingRecord]) -> Chunk:
-    records = list(records)
+def _kind_of(element: PendingRecord | Control) -> bool | None:
+    """Whether a record has a timestamp; None: the element is no record."""
+    return element.timestamp is not None if isinstance(element, PendingRecord) else None
+
+
+def _inputs_of(records: list[PendingRecord]) -> Chunk:
     values = [record.value for record in records]
     return Chunk(values) if records[0].timestamp is None else Chunk(values, [_stamp(record) for record in records])
 

@@ -31,32 +31,24 @@ from flowlet.timers.time_api import TimerHandle
 from netstack.availability import AvailabilityFuture
 
 
-class RetryPolicy:
-    """Applies PyFlink's ``AsyncRetryStrategy`` to outcomes."""
+def retry_delay_ms(strategy: Any, outcome: list[Any] | Failed, num_attempts: int) -> int | None:
+    """How long to wait before a call is tried again after its outcome; None: it is not.
 
-    def __init__(self, strategy: Any) -> None:
-        self._strategy = strategy
-
-    def __repr__(self) -> str:
-        return f"<RetryPolicy of a {type(self._strategy).__name__}>"
-
-    def delay_after_result(self, results: list[Any], num_attempts: int) -> int | None:
-        """The delay before the next attempt; None if these results count."""
-        return self._delay_after("result_predicate", results, num_attempts)
-
-    def delay_after_error(self, error: BaseException, num_attempts: int) -> int | None:
-        """The delay before the next attempt; None if the error counts, as an error that is no ``Exception`` always
-        does.
-        """
-        return self._delay_after("exception_predicate", error, num_attempts) if isinstance(error, Exception) else None
-
-    def _delay_after(self, kind: str, outcome: Any, num_attempts: int) -> int | None:
-        if not self._strategy.can_retry(num_attempts):
-            return None
-        predicate = getattr(self._strategy.get_retry_predicate(), kind)()
-        if predicate is None or not predicate(outcome):
-            return None
-        return max(0, int(self._strategy.get_backoff_time_millis(num_attempts)))
+    Args:
+        strategy: an ``AsyncRetryStrategy`` or an object like it.
+        outcome: the results, or the error; only an ``Exception`` is tried again.
+        num_attempts: how often the call was tried.
+    """
+    error = outcome.error if isinstance(outcome, Failed) else None
+    if error is not None and not isinstance(error, Exception):
+        return None
+    if not strategy.can_retry(num_attempts):
+        return None
+    predicates = strategy.get_retry_predicate()
+    predicate = predicates.result_predicate() if error is None else predicates.exception_predicate()
+    if predicate is None or not predicate(outcome if error is None else error):
+        return None
+    return max(0, int(strategy.get_backoff_time_millis(num_attempts)))
 
 
 class AsyncUserFunction:
@@ -162,14 +154,14 @@ class _Deadline:
 class _Request:
     """A record that waits for its results, through all attempts."""
 
-    __slots__ = ("call", "deadline", "is_timed_out", "num_attempts", "record", "retry_timer")
+    __slots__ = ("call", "deadline", "is_timed_out", "num_attempts", "record", "timer")
 
     def __init__(self, record: PendingRecord) -> None:
         self.record = record
         self.num_attempts = 0
         self.is_timed_out = False  # then the running call, if any, is that of ``timeout``
         self.call: AsyncCall | None = None  # the call whose outcome counts
-        self.retry_timer: TimerHandle | None = None  # set while it waits for its next attempt
+        self.timer: TimerHandle | None = None  # set while it waits for its next attempt
         self.deadline: _Deadline | None = None
 
 
@@ -196,7 +188,7 @@ class AsyncRequests:
         calls: CallRunner,
         *,
         timeout_ms: int,
-        retry: RetryPolicy | None,
+        retry: Any,
         complete: Callable[[PendingRecord, list[Any]], None],
         on_timer: Callable[[], None],
     ) -> None:
@@ -217,7 +209,7 @@ class AsyncRequests:
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module header."""
-        assert all(request.retry_timer is not None and request.call is None for request in self._waiting), (
+        assert all(request.timer is not None and request.call is None for request in self._waiting), (
             "waits beside a call"
         )
         for deadline in self._deadlines:
@@ -250,7 +242,7 @@ class AsyncRequests:
         Raises FlowletError if some do not end.
         """
         for request in self._waiting:
-            _cancel_retry(request)
+            _cancel(request)
         self._waiting = {}
         for deadline in self._deadlines:
             _cancel(deadline)
@@ -275,9 +267,7 @@ class AsyncRequests:
         if delay_ms is not None:
             clock = self._ctx.processing_time_service
             self._waiting[request] = None
-            request.retry_timer = clock.register_timer(
-                clock.current_time_ms() + delay_ms, lambda _: self._try_again(request)
-            )
+            request.timer = clock.register_timer(clock.current_time_ms() + delay_ms, lambda _: self._try_again(request))
             return
         if isinstance(outcome, Failed):
             outcome.error.add_note(self._function.failed_at(preview(request.record.value)))
@@ -288,9 +278,7 @@ class AsyncRequests:
         if self._retry is None or request.is_timed_out:
             return None
         try:
-            if isinstance(outcome, Failed):
-                return self._retry.delay_after_error(outcome.error, request.num_attempts)
-            return self._retry.delay_after_result(outcome, request.num_attempts)
+            return retry_delay_ms(self._retry, outcome, request.num_attempts)
         except Exception as error:
             error.add_note("raised by the retry strategy")
             raise self._failure(request) from error
@@ -298,7 +286,7 @@ class AsyncRequests:
     def _try_again(self, request: _Request) -> None:
         if request in self._waiting:
             del self._waiting[request]
-            _cancel_retry(request)
+            _cancel(request)
             self.num_retries += 1
             self._attempt([request])
 
@@ -339,7 +327,7 @@ class AsyncRequests:
             request.call = None
         if request in self._waiting:
             del self._waiting[request]
-            _cancel_retry(request)
+            _cancel(request)
         timeout = self._function.timeout
         if timeout is None:
             raise self._failure(request) from TimeoutError(f"no result within {self._timeout_ms} ms")
@@ -358,13 +346,7 @@ class AsyncRequests:
         return UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(request.record.value))
 
 
-def _cancel_retry(request: _Request) -> None:
-    timer, request.retry_timer = request.retry_timer, None
-    if timer is not None:
-        timer.cancel()
-
-
-def _cancel(deadline: _Deadline) -> None:
-    timer, deadline.timer = deadline.timer, None
+def _cancel(timed: _Deadline | _Request) -> None:
+    timer, timed.timer = timed.timer, None
     if timer is not None:
         timer.cancel()

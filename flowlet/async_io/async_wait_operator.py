@@ -21,7 +21,7 @@ from typing import Any, Final, assert_never
 
 from flowlet.async_io.async_calls import AsyncCalls, CallRunner
 from flowlet.async_io.async_queue import AsyncQueue, Control, create_async_queue
-from flowlet.async_io.async_requests import AsyncRequests, AsyncUserFunction, RetryPolicy
+from flowlet.async_io.async_requests import AsyncRequests, AsyncUserFunction
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import MailboxClosedError
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
@@ -80,7 +80,7 @@ class AsyncWaitOperator(StreamOperator):
         self.name = name
         self._function = AsyncUserFunction(function)
         self._timeout_ms = timeout_ms
-        self._retry = None if retry_strategy is None else RetryPolicy(retry_strategy)
+        self._retry = retry_strategy
         self.create_calls = create_calls  # tests may replace it before open
         self._queue: AsyncQueue = create_async_queue(capacity, is_ordered=is_ordered)
         self._room: AvailabilityFuture | None = None  # set while elements wait for a place
@@ -227,8 +227,7 @@ class AsyncWaitOperator(StreamOperator):
 
     def _process(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> None:
         assert self._requests is not None, "the operator is open"
-        if self._queue.num_waiting >= MAX_WAITING:
-            self._wait_for_room()
+        self._wait_for_room()
         records = self._queue.put_records(values, timestamps)
         if records:
             self._requests.begin(records)
@@ -248,8 +247,7 @@ class AsyncWaitOperator(StreamOperator):
         self._process_control(mark)
 
     def _process_control(self, control: Control) -> None:
-        if self._queue.num_waiting >= MAX_WAITING:
-            self._wait_for_room()
+        self._wait_for_room()
         self._queue.put_control(control)
         if self._room is None and self._queue.num_waiting:
             self._room = AvailabilityFuture()

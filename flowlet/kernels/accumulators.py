@@ -19,12 +19,13 @@ Units:      running results are in the order of the grouping.  results are in th
             one initial value per group.
 """
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.kernels.grouping import Grouping, IndexArray, grown
+from flowlet.kernels.grouping import Grouping, IndexArray
+from flowlet.keys.key_index import grown
 
 _LIMIT: Final = 2**63 - 1
 # Float sums of magnitudes are off by far less than this.
@@ -79,121 +80,95 @@ _NO_ROW: Final = -1
 _MIN_ROWS_PER_SLOT: Final = 8
 
 
-class Accumulator(Protocol):
-    """One number per slot."""
+class Accumulator:
+    """One number per slot, combined exactly.
 
-    identity: Any  # combined with any number, it gives that number
+    Args:
+        dtype: int64 or float64.
+        ufunc: combines two numbers.
+        identity: combined with any number, it gives that number.
+    """
+
+    def __init__(self, dtype: "np.dtype[Any]", ufunc: np.ufunc, identity: Any) -> None:
+        self._is_int = dtype == np.int64
+        self._ufunc = ufunc
+        self.identity = identity
+        self._results = np.empty(0, dtype)
 
     def takes(self, values: NDArray[Any]) -> bool:
         """Whether values of this dtype can be combined exactly."""
+        return bool(values.dtype == self._results.dtype)
 
     def grow(self, num_slots: int) -> None:
         """Make room for ``num_slots`` slots; call before they are used."""
+        self._results = grown(self._results, num_slots, self.identity)
 
     def advance(self, grouping: Grouping, values: NDArray[Any]) -> NDArray[Any] | None:
         """Combine all values; returns the result after each row, or None if it would not be exact."""
+        results = accumulate(self._ufunc, grouping, grouping.sorted(values), self._results.take(grouping.codes))
+        self._results[grouping.codes] = results.take(grouping.ends - 1)
+        return results
 
     def advance_once(self, slots: NDArray[Any], values: NDArray[Any]) -> bool:
         """Combine all values without running results; False if the result would not be exact."""
+        # Fast only for exactly these dtypes (hot-path measurements, 2).  Takes one value after the other, so sums of
+        # floats are exact.
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._ufunc.at(self._results, slots.astype(np.intp, copy=False), values)
+        return True
 
     def at(self, slots: NDArray[Any]) -> NDArray[Any]:
         """The result of each of these slots."""
+        return self._results.take(slots)
 
     def load(self, values: NDArray[Any]) -> None:
         """Start with these results, for slots 0, 1, 2, ..."""
+        self._results = values.copy()
 
 
-class SumAccumulator:
+class SumAccumulator(Accumulator):
     """Exact sums of int64; sums of float64 in the order of the rows.  ``dtype`` is one of the two."""
 
     def __init__(self, dtype: "np.dtype[Any]") -> None:
-        self._is_int = dtype == np.int64
         # Not 0.0, because 0.0 + -0.0 is 0.0.
-        self.identity: Any = 0 if self._is_int else -0.0
-        self._sums = np.empty(0, dtype)
-        self._bound = Int64Bound(self._sums)
-
-    def takes(self, values: NDArray[Any]) -> bool:
-        """See ``Accumulator``."""
-        return bool(values.dtype == self._sums.dtype)
-
-    def grow(self, num_slots: int) -> None:
-        """See ``Accumulator``."""
-        self._sums = grown(self._sums, num_slots, self.identity)
+        super().__init__(dtype, np.add, 0 if dtype == np.int64 else -0.0)
+        self._bound = Int64Bound(self._results)
 
     def advance(self, grouping: Grouping, values: NDArray[Any]) -> NDArray[Any] | None:
         """See ``Accumulator``."""
-        initial = self._sums.take(grouping.codes)
         if not self._is_int:
-            results = accumulate(np.add, grouping, grouping.sorted(values), initial)
-            self._sums[grouping.codes] = results.take(grouping.ends - 1)
-            return results
-        if not self._bound.fits_loosely(values) and not self._bound.fits(grouping, values, self._sums):
+            return super().advance(grouping, values)
+        if not self._bound.fits_loosely(values) and not self._bound.fits(grouping, values, self._results):
             return None
-        results, self._sums[grouping.codes] = running_sums(grouping, values, initial)
+        initial = self._results.take(grouping.codes)
+        results, self._results[grouping.codes] = running_sums(grouping, values, initial)
         return results
 
     def advance_once(self, slots: NDArray[Any], values: NDArray[Any]) -> bool:
         """See ``Accumulator``."""
-        if self._is_int and not self._bound.fits_loosely(values):
-            return False
-        # Fast only for exactly these dtypes (hot-path measurements, 2).  Adds one value after the other, so floats are
-        # exact.
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.add.at(self._sums, slots.astype(np.intp, copy=False), values)
-        return True
-
-    def at(self, slots: NDArray[Any]) -> NDArray[Any]:
-        """See ``Accumulator``."""
-        return self._sums.take(slots)
+        return (not self._is_int or self._bound.fits_loosely(values)) and super().advance_once(slots, values)
 
     def load(self, values: NDArray[Any]) -> None:
         """See ``Accumulator``."""
-        self._sums = values.copy()
-        self._bound = Int64Bound(self._sums if self._is_int else np.empty(0, np.int64))
+        super().load(values)
+        self._bound = Int64Bound(self._results if self._is_int else np.empty(0, np.int64))
 
 
-class ExtremeAccumulator:
+class ExtremeAccumulator(Accumulator):
     """The smallest or largest int64 or float64; refuses floats without a total order (NaN, -0.0).
 
     ``dtype`` is one of the two; ``is_largest`` says which extreme.
     """
 
     def __init__(self, dtype: "np.dtype[Any]", *, is_largest: bool) -> None:
-        self._is_int = dtype == np.int64
-        self._ufunc = np.maximum if is_largest else np.minimum
-        limits = (-(2**63), 2**63 - 1) if self._is_int else (-np.inf, np.inf)
-        self.identity: Any = limits[not is_largest]
-        self._extremes = np.empty(0, dtype)
+        limits = (-(2**63), 2**63 - 1) if dtype == np.int64 else (-np.inf, np.inf)
+        super().__init__(dtype, np.maximum if is_largest else np.minimum, limits[not is_largest])
 
     def takes(self, values: NDArray[Any]) -> bool:
         """See ``Accumulator``."""
-        if values.dtype != self._extremes.dtype:
-            return False
-        return self._is_int or not (np.isnan(values).any() or (values.view(np.int64) == _NEGATIVE_ZERO_BITS).any())
-
-    def grow(self, num_slots: int) -> None:
-        """See ``Accumulator``."""
-        self._extremes = grown(self._extremes, num_slots, self.identity)
-
-    def advance(self, grouping: Grouping, values: NDArray[Any]) -> NDArray[Any] | None:
-        """See ``Accumulator``."""
-        results = accumulate(self._ufunc, grouping, grouping.sorted(values), self._extremes.take(grouping.codes))
-        self._extremes[grouping.codes] = results.take(grouping.ends - 1)
-        return results
-
-    def advance_once(self, slots: NDArray[Any], values: NDArray[Any]) -> bool:
-        """See ``Accumulator``."""
-        self._ufunc.at(self._extremes, slots.astype(np.intp, copy=False), values)
-        return True
-
-    def at(self, slots: NDArray[Any]) -> NDArray[Any]:
-        """See ``Accumulator``."""
-        return self._extremes.take(slots)
-
-    def load(self, values: NDArray[Any]) -> None:
-        """See ``Accumulator``."""
-        self._extremes = values.copy()
+        if self._is_int or not super().takes(values):
+            return super().takes(values)
+        return not (np.isnan(values).any() or (values.view(np.int64) == _NEGATIVE_ZERO_BITS).any())
 
 
 class LastRows:
@@ -246,13 +221,6 @@ def running_sums(grouping: Grouping, values: Int64Array, initial: Int64Array) ->
     offsets[1:] -= last[:-1]
     sums += grouping.spread(offsets)
     return sums, last + offsets
-
-
-def running_counts(grouping: Grouping, initial: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Numbers of rows so far, and those after the last row of each group."""
-    counts: Int64Array = np.arange(1, len(grouping.order) + 1)
-    counts += grouping.spread(initial - grouping.starts)
-    return counts, initial + grouping.lengths
 
 
 def accumulate(ufunc: np.ufunc, grouping: Grouping, in_order: NDArray[Any], initial: NDArray[Any]) -> NDArray[Any]:

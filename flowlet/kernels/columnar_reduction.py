@@ -28,8 +28,8 @@ from flowlet.kernels.accumulators import (
     new_extremes,
     rows_of_extremes,
 )
-from flowlet.kernels.grouping import FieldStore, Grouping, IndexArray, group, grown, store_for
-from flowlet.keys.key_index import KeyIndex, SlotArray
+from flowlet.kernels.grouping import FieldStore, Grouping, IndexArray, first_rows, group, store_for
+from flowlet.keys.key_index import KeyIndex, SlotArray, grown
 from netstack.late import dataclass
 
 
@@ -110,7 +110,7 @@ class ColumnarReduction:
         self._stores: list[FieldStore] = []
         # The fields that are the key in each key's first record; None: there are no keys.
         self._key_fields: set[int] | None = None
-        self._accumulator: Accumulator | None = None
+        self._accumulator: Accumulator
         self._kind: NumberKind | None = None  # of the field's numbers
         self._has_value: NDArray[np.bool_] | None = None  # by slot; None: every key has one
         self._num_slots = 0
@@ -140,7 +140,6 @@ class ColumnarReduction:
         if found is None:
             return None
         numbers, slots, num_slots = found
-        assert self._accumulator is not None, "made by _start"
         grouping = group(slots, num_slots)
         if self._aggregate.keeps_record:
             return self._advance_records(columns, grouping, numbers, num_slots)
@@ -149,7 +148,8 @@ class ColumnarReduction:
             return None
         has_value = self._advance_validity(grouping, numbers, num_slots)
         if num_slots > self._num_slots:
-            self._append(columns.take(self._first_rows(grouping)), num_slots)
+            is_new = grouping.codes >= self._num_slots
+            self._append(columns.take(grouping.order.take(grouping.starts[is_new])), num_slots)
         return self._output(slots, grouping.unsorted(results), has_value, self._same(columns, keys))
 
     def advance_batch(self, columns: Columns, keys: Column) -> tuple[Columns, IndexArray] | None:
@@ -160,12 +160,11 @@ class ColumnarReduction:
         if found is None:
             return None
         numbers, slots, num_slots = found
-        assert self._accumulator is not None, "made by _start"
         is_plain = numbers.is_valid is None and self._has_value is None and not self._aggregate.keeps_record
         if is_plain and self._accumulator.advance_once(slots, numbers.array):
             rows = self._last_rows.of(slots, num_slots)
             if num_slots > self._num_slots:
-                self._append(columns.take(_first_rows(slots, self._num_slots, num_slots)), num_slots)
+                self._append(columns.take(first_rows(slots, self._num_slots, num_slots)), num_slots)
             slots = slots.take(rows)
             same = [(index, column.take(rows)) for index, column in self._same(columns, keys)]
             return self._output(slots, self._accumulator.at(slots), None, same), rows
@@ -187,7 +186,6 @@ class ColumnarReduction:
         slots = np.arange(self._num_slots)
         if self._aggregate.keeps_record:
             return self._columns([store.column() for store in self._stores])
-        assert self._accumulator is not None, "there are records"
         has_value = None if self._has_value is None else self._has_value[: self._num_slots]
         return self._output(slots, self._accumulator.at(slots), has_value)
 
@@ -200,7 +198,6 @@ class ColumnarReduction:
         if numbers is None or not self._index.load(keys):
             return False
         self._accept(columns, numbers)
-        assert self._accumulator is not None, "made by _start"
         self._accumulator.load(self._filled(numbers))
         self._key_fields = {index for index, column in enumerate(columns.fields) if _are_same(column.to_list(), keys)}
         self._append(columns, len(keys))
@@ -230,7 +227,6 @@ class ColumnarReduction:
         if not self._stores:
             self._stores = [store_for(column, is_replaced=self._aggregate.keeps_record) for column in columns.fields]
         self._kind = numbers.kind
-        assert self._accumulator is not None, "made by _start"
         self._accumulator.grow(self._index.num_slots)
 
     def _start(self, columns: Columns) -> Numbers | None:
@@ -238,50 +234,38 @@ class ColumnarReduction:
         if not self._is_of_layout(columns):
             return None
         numbers = columns.fields[self._position].numbers()
-        if numbers is None or (numbers.is_valid is not None and not self._takes_nulls):
+        takes_nulls = self._skips_nulls and not self._aggregate.keeps_record
+        if numbers is None or (numbers.is_valid is not None and not takes_nulls):
             return None
         if numbers.kind.is_instant and (self._aggregate.is_sum or not self._skips_nulls):
             return None
         if self._kind is not None and self._kind != numbers.kind:
             return None
-        if self._accumulator is None:
-            self._accumulator = self._new_accumulator(numbers.array.dtype)
+        if self._kind is None:
+            dtype = numbers.array.dtype
+            is_sum = self._aggregate.is_sum
+            is_largest = self._aggregate.is_largest
+            self._accumulator = SumAccumulator(dtype) if is_sum else ExtremeAccumulator(dtype, is_largest=is_largest)
         return numbers if self._accumulator.takes(numbers.array) else None
-
-    @property
-    def _takes_nulls(self) -> bool:
-        return self._skips_nulls and not self._aggregate.keeps_record
 
     def _is_of_layout(self, columns: Columns) -> bool:
         layout = Layout.of(columns)
         if self._layout is None:
             position = layout.position(self._field)
-            if position is None or not self._are_wanted(layout):
+            has_fields = layout.shape is Shape.TUPLE and layout.num_fields == self._num_fields
+            are_wanted = self._num_fields is None or has_fields
+            if position is None or not are_wanted:
                 return False
             self._layout, self._position = layout, position
         return layout == self._layout
 
-    def _are_wanted(self, layout: Layout) -> bool:
-        return self._num_fields is None or (layout.shape is Shape.TUPLE and layout.num_fields == self._num_fields)
-
-    def _new_accumulator(self, dtype: "np.dtype[Any]") -> Accumulator:
-        if self._aggregate.is_sum:
-            return SumAccumulator(dtype)
-        return ExtremeAccumulator(dtype, is_largest=self._aggregate.is_largest)
-
     def _filled(self, numbers: Numbers) -> NDArray[Any]:
-        assert self._accumulator is not None, "made by _start"
         if numbers.is_valid is None:
             return numbers.array
         filler = numbers.array.dtype.type(self._accumulator.identity)
         return np.where(numbers.is_valid, numbers.array, filler)
 
     # -- what is kept of each key's records
-
-    def _first_rows(self, grouping: Grouping) -> IndexArray:
-        """The first row of each new key, in the order of their slots."""
-        is_new = grouping.codes >= self._num_slots
-        return grouping.order.take(grouping.starts[is_new])
 
     def _append(self, columns: Columns, num_slots: int) -> None:
         if columns.num_rows:
@@ -307,7 +291,6 @@ class ColumnarReduction:
         self, columns: Columns, grouping: Grouping, numbers: Numbers, num_slots: int
     ) -> Columns | None:
         """``advance`` for aggregations that keep the whole record."""
-        assert self._accumulator is not None, "made by _start"
         is_new = grouping.codes >= self._num_slots
         before = self._accumulator.at(grouping.codes)
         in_order = grouping.sorted(numbers.array)
@@ -372,15 +355,6 @@ def _are_same(values: list[Any], keys: list[Any]) -> bool:
 
 def _positions_of(keys: Column, columns: Columns) -> set[int]:
     return {index for index, column in enumerate(columns.fields) if column is keys}
-
-
-def _first_rows(slots: SlotArray, first_slot: int, end_slot: int) -> IndexArray:
-    """The first row of each slot from ``first_slot`` to before ``end_slot``; all of them occur."""
-    rows = np.flatnonzero(slots >= first_slot)[::-1]
-    first_row = np.empty(end_slot - first_slot, np.intp)
-    # If several rows write to one slot, the last one stays; in reverse order that is the first.
-    first_row[slots.take(rows) - first_slot] = rows
-    return first_row
 
 
 def _column_of(kind: NumberKind, array: NDArray[Any], is_valid: NDArray[np.bool_] | None) -> Column:

@@ -9,12 +9,14 @@ Invariants: ``order`` lists rows group by group, in the order of their codes; ro
             Reading a store returns exactly the stored values, with their types.
 """
 
-from typing import Any, Final, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.columns import ArrayColumn, CodedColumn, Column, ListColumn, NameTable
+from flowlet.keys.key_index import grown
 from netstack.late import dataclass
 
 IndexArray = NDArray[np.intp]
@@ -110,25 +112,28 @@ def group(codes: NDArray[Any], num_codes: int) -> Grouping:
     return Grouping(order, in_order.take(starts).astype(np.intp), starts, np.diff(starts, append=len(codes)))
 
 
+def first_rows(slots: NDArray[Any], first_slot: int, end_slot: int) -> IndexArray:
+    """The first row of each slot from ``first_slot`` to ``end_slot``; all of them are there."""
+    rows = np.flatnonzero(slots >= first_slot)[::-1]
+    first_row = np.empty(end_slot - first_slot, np.intp)
+    # If several rows write to one slot, the last one stays; in reverse order that is the first.
+    first_row[slots.take(rows) - first_slot] = rows
+    return first_row
+
+
 _MAX_NARROW_CODES = 1 << 16
-_MIN_CAPACITY = 1_024
 
 
-def grown(array: NDArray[Any], num_slots: int, filler: Any) -> NDArray[Any]:
-    """The array with room for ``num_slots`` slots: itself, or a longer copy."""
-    if num_slots <= len(array):
-        return array
-    longer = np.full(max(num_slots, 2 * len(array), _MIN_CAPACITY), filler, array.dtype)
-    longer[: len(array)] = array
-    return longer
-
-
-class FieldStore(Protocol):
+class FieldStore(ABC):
     """The values of one field by slot."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def append(self, column: Column) -> "FieldStore":
         """Add the values of the next slots; returns the store to use from now on."""
 
+    @abstractmethod
     def take(self, slots: NDArray[Any]) -> Column:
         """The values of these slots."""
 
@@ -136,15 +141,19 @@ class FieldStore(Protocol):
         """Per source, a row of the column if it is below the column's length, else the value of slot ``slots[source -
         length]``.
         """
+        values = column.to_list() + self.take(slots).to_list()
+        return ListColumn(list(map(values.__getitem__, sources.tolist())))
 
+    @abstractmethod
     def replace(self, slots: IndexArray, column: Column) -> "FieldStore":
         """Replace the values of slots, each of which occurs once; returns the store to use from now on."""
 
+    @abstractmethod
     def column(self) -> Column:
         """All values; nobody changes it."""
 
 
-class NumberStore:
+class NumberStore(FieldStore):
     """Values of int64 or float64 (``dtype``), and ints of narrower types; ``is_replaced`` says whether values are
     replaced.
     """
@@ -174,7 +183,7 @@ class NumberStore:
         """See ``FieldStore``."""
         array = self._numbers(column)
         if array is None:
-            return _either(column, self.take(slots), sources)
+            return super().take_either(column, slots, sources)
         return ArrayColumn(np.concatenate((array, self._array.take(slots))).take(sources))
 
     def replace(self, slots: IndexArray, column: Column) -> FieldStore:
@@ -194,18 +203,11 @@ class NumberStore:
         return store.append(self.column())
 
     def _numbers(self, column: Column) -> NDArray[Any] | None:
-        numbers = column.numbers()
-        if (
-            numbers is None
-            or numbers.is_valid is not None
-            or numbers.kind.is_instant
-            or numbers.array.dtype != self._array.dtype
-        ):
-            return None
-        return numbers.array
+        array = _plain_numbers(column)
+        return None if array is None or array.dtype != self._array.dtype else array
 
 
-class ObjectStore:
+class ObjectStore(FieldStore):
     """Any values, rarely replaced: what is read shares them with the store."""
 
     __slots__ = ("_table",)
@@ -222,10 +224,6 @@ class ObjectStore:
         """See ``FieldStore``."""
         return CodedColumn(slots.astype(np.uint16 if len(self._table) <= _MAX_NARROW_CODES else np.uint32), self._table)
 
-    def take_either(self, column: Column, slots: IndexArray, sources: IndexArray) -> Column:
-        """See ``FieldStore``."""
-        return _either(column, self.take(slots), sources)
-
     def replace(self, slots: IndexArray, column: Column) -> FieldStore:
         """See ``FieldStore``; columns read before keep the old values."""
         return ReplacedObjectStore(self._table.names.copy()).replace(slots, column)
@@ -235,7 +233,7 @@ class ObjectStore:
         return ListColumn(self._table.names.copy())
 
 
-class ReplacedObjectStore:
+class ReplacedObjectStore(FieldStore):
     """Any values that are often replaced."""
 
     __slots__ = ("_values",)
@@ -252,10 +250,6 @@ class ReplacedObjectStore:
         """See ``FieldStore``."""
         return ListColumn(list(map(self._values.__getitem__, slots.tolist())))
 
-    def take_either(self, column: Column, slots: IndexArray, sources: IndexArray) -> Column:
-        """See ``FieldStore``."""
-        return _either(column, self.take(slots), sources)
-
     def replace(self, slots: IndexArray, column: Column) -> FieldStore:
         """See ``FieldStore``."""
         for slot, value in zip(slots.tolist(), column.to_list(), strict=True):
@@ -269,12 +263,14 @@ class ReplacedObjectStore:
 
 def store_for(column: Column, *, is_replaced: bool) -> FieldStore:
     """An empty store that suits the column."""
-    numbers = None if column.may_have_nulls else column.numbers()  # a later chunk may have nulls
-    if numbers is None or numbers.is_valid is not None or numbers.kind.is_instant:
+    numbers = None if column.may_have_nulls else _plain_numbers(column)  # a later chunk may have nulls
+    if numbers is None:
         return ReplacedObjectStore() if is_replaced else ObjectStore()
-    return NumberStore(numbers.array.dtype, is_replaced=is_replaced)
+    return NumberStore(numbers.dtype, is_replaced=is_replaced)
 
 
-def _either(column: Column, others: Column, sources: IndexArray) -> Column:
-    values = column.to_list() + others.to_list()
-    return ListColumn(list(map(values.__getitem__, sources.tolist())))
+def _plain_numbers(column: Column) -> NDArray[Any] | None:
+    """The numbers of a column without nulls; None: it has others, or instants."""
+    numbers = column.numbers()
+    is_plain = numbers is not None and numbers.is_valid is None and not numbers.kind.is_instant
+    return numbers.array if numbers is not None and is_plain else None

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, Flag
 from operator import attrgetter
 from types import NoneType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 import mmh3
@@ -45,6 +45,7 @@ from flowlet.common.types import Row, field_names_of
 from flowlet.errors import KeyTypeError
 from flowlet.keys import key_scalars as scalars
 from flowlet.keys.key_content import content_of, qualified_name, refusal
+from netstack.late import dataclass
 from netstack.late import numpy as np
 
 
@@ -89,11 +90,9 @@ def key_hash(key: Any) -> int:
     Raises:
         KeyTypeError: the key, or a part of it, is of a type without such a hash.
     """
-    hasher = _HASHERS.get(type(key))
-    if hasher is None:
-        hasher = _form_of(key).hash
+    form = _KNOWN.get(type(key)) or _form_of(key)
     try:
-        code = hasher(key) & _UINT32_MASK
+        code = form.hash(key) & _UINT32_MASK
     except RecursionError:
         raise _too_deep(key) from None
     return code - (1 << 32) if code >> 31 else code
@@ -109,11 +108,9 @@ def exact_key(key: Any) -> Any:
     kind = type(key)
     if kind in _OWN_STAND_INS:
         return key
-    exact = _EXACT.get(kind)
-    if exact is None:
-        exact = _form_of(key).exact
+    form = _KNOWN.get(kind) or _form_of(key)
     try:
-        return exact(key)
+        return form.exact(key)
     except RecursionError:
         raise _too_deep(key) from None
 
@@ -136,8 +133,8 @@ def exact_keys(keys: list[Any]) -> list[Any]:
         return _exact_tuples(keys)
     if kind is datetime.datetime and list(map(_time_zone_of, keys)).count(None) == len(keys):
         return keys
-    exact = _EXACT.get(kind) or _form_of(keys[0]).exact
-    return list(map(exact, keys))
+    form = _KNOWN.get(kind) or _form_of(keys[0])
+    return list(map(form.exact, keys))
 
 
 def _exact_tuples(keys: list[tuple[Any, ...]]) -> list[Any]:
@@ -167,14 +164,6 @@ def are_plain(keys: Sequence[Any]) -> bool:
 # No user's key contains a type, so what begins with one can never equal a tuple that is a key.
 
 
-def _hash_none(_: None) -> int:
-    return 0
-
-
-def _exact_none(_: None) -> None:
-    return None
-
-
 def _hash_tuple(key: Iterable[Any], code: int = 0) -> int:
     for field in key:
         code = (code * 31 + key_hash(field)) & _UINT32_MASK
@@ -186,30 +175,14 @@ def _exact_tuple(key: Iterable[Any]) -> Any:
     return fields if _OWN_STAND_INS.issuperset(map(type, fields)) else tuple([exact_key(field) for field in fields])
 
 
-def _hash_list(key: list[Any]) -> int:
-    return _hash_tuple(key, 1)
-
-
-def _exact_list(key: list[Any]) -> Any:
-    return list, _exact_tuple(key)
-
-
 def _hash_frozenset(key: frozenset[Any]) -> int:
     # Elements that Python tells apart may be the same key, such as two NaNs.
     return sum({exact_key(element): key_hash(element) for element in key}.values())
 
 
-def _exact_frozenset(key: frozenset[Any]) -> Any:
-    return frozenset, frozenset(map(exact_key, key))
-
-
 def _exact_row(key: Row) -> Any:
     names = field_names_of(key)
     return Row, key.get_row_kind().value, None if names is None else tuple(names), _exact_tuple(key)
-
-
-def _hash_namespaced(key: NamespacedKey) -> int:
-    return key_hash(key.key)
 
 
 def _exact_namespaced(key: NamespacedKey) -> Any:
@@ -219,72 +192,58 @@ def _exact_namespaced(key: NamespacedKey) -> Any:
     return exact
 
 
-def _hash_numpy(key: Any) -> int:
+def _numpy_value(key: Any) -> Any:
+    """The value of Python that is the same key; the key itself, if it is a time that no such value holds."""
     value = scalars.value_of_numpy(key)
-    if value is not key:
-        return key_hash(value)
-    _check_is_time(key)
-    return scalars.hash_numpy_time(key)
+    if value is key and not isinstance(key, np.datetime64 | np.timedelta64):
+        raise refusal(type(key), "its size depends on the machine")
+    return value
+
+
+def _hash_numpy(key: Any) -> int:
+    value = _numpy_value(key)
+    return scalars.hash_str(str(key)) if value is key else key_hash(value)
 
 
 def _exact_numpy(key: Any) -> Any:
-    value = scalars.value_of_numpy(key)
-    if value is not key:
-        return exact_key(value)
-    _check_is_time(key)
-    return scalars.exact_numpy_time(key)
+    value = _numpy_value(key)
+    return (type(key), str(key)) if value is key else exact_key(value)
 
 
-def _check_is_time(key: Any) -> None:
-    if not isinstance(key, np.datetime64 | np.timedelta64):
-        raise refusal(type(key), "its size depends on the machine")
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What is done with the keys of one class; it does not keep the class alive."""
+
+    exact: Callable[[Any], Any]
+    hash: Callable[[Any], int]
+    is_refused: bool = False
 
 
-_HASHERS: Final[dict[type, Callable[[Any], int]]] = {
-    NoneType: _hash_none,
-    str: scalars.hash_str,
-    int: scalars.hash_int,
-    bool: scalars.hash_bool,
-    float: scalars.hash_float,
-    bytes: scalars.hash_bytes,
-    tuple: _hash_tuple,
-    list: _hash_list,
-    frozenset: _hash_frozenset,
-    Row: _hash_tuple,
-    datetime.datetime: scalars.hash_datetime,
-    datetime.date: scalars.hash_date,
-    datetime.time: scalars.hash_time,
-    datetime.timedelta: scalars.hash_timedelta,
-    decimal.Decimal: scalars.hash_decimal,
-    uuid.UUID: scalars.hash_uuid,
-    complex: scalars.hash_complex,
-    fractions.Fraction: scalars.hash_fraction,
-    pathlib.PurePosixPath: scalars.hash_path,
-    pathlib.PureWindowsPath: scalars.hash_path,
-    NamespacedKey: _hash_namespaced,
-}
-_EXACT: Final[dict[type, Callable[[Any], Any]]] = {
-    NoneType: _exact_none,
-    str: scalars.exact_str,
-    int: scalars.exact_int,
-    bool: scalars.exact_bool,
-    float: scalars.exact_float,
-    bytes: scalars.exact_bytes,
-    tuple: _exact_tuple,
-    list: _exact_list,
-    frozenset: _exact_frozenset,
-    Row: _exact_row,
-    datetime.datetime: scalars.exact_datetime,
-    datetime.date: scalars.exact_date,
-    datetime.time: scalars.exact_time,
-    datetime.timedelta: scalars.exact_timedelta,
-    decimal.Decimal: scalars.exact_decimal,
-    uuid.UUID: scalars.exact_uuid,
-    complex: scalars.exact_complex,
-    fractions.Fraction: scalars.exact_fraction,
-    pathlib.PurePosixPath: scalars.exact_path,
-    pathlib.PureWindowsPath: scalars.exact_path,
-    NamespacedKey: _exact_namespaced,
+_PATH: Final = _Form(scalars.exact_path, lambda key: scalars.hash_str(scalars.exact_path(key)[1]))
+_KNOWN: Final[dict[type, _Form]] = {
+    NoneType: _Form(lambda _: None, lambda _: 0),
+    str: _Form(str.__str__, scalars.hash_str),
+    int: _Form(int.__index__, scalars.hash_int),
+    bool: _Form(lambda key: (bool, bool(key)), lambda key: 1231 if key else 1237),
+    float: _Form(lambda key: (float, scalars.double_bits(key)), scalars.hash_float),
+    bytes: _Form(lambda key: bytes.__getitem__(key, slice(None)), scalars.hash_bytes),
+    tuple: _Form(_exact_tuple, _hash_tuple),
+    list: _Form(lambda key: (list, _exact_tuple(key)), lambda key: _hash_tuple(key, 1)),
+    frozenset: _Form(lambda key: (frozenset, frozenset(map(exact_key, key))), _hash_frozenset),
+    Row: _Form(_exact_row, _hash_tuple),
+    datetime.datetime: _Form(scalars.exact_datetime, scalars.hash_datetime),
+    datetime.date: _Form(scalars.exact_date, scalars.hash_date),
+    datetime.time: _Form(scalars.exact_time, scalars.hash_time),
+    datetime.timedelta: _Form(scalars.exact_timedelta, scalars.hash_timedelta),
+    decimal.Decimal: _Form(scalars.exact_decimal, scalars.hash_decimal),
+    uuid.UUID: _Form(lambda key: (uuid.UUID, key.int), scalars.hash_uuid),
+    complex: _Form(
+        lambda key: (complex, scalars.double_bits(key.real), scalars.double_bits(key.imag)), scalars.hash_complex
+    ),
+    fractions.Fraction: _Form(lambda key: (fractions.Fraction, key.numerator, key.denominator), scalars.hash_fraction),
+    pathlib.PurePosixPath: _PATH,
+    pathlib.PureWindowsPath: _PATH,
+    NamespacedKey: _Form(_exact_namespaced, lambda key: key_hash(key.key)),
 }
 # Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its
 # instants and durations.
@@ -292,14 +251,6 @@ _NEVER_MORE: Final = {list, Row, datetime.datetime, datetime.timedelta}
 
 
 # ---------------------------------------------------------------- keys of other classes
-
-
-class _Form(NamedTuple):
-    """What is done with the keys of one class; it does not keep the class alive."""
-
-    exact: Callable[[Any], Any]
-    hash: Callable[[Any], int]
-    is_refused: bool = False
 
 
 # Classes of users come and go with their jobs.
@@ -322,10 +273,9 @@ def _form_of(key: Any) -> _Form:
 
 def _learn_numpy() -> None:
     """Know numpy's scalars, once the program has numpy: without it there are none."""
-    if "numpy" in sys.modules and np.generic not in _EXACT:
+    if "numpy" in sys.modules and np.generic not in _KNOWN:
         _NEVER_MORE.add(np.generic)
-        _HASHERS[np.generic] = _hash_numpy
-        _EXACT[np.generic] = _exact_numpy  # last: another thread that finds it has the rest, too
+        _KNOWN[np.generic] = _Form(_exact_numpy, _hash_numpy)  # last: another thread that finds it has the rest, too
 
 
 def _new_form(key: Any, cls: type) -> _Form:
@@ -333,8 +283,8 @@ def _new_form(key: Any, cls: type) -> _Form:
     for base in cls.__mro__:
         if base is Flag or base is Enum:
             return _form_of_enum(cls, attrgetter("_value_" if base is Flag else "_name_"))
-        if base in _EXACT:
-            form = _Form(_EXACT[base], _HASHERS[base])
+        if base in _KNOWN:
+            form = _KNOWN[base]
             return form if base in _NEVER_MORE or cls.__eq__ is base.__eq__ else _form_unless_more(cls, base, form)
     return _form_of_content(key, cls)
 
@@ -368,11 +318,8 @@ def _form_of_content(key: Any, cls: type) -> _Form:
     form = _form_by(content.parts_of, qualified_name(cls))
     if content.is_pickled and _is_changed_by_hashing(key, form):
         # For good: an instance that keeps its hash already shows it no more.
-        return _refused(
-            str(
-                refusal(cls, "it keeps its hash, which is another one in every process: leave that out in __getstate__")
-            )
-        )
+        reason = "it keeps its hash, which is another one in every process: leave that out in __getstate__"
+        return _refused(str(refusal(cls, reason)))
     return form
 
 

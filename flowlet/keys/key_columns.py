@@ -131,15 +131,6 @@ _MAX_UTF16_UNIT: Final = 0xFFFF
 _UTF16: Final = np.dtype("<u2"), "utf-16-le"
 
 
-def column_subtasks(column: Any, max_parallelism: int, parallelism: int) -> Int32Array:
-    """The subtask of each key: ``operator_index(key_group(key, ...), ...)``.
-
-    Raises:
-        KeyTypeError: see ``column_hashes``.
-    """
-    return subtasks_of_hashes(column_hashes(column), max_parallelism, parallelism)
-
-
 def column_key_groups(column: Any, max_parallelism: int) -> Int32Array:
     """The key group of each key.
 
@@ -190,12 +181,6 @@ class ChannelTable:
             part = slice(start, start + _BLOCK_KEYS)
             channels[part] = self.of_hashes(_hash_signed(keys[part]))
         return channels
-
-
-def subtasks_of_hashes(hashes: Int32Array, max_parallelism: int, parallelism: int) -> Int32Array:
-    """The subtask of each key, from its hash."""
-    groups = groups_of_hashes(hashes, max_parallelism).astype(np.int64)
-    return (groups * parallelism // max_parallelism).astype(np.int32)
 
 
 def groups_of_hashes(hashes: Int32Array, max_parallelism: int) -> Int32Array:
@@ -543,10 +528,6 @@ def _of_datetime(value: Any, _: int = 0) -> int:
     return hash_timedelta(value) if isinstance(value, datetime.timedelta) else _hash(value)
 
 
-def _of_time(microseconds: int) -> int:
-    return hash_int(microseconds)
-
-
 def _of_content(name: str, parts: Sequence[Any]) -> int:
     return _of_fields(parts, hash_str(name))
 
@@ -561,7 +542,7 @@ _OF_MARKERS: Final[dict[type, Callable[..., int]]] = {
     pathlib.PurePosixPath: hash_str,
     pathlib.PureWindowsPath: hash_str,
     datetime.datetime: _of_datetime,
-    datetime.time: _of_time,
+    datetime.time: hash_int,
     datetime.timedelta: lambda plain, _: hash_timedelta(plain),
     list: lambda fields: _of_fields(fields, 1),
     frozenset: lambda elements: sum(map(exact_key_hash, elements)),

@@ -61,6 +61,15 @@ _EMPTY: Final = -1
 _BLOCK_KEYS: Final = 1 << 13
 
 
+def grown(array: NDArray[Any], num_rows: int, filler: Any = 0) -> NDArray[Any]:
+    """The array with room for ``num_rows`` rows: itself, or a longer copy."""
+    if num_rows <= len(array):
+        return array
+    longer = np.full((max(num_rows, 2 * len(array), _MIN_KEYS), *array.shape[1:]), filler, array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
 class Int64Codes:
     """Key -> code; grows, and never removes a key."""
 
@@ -132,16 +141,12 @@ class Int64Codes:
         return (keys.view(np.uint64) * _MULTIPLIER >> self._shift).view(np.int64)
 
     def _learn(self, keys: Int64Array) -> None:
-        """Add distinct new keys."""
-        total = self.num_codes + len(keys)
-        if total > len(self._keys):
-            grown = np.empty(max(total, 2 * len(self._keys)), np.int64)
-            grown[: self.num_codes] = self.keys
-            self._keys = grown
-        self._keys[self.num_codes : total] = keys
-        first, self.num_codes = self.num_codes, total
-        if total * _MAX_LOAD > len(self._codes):
-            self._make_table((total * _MAX_LOAD).bit_length() + 1)
+        """Give codes to keys that have none; each occurs once."""
+        first, self.num_codes = self.num_codes, self.num_codes + len(keys)
+        self._keys = grown(self._keys, self.num_codes)
+        self._keys[first : self.num_codes] = keys
+        if self.num_codes * _MAX_LOAD > len(self._codes):
+            self._make_table((self.num_codes * _MAX_LOAD).bit_length() + 1)
             first = 0
         self._insert(first)
 
@@ -235,16 +240,12 @@ class TextCodes:
         return (mixed(packed16) >> self._shift).view(np.int64)
 
     def _learn(self, packed16: Packed16Array) -> None:
-        """Add distinct new texts."""
-        total = self.num_codes + len(packed16)
-        if total > len(self._packed16):
-            grown = np.zeros((max(total, 2 * len(self._packed16)), 2), np.uint64)
-            grown[: self.num_codes] = self._packed16[: self.num_codes]
-            self._packed16 = grown
-        self._packed16[self.num_codes : total] = packed16
-        first, self.num_codes = self.num_codes, total
-        if total * _MAX_TEXT_LOAD > len(self._table):
-            self._make_table((total * _MAX_TEXT_LOAD).bit_length() + 1)
+        """Give codes to texts that have none; each occurs once."""
+        first, self.num_codes = self.num_codes, self.num_codes + len(packed16)
+        self._packed16 = grown(self._packed16, self.num_codes)
+        self._packed16[first : self.num_codes] = packed16
+        if self.num_codes * _MAX_TEXT_LOAD > len(self._table):
+            self._make_table((self.num_codes * _MAX_TEXT_LOAD).bit_length() + 1)
             first = 0
         self._insert(first)
 
@@ -391,10 +392,6 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         """The slot of each key; None if they are of another kind than the keys before, or cannot be keys."""
         return column.accept(self)
 
-    def visit_any(self, column: Column) -> SlotArray | None:
-        """By numbers, if they are; else by values."""
-        return self._of_numbers(column)
-
     def visit_coded(self, column: CodedColumn) -> SlotArray | None:
         """By what is known of each code of the table."""
         return self._of_codes(column.codes, column.names.names, self._table(column.names))
@@ -404,17 +401,9 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         slots = self._of_values([column.value])
         return None if slots is None else np.full(len(column), slots[0], np.intp)
 
-    def visit_short_texts(self, column: ShortTextColumn) -> SlotArray | None:
-        """By their bytes."""
-        return self._of_texts(column)
-
     def visit_list(self, column: ListColumn) -> SlotArray | None:
         """By values."""
         return self._of_values(column.values, column.value_type)
-
-    def visit_arrow(self, column: ArrowColumn) -> SlotArray | None:
-        """Texts once per distinct one."""
-        return self._of_arrow(column.array)
 
     def _is_of(self, kind: KeyKind) -> bool:
         if self._kind is None:
@@ -423,7 +412,8 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
 
     # -- numbers
 
-    def _of_numbers(self, column: Column) -> SlotArray | None:
+    def visit_any(self, column: Column) -> SlotArray | None:
+        """See ``ColumnVisitor``."""
         numbers = column.numbers()
         if numbers is None:
             return self._of_values(column.to_list())
@@ -469,11 +459,11 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         kind = value_type or exact_type(values)
         if kind is int:
             try:
-                return self._of_numbers(ArrayColumn(np.fromiter(values, np.int64, len(values))))
+                return self.visit_any(ArrayColumn(np.fromiter(values, np.int64, len(values))))
             except OverflowError:
                 return None  # there would be keys of both kinds
         if kind is float:
-            return self._of_numbers(ArrayColumn(np.fromiter(values, np.float64, len(values))))
+            return self.visit_any(ArrayColumn(np.fromiter(values, np.float64, len(values))))
         kinds = set(map(type, values))
         if kinds == {type(None)} and self._allows_null and self._kind is not KeyKind.OBJECT:
             return self._of_nulls(len(values))
@@ -500,7 +490,8 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
             self._objects[exact_key(None)], self._null_slot = self._null_slot, None
         return True
 
-    def _of_texts(self, column: ShortTextColumn) -> SlotArray | None:
+    def visit_short_texts(self, column: ShortTextColumn) -> SlotArray | None:
+        """See ``ColumnVisitor``."""
         if self._objects or not self._are_objects():
             return self._of_values(column.to_list(), str)
         if self._texts is None:
@@ -512,7 +503,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         if self._objects or (self._texts is None and len(values) < _MIN_TEXTS):
             return None
         short = try_short_texts(values)
-        return None if short is None else self._of_texts(short)
+        return None if short is None else self.visit_short_texts(short)
 
     def _leave_texts(self) -> None:
         if self._texts is not None:
@@ -544,14 +535,15 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         remap[fresh] = added
         return remap.take(codes)
 
-    def _of_arrow(self, array: Any) -> SlotArray | None:
+    def visit_arrow(self, column: ArrowColumn) -> SlotArray | None:
+        """See ``ColumnVisitor``."""
         import pyarrow as pa
 
-        kinds, kind = pa.types, array.type
+        array, kinds, kind = column.array, pa.types, column.array.type
         if kinds.is_timestamp(kind):
             if kind.unit == "ns":
                 return None
-            return self._of_numbers(ArrowColumn(array.cast(pa.timestamp("us", kind.tz))))
+            return self.visit_any(ArrowColumn(array.cast(pa.timestamp("us", kind.tz))))
         if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind):
             array = array.dictionary_encode()
             if not array.indices.null_count:
@@ -560,7 +552,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
                 added = self._of_values(array.dictionary.to_pylist())
                 return None if added is None else added.take(array.indices.to_numpy())
         elif not kinds.is_dictionary(kind):
-            return self._of_numbers(ArrowColumn(array))
+            return self.visit_any(column)
         names = array.dictionary.to_pylist()
         indices = array.indices
         if indices.null_count:

@@ -90,26 +90,11 @@ def hash_bytes(key: bytes) -> int:
     return _polynomial(np.frombuffer(key, np.int8), 1)
 
 
-def exact_str(key: str) -> str:
-    """The plain text of a subclass: its own ``__eq__`` and ``__hash__`` must not decide."""
-    return str.__str__(key)
-
-
-def exact_bytes(key: bytes) -> bytes:
-    """The plain bytes of a subclass."""
-    return bytes.__getitem__(key, slice(None))
-
-
 def exact_path(key: pathlib.PurePath) -> Any:
     """A path is its text; Windows knows no capitals."""
     if isinstance(key, pathlib.PureWindowsPath):
         return pathlib.PureWindowsPath, str(key).lower()
     return pathlib.PurePosixPath, str(key)
-
-
-def hash_path(key: pathlib.PurePath) -> int:
-    """That of its text."""
-    return hash_str(exact_path(key)[1])
 
 
 # ---------------------------------------------------------------- numbers
@@ -129,44 +114,20 @@ def hash_int(key: int) -> int:
     return code if key >= 0 else -code
 
 
-def exact_int(key: int) -> int:
-    """The plain number of a subclass."""
-    return int.__index__(key)
-
-
-def hash_bool(key: bool) -> int:  # noqa: FBT001 - the key
-    """Java's ``Boolean.hashCode``."""
-    return 1231 if key else 1237
-
-
-def exact_bool(key: bool) -> Any:  # noqa: FBT001 - the key
-    """Not the number that Python says it equals."""
-    return bool, bool(key)
-
-
-def _double_bits(key: float) -> int:
+def double_bits(key: float) -> int:
+    """The bits of a double; those of all NaNs are the same."""
     return _CANONICAL_NAN if key != key else int.from_bytes(_pack_double(key), "big")
 
 
 def hash_float(key: float) -> int:
     """Java's ``Double.hashCode``."""
-    bits = _double_bits(key)
+    bits = double_bits(key)
     return bits ^ bits >> 32
-
-
-def exact_float(key: float) -> Any:
-    """By its bits: 0.0 and -0.0 are two keys, all NaNs one."""
-    return float, _double_bits(key)
 
 
 def hash_complex(key: complex) -> int:
     """Of both parts, as of a pair."""
     return 31 * hash_float(key.real) + hash_float(key.imag)
-
-
-def exact_complex(key: complex) -> Any:
-    """By the bits of both parts."""
-    return complex, _double_bits(key.real), _double_bits(key.imag)
 
 
 def hash_decimal(key: decimal.Decimal) -> int:
@@ -187,20 +148,10 @@ def hash_fraction(key: fractions.Fraction) -> int:
     return 31 * hash_int(key.numerator) + hash_int(key.denominator)
 
 
-def exact_fraction(key: fractions.Fraction) -> Any:
-    """Not the int, float or Decimal that Python says it equals."""
-    return fractions.Fraction, key.numerator, key.denominator
-
-
 def hash_uuid(key: uuid.UUID) -> int:
     """Java's ``UUID.hashCode``."""
     folded = key.int >> 64 ^ key.int & _UINT64_MASK
     return folded >> 32 ^ folded
-
-
-def exact_uuid(key: uuid.UUID) -> Any:
-    """By its 128 bits."""
-    return uuid.UUID, key.int
 
 
 # ---------------------------------------------------------------- dates and times
@@ -312,13 +263,3 @@ def value_of_numpy(key: np.generic[Any]) -> Any:
         if coarse == key:
             value = coarse.item()
     return key if type(value) is int else value
-
-
-def exact_numpy_time(key: np.datetime64 | np.timedelta64) -> Any:
-    """Of an instant or a duration that Python has no type for: by its text, with the unit."""
-    return type(key), str(key)
-
-
-def hash_numpy_time(key: np.datetime64 | np.timedelta64) -> int:
-    """Of its text."""
-    return hash_str(str(key))

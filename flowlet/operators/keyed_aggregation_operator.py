@@ -20,13 +20,15 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from flowlet.chain.key_extractor import field_selected_by
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
 from flowlet.columns.column import are_unchanging, is_unchanging
 from flowlet.columns.table import try_concatenate
 from flowlet.errors import FlowletError
 from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
 from flowlet.keys.key_columns import exact_key_groups
-from flowlet.operators.keyed_operator import KeyedOperator
+from flowlet.operators.keyed_operator import KeyedInput
+from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.serde.type_serializer import preview
 from flowlet.state.state_snapshots import StateShare
@@ -142,7 +144,15 @@ class _Missing:
 MISSING: Final[Any] = _Missing()
 
 
-class KeyedAggregationOperator(KeyedOperator, ABC):
+def column_of_key(columns: Columns, field: int | str | None) -> Column | None:
+    """The column of keys: where the sender called the selector and saw what it gave, or the field that it selects."""
+    position = columns.key_position
+    if position is None and field is not None and columns.shape is not Shape.SCALAR:
+        position = Layout.of(columns).position(field)
+    return None if position is None else columns.fields[position]
+
+
+class KeyedAggregationOperator(UserFunctionOperator, ABC):
     """Keeps one record per key; emits it after each change.
 
     Args:
@@ -154,6 +164,9 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
     """
 
     ends_keys_singly: ClassVar[bool | None] = False
+    state_refusal: str | None = (
+        "the function of an aggregation cannot use keyed state; use process() with a KeyedProcessFunction"
+    )
 
     def __init__(
         self,
@@ -164,13 +177,19 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         emits_batches: bool = False,
         columnar: ColumnarReduction | None = None,
     ) -> None:
-        super().__init__(key_selector, name)
+        super().__init__(name)
+        self._key_input = KeyedInput(self, key_selector, is_shown=False)
+        self._key_field = field_selected_by(key_selector)
         self._emit_on_finish = emit_on_finish
         self._emits_batches = emits_batches
         self._form = StateForm.RECORDS
         self._state: dict[Any, Any] = {}
         self._columnar = columnar  # None from the first chunk on that cannot be done in columns
         self._has_timestamps = False
+
+    def set_key_context(self, record: object) -> None:
+        """Make the record's key the current one."""
+        self.ctx.key_context.current_key = self._key_input.keys([record])[0]
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Bring the state up to date with each record."""
@@ -351,13 +370,8 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         return results is not None
 
     def _key_column(self, columns: Columns) -> Column | None:
-        """The column with the keys; None if no column is sure to be."""
-        if columns.shape is Shape.SCALAR:
-            return None
-        position = columns.key_position  # where the sender called the selector, and saw what it gave
-        if position is None and self._key_field is not None:
-            position = Layout.of(columns).position(self._key_field)
-        return None if position is None else columns.fields[position]
+        """The column of keys, as far as it is known."""
+        return None if columns.shape is Shape.SCALAR else column_of_key(columns, self._key_field)
 
     def _adopt(self, columnar: ColumnarReduction, keys: list[Any]) -> bool:
         """Put the records so far into columns; if they do not fit, nothing ever will."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from flowlet.chain.key_extractor import can_be_key, field_selected_by
+from flowlet.chain.key_extractor import can_be_key
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext
@@ -68,7 +68,7 @@ class KeyedInput:
             UserFunctionError: as ``keys``.
         """
         known = _known_keys(chunk)
-        return self.exact_keys(chunk.values) if known is None else self.exact(known, chunk)
+        return self.exact(self.selected(chunk.values) if known is None else known, chunk)
 
     def keys(self, values: list[Any]) -> list[Any]:
         """The key of each record, as the user knows it.
@@ -79,14 +79,6 @@ class KeyedInput:
         keys = self.selected(values)
         self.exact(keys, Chunk(values))
         return keys
-
-    def exact_keys(self, values: list[Any]) -> list[Any]:
-        """A stand-in for the key of each record: equal only if the keys are the same, types and all.
-
-        Raises:
-            UserFunctionError: as ``keys``.
-        """
-        return self.exact(self.selected(values), Chunk(values))
 
     def write_key(self, code: LoopCode, record: str) -> str:
         """The statements that take the key of the record in a variable, for an operator that does
@@ -238,32 +230,6 @@ def write_current_key(code: LoopCode, ctx: OperatorContext, key: str) -> None:
     code.line(f"{code.bind(ctx.key_context, 'key_context')}.current_key = {key}")
     if ctx.keyed_state is not None and ctx.keyed_state.cleans_at_records:
         code.line(f"{code.bind(ctx.keyed_state.clean, 'clean')}()")
-
-
-class KeyedOperator(UserFunctionOperator):
-    """An operator that sees its records by key.
-
-    Args:
-        key_selector: a callable, or an object with ``get_key(value)``.
-        name: for people.
-    """
-
-    state_refusal: str | None = (
-        "the function of an aggregation cannot use keyed state; use process() with a KeyedProcessFunction"
-    )
-
-    def __init__(self, key_selector: Any, name: str) -> None:
-        super().__init__(name)
-        self._key_input = KeyedInput(self, key_selector, is_shown=False)
-        self._key_field = field_selected_by(key_selector)
-
-    def set_key_context(self, record: object) -> None:
-        """Make the record's key the current one."""
-        self.ctx.key_context.current_key = self._key_input.keys([record])[0]
-
-    def _keys(self, values: list[Any]) -> list[Any]:
-        """The exact key of each record."""
-        return self._key_input.exact_keys(values)
 
 
 def _has_plain_keys(chunk: Chunk) -> bool:

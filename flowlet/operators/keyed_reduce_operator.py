@@ -13,7 +13,7 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.columns import Column, column_of
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.datastream.user_functions.aggregations import Aggregation, KnownReduction
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
@@ -51,8 +51,11 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         result_type: TypeInformation | None = None,
         name: str = "Keyed Reduce",
     ) -> None:
-        known = _known(reduce_function)
-        columnar = None if known is None else _columnar(known)
+        columnar = None
+        if isinstance(reduce_function, Aggregation) and (known := reduce_function.known) is not None:
+            columnar = ColumnarReduction(
+                Aggregate(known.method), known.field, num_fields=known.num_fields, skips_nulls=known.skips_nulls
+            )
         super().__init__(
             key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar
         )
@@ -238,13 +241,3 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         """Let the state go."""
         self._take_records([], [])
         super().close()
-
-
-def _known(function: Any) -> KnownReduction | None:
-    return function.known if isinstance(function, Aggregation) else None
-
-
-def _columnar(known: KnownReduction) -> ColumnarReduction:
-    return ColumnarReduction(
-        Aggregate(known.method), known.field, num_fields=known.num_fields, skips_nulls=known.skips_nulls
-    )

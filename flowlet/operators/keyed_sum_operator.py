@@ -23,7 +23,7 @@ from flowlet.columns import Column, Columns, ConstantColumn, Shape
 from flowlet.columns.column import are_unchanging
 from flowlet.common.types import Row
 from flowlet.errors import JobGraphError, UserFunctionError
-from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction, Layout
+from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import are_plain
 from flowlet.operators.keyed_aggregation_operator import (
@@ -31,6 +31,7 @@ from flowlet.operators.keyed_aggregation_operator import (
     AggregationSnapshot,
     KeyedAggregationOperator,
     StateForm,
+    column_of_key,
 )
 from flowlet.operators.keyed_operator import KeyedInput
 from flowlet.records import Chunk
@@ -294,16 +295,8 @@ class KeyedCountOperator(KeyedSumOperator):
         """Count the records of each key."""
         if not len(chunk):
             return
-        key = None if chunk.columns is None else self._column_to_count(chunk.columns)
+        key = None if chunk.columns is None else column_of_key(chunk.columns, self._counted_field)
         super().process_chunk(self._pairs(chunk) if key is None else self._pairs_in_columns(chunk, key))
-
-    def _column_to_count(self, columns: Columns) -> Column | None:
-        if columns.key_position is not None:
-            return columns.fields[columns.key_position]
-        if columns.shape is Shape.SCALAR:
-            return None
-        position = None if self._counted_field is None else Layout.of(columns).position(self._counted_field)
-        return None if position is None else columns.fields[position]
 
     def _pairs_in_columns(self, chunk: Chunk, key: Column) -> Chunk:
         ones = ConstantColumn(_ONE, len(chunk))

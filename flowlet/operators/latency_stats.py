@@ -9,8 +9,8 @@ Source:     Flink ``LatencyStats``, ``DescriptiveStatisticsHistogram``, ``Stream
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from typing import Final
 
 from flowlet.records import LatencyMarker
@@ -19,14 +19,6 @@ from netstack.late import dataclass
 
 # Flink's metrics.latency.history-size.
 DEFAULT_HISTORY_SIZE: Final = 128
-
-
-class LatencyGranularity(Enum):
-    """What has a histogram of its own; the values are those of Flink's ``metrics.latency.granularity``."""
-
-    SINGLE = "single"  # one per operator's subtask
-    OPERATOR = "operator"  # and per source
-    SUBTASK = "subtask"  # and per source's subtask
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +47,13 @@ class Histogram:
         window: how many values are kept.
     """
 
-    __slots__ = ("_lock", "_next", "_values", "_window", "count")
+    __slots__ = ("_lock", "_values", "count")
 
     def __init__(self, window: int = DEFAULT_HISTORY_SIZE) -> None:
         if window < 1:
             raise ValueError(f"a histogram needs room for a value, got {window}")
-        self._window = window
         self._lock = threading.Lock()
-        self._values: list[int] = []  # Guarded by _lock.
-        self._next = 0  # Guarded by _lock: where the oldest value is, once the window is full.
+        self._values: deque[int] = deque(maxlen=window)  # Guarded by _lock.
         self.count = 0  # All updates; written by one thread, read anywhere.
 
     def __repr__(self) -> str:
@@ -72,11 +62,7 @@ class Histogram:
     def update(self, value: int) -> None:
         """Add a value."""
         with self._lock:
-            if len(self._values) < self._window:
-                self._values.append(value)
-            else:
-                self._values[self._next] = value
-                self._next = (self._next + 1) % self._window
+            self._values.append(value)
             self.count += 1
 
     def statistics(self) -> HistogramStatistics:
@@ -103,62 +89,32 @@ def _quantile(ordered: list[int], part: float) -> float:
 
 
 class LatencyStats:
-    """The histograms of one operator's subtask.
+    """The histograms of one operator's subtask, one for each source.
 
     Threading: ``report`` on the task thread; the rest anywhere.
 
     Args:
         operator_id: of the operator that reports.
         subtask: of the operator that reports.
-        granularity: what has a histogram of its own.
-        history_size: values per histogram.
     """
 
-    def __init__(
-        self,
-        operator_id: bytes,
-        subtask: int,
-        granularity: LatencyGranularity = LatencyGranularity.OPERATOR,
-        *,
-        history_size: int = DEFAULT_HISTORY_SIZE,
-    ) -> None:
+    def __init__(self, operator_id: bytes, subtask: int) -> None:
         self._suffix = f"operator_id.{operator_id.hex()}.operator_subtask_index.{subtask}.latency"
-        self._granularity = granularity
-        self._history_size = history_size
-        # Written by the task thread.
-        self._histograms: dict[tuple[bytes, int] | bytes | None, tuple[str, Histogram]] = {}
+        self._histograms: dict[bytes, Histogram] = {}  # Written by the task thread.
 
     def __repr__(self) -> str:
         return f"<LatencyStats {self._suffix}, {len(self._histograms)} histograms>"
 
     def report(self, marker: LatencyMarker, now_ms: int) -> None:
         """A marker arrived."""
-        key = self._key_of(marker)
-        if key not in self._histograms:
-            self._histograms[key] = self._name_of(marker), Histogram(self._history_size)
-        self._histograms[key][1].update(now_ms - marker.marked_time_ms)
+        if marker.operator_id not in self._histograms:
+            self._histograms[marker.operator_id] = Histogram()
+        self._histograms[marker.operator_id].update(now_ms - marker.marked_time_ms)
 
     def histograms(self) -> dict[str, Histogram]:
         """By the name of the metric, below the scope of the job."""
-        return dict(list(self._histograms.values()))
-
-    def _key_of(self, marker: LatencyMarker) -> tuple[bytes, int] | bytes | None:
-        match self._granularity:
-            case LatencyGranularity.SINGLE:
-                return None
-            case LatencyGranularity.OPERATOR:
-                return marker.operator_id
-            case LatencyGranularity.SUBTASK:
-                return marker.operator_id, marker.subtask
-
-    def _name_of(self, marker: LatencyMarker) -> str:
-        match self._granularity:
-            case LatencyGranularity.SINGLE:
-                return self._suffix
-            case LatencyGranularity.OPERATOR:
-                return f"source_id.{marker.operator_id.hex()}.{self._suffix}"
-            case LatencyGranularity.SUBTASK:
-                return f"source_id.{marker.operator_id.hex()}.source_subtask_index.{marker.subtask}.{self._suffix}"
+        # A copy first, in one step: the task thread may add one meanwhile.
+        return {f"source_id.{source.hex()}.{self._suffix}": each for source, each in list(self._histograms.items())}
 
 
 class LatencyMarkerEmitter:

@@ -91,7 +91,11 @@ class MapBatchesOperator(ToColumnsOperator):
             return
         timestamps = chunk.timestamp_array
         for result in self._results(self._batch(chunk)):
-            self._emit(result, timestamps)
+            times = timestamps
+            if times is not None and len(times) != result.num_rows:
+                times = np.full(result.num_rows, times.max())
+            for part in chunks_of(result, times):
+                self.output.collect(part)
 
     def _results(self, batch: Any) -> Iterator[Any]:
         """What the function gives, checked; what fails where the results go is not its fault."""
@@ -111,21 +115,7 @@ class MapBatchesOperator(ToColumnsOperator):
                 "map_batches() needs a function that returns record batches, it returned a "
                 f"{type(result).__name__}{whole}"
             )
-        if not result.schema.equals(self._output_schema):
-            raise TypeError(
-                f"map_batches() declares batches of ({_described(self._output_schema)}), got "
-                f"({_described(result.schema)})"
-            )
-        return result
-
-    def _emit(self, result: Any, timestamps: "np.ndarray[Any, np.dtype[np.int64]] | None") -> None:
-        if timestamps is not None and len(timestamps) != result.num_rows:
-            timestamps = np.full(result.num_rows, timestamps.max())
-        start = 0
-        for part in slices(result):
-            times = None if timestamps is None else timestamps[start : start + part.num_rows]
-            self.output.collect(Chunk.of_columns(columns_of_batch(part), times))
-            start += part.num_rows
+        return _of_schema(result, self._output_schema, "map_batches()", "got")
 
 
 class SelectColumnsOperator(ToColumnsOperator):
@@ -193,7 +183,7 @@ class ArrowReader:
 
     def __init__(self, batches: Iterable[Any], schema: Any) -> None:
         self._schema = schema
-        self._parts = (part for batch in batches for part in slices(self._checked(batch)))
+        self._parts = (part for batch in batches for part in _slices(self._checked(batch)))
         self._num_rows = 0
         self._num_to_drop = 0  # rows that were given before a restart
 
@@ -226,15 +216,19 @@ class ArrowReader:
     def _checked(self, batch: Any) -> Any:
         if not isinstance(batch, pa.RecordBatch | pa.Table):
             raise TypeError(f"from_arrow() needs record batches, its function gave a {type(batch).__name__}")
-        if not batch.schema.equals(self._schema):
-            raise TypeError(
-                f"from_arrow() declares batches of ({_described(self._schema)}), its function gave "
-                f"({_described(batch.schema)})"
-            )
-        return batch
+        return _of_schema(batch, self._schema, "from_arrow()", "its function gave")
 
 
-def slices(batch: Any) -> Iterator[Any]:
+def chunks_of(batch: Any, timestamps: "np.ndarray[Any, np.dtype[np.int64]] | None") -> Iterator[Chunk]:
+    """The rows of a record batch or table, with their timestamps, in chunks of a usual size."""
+    start = 0
+    for part in _slices(batch):
+        times = None if timestamps is None else timestamps[start : start + part.num_rows]
+        yield Chunk.of_columns(columns_of_batch(part), times)
+        start += part.num_rows
+
+
+def _slices(batch: Any) -> Iterator[Any]:
     """The rows of a batch or table in record batches of at most ``MAX_CHUNK_ROWS``; none for no rows."""
     batches = batch.to_batches() if isinstance(batch, pa.Table) else [batch]
     for each in batches:
@@ -247,6 +241,13 @@ def _several(results: Any) -> Iterable[Any]:
         return ()
     is_one = isinstance(results, pa.RecordBatch | pa.Table) or not isinstance(results, Iterable)
     return (results,) if is_one else results
+
+
+def _of_schema(batch: Any, schema: Any, step: str, got: str) -> Any:
+    """The batch.  Raises TypeError: it has another schema; says what the step declares, and what it got."""
+    if not batch.schema.equals(schema):
+        raise TypeError(f"{step} declares batches of ({_described(schema)}), {got} ({_described(batch.schema)})")
+    return batch
 
 
 def _described(schema: Any) -> str:

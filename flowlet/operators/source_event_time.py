@@ -116,11 +116,6 @@ class SourceAlignment:
         """
         return min(max(self._watermark - self._max_allowed, MIN_TIMESTAMP), MAX_TIMESTAMP)
 
-    @property
-    def paused_splits(self) -> frozenset[str]:
-        """The paused splits."""
-        return frozenset(self._paused)
-
     def watermark_emitted(self, timestamp: int) -> None:
         """Note a watermark of the source, which is active."""
         self._is_silent = False
@@ -129,10 +124,6 @@ class SourceAlignment:
     def status_changed(self, *, is_idle: bool) -> None:
         """Note that the source became idle or active."""
         self._is_silent = is_idle
-
-    def finished(self) -> None:
-        """Note that the source sends no more records."""
-        self._is_silent = True
 
     def sample(self) -> int:
         """Sample the watermark for a report, once per update interval; ``MAX_TIMESTAMP``: no source must wait for this
@@ -249,14 +240,12 @@ class PausableSplitReader(SplitReader, Protocol):
         """Pause the splits ``pause`` and resume the splits ``resume``."""
 
 
+@dataclass(slots=True)
 class _Split:
     """What the source keeps for one split."""
 
-    __slots__ = ("clock", "stream")
-
-    def __init__(self, clock: PausableClock, stream: EventTimeStream) -> None:
-        self.clock = clock
-        self.stream = stream
+    clock: PausableClock
+    stream: EventTimeStream
 
 
 class _ObservedOutput:
@@ -414,7 +403,8 @@ class SourceEventTime:
                 split.stream.ask()
             self._close_splits(ended)
             self._parts.update()
-            self._align_splits()
+            if self.alignment is not None:
+                self._order(self.alignment.split_watermarks(self._parts.watermarks()))
         self._emitter.flush()
 
     def _on_report_timer(self, timestamp_ms: int) -> None:
@@ -429,7 +419,7 @@ class SourceEventTime:
     def finish(self) -> None:
         """The source has no more records: no other source must wait for it."""
         if self.alignment is not None and self._report is not None:
-            self.alignment.finished()
+            self.alignment.status_changed(is_idle=True)
             self._report(MAX_TIMESTAMP)
 
     def close(self) -> None:
@@ -465,11 +455,6 @@ class SourceEventTime:
             allowed, self._allowed = self._allowed, None
             self._clock.resume()
             allowed.complete()
-
-    def _align_splits(self) -> None:
-        if self.alignment is None:
-            return
-        self._order(self.alignment.split_watermarks(self._parts.watermarks()))
 
     def _order(self, orders: SplitOrders) -> None:
         if not orders or not isinstance(self._reader, PausableSplitReader):

@@ -383,7 +383,7 @@ class SourceOperator(StreamOperator):
             if isinstance(self._reader, CountingReader):
                 self._reader.use_counters(self.ctx.counters)
             if self._restored is not None:
-                getattr(self._reader, "restore_position", _ignore)(self._restored)
+                getattr(self._reader, "restore_position", lambda _: None)(self._restored)
             if isinstance(self._reader, CheckpointedReader):
                 self._reader.initialize_function(self.ctx)
             if enumerator_of(self.source) is not None:
@@ -436,12 +436,14 @@ class SourceOperator(StreamOperator):
                 self._receiver.no_more_splits()
 
     @contextmanager
-    def _reader_errors(self) -> Iterator[None]:
+    def _reader_errors(self, *notes: str) -> Iterator[None]:
         try:
             yield
         except FlowletError:
             raise
         except Exception as error:
+            for note in notes:
+                error.add_note(note)
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
 
     def emit_next(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
@@ -589,13 +591,8 @@ class SourceOperator(StreamOperator):
         reader, self._reader, self._receiver = self._reader, None, None
         if reader is None:
             return
-        try:
+        with self._reader_errors("raised by close()"):
             reader.close()
-        except FlowletError:
-            raise
-        except Exception as error:
-            error.add_note("raised by close()")
-            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
 
 
 class CollectionSource(Source):
@@ -638,7 +635,3 @@ class _CollectionReader:
     def close(self) -> None:
         self._values = []
         self._left = NumbersLeft(())
-
-
-def _ignore(_: object) -> None:
-    return

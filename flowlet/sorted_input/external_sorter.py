@@ -279,7 +279,7 @@ class WaitingRecords:
             ranking = self._numbering.ranking()
             for place in self._places_of_numbered:
                 block = blocks[place]
-                codes = ranking.codes_of(sortable(block.codes))
+                codes = ranking.take(sortable(block.codes))
                 blocks[place] = Block(with_key_codes(block.chunk, codes), codes, block.stamps)
         return joined(blocks)
 

@@ -116,19 +116,16 @@ class KeyNumbering(ColumnVisitor[Numbered | None]):
         self.does_pay = self.does_pay or self._num_rows >= max(_MIN_ROWS, len(self._numbers) * 2)
         return numbered
 
-    def ranking(self) -> "Ranking":
-        """The ranks of all numbers given so far."""
+    def ranking(self) -> RankedCodes:
+        """The codes of all keys, by their numbers so far: ``take`` gives those of records."""
         keys = list(self._numbers)
         codes = list_codes(keys) if self.are_texts else exact_codes(keys)
         order = np.argsort(codes, kind="stable")
         ranks = np.empty(len(order), np.uint32)
         ranks[order] = np.arange(len(order), dtype=np.uint32)
         names = self.names.names
-        return Ranking(
-            ranks,
-            codes.take(order),
-            NameTable([names[number] for number in order.tolist()]) if self.are_texts else None,
-        )
+        in_order = NameTable([names[number] for number in order.tolist()]) if self.are_texts else None
+        return RankedCodes(ranks, codes.take(order), in_order)
 
     def visit_any(self, column: Column) -> Numbered | None:
         """Anything but integers by its values."""
@@ -186,16 +183,3 @@ class KeyNumbering(ColumnVisitor[Numbered | None]):
         are_texts = kinds == {str}
         exact = values if are_texts else exact_keys(values)
         return Numbered(np.fromiter(map(self._numbers.__getitem__, exact), np.uint32, len(values)), are_texts)
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """What becomes of the numbers of a run; see ``RankedCodes``."""
-
-    rank_of: Numbers
-    table: NDArray[Any]
-    names: NameTable | None
-
-    def codes_of(self, numbers: Numbers) -> RankedCodes:
-        """The codes of records with these numbers."""
-        return RankedCodes(self.rank_of.take(numbers), self.table, self.names)

@@ -152,7 +152,6 @@ def _to_cut(chunk: Chunk, num_parts: int) -> Chunk:
     return listed
 
 
-KeyFunction = Callable[[Any], Any]
 _ENDS: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
 _MAX_STEPS: Final = 256  # then what was emitted is flushed; not measured
 
@@ -171,7 +170,7 @@ class SortedInput:
     def __init__(self, sorter: ExternalSorter, key_selector: Any, head: SliceableHead, attention: Attention) -> None:
         self.sorter = sorter
         self._attention = attention
-        self._key_of: KeyFunction = key_selector.get_key if hasattr(key_selector, "get_key") else key_selector
+        self._key_of: Callable[[Any], Any] = key_selector.get_key if hasattr(key_selector, "get_key") else key_selector
         self._column = key_selector.name if isinstance(key_selector, ColumnValue) else None
         self._head = head
 
@@ -347,7 +346,7 @@ class SortingInputProcessor:
             has_keys = True
             slices.add(run.input_index, (run.chunk,))
             while slices:
-                slices.process(process_some, _process_no_control, _always)
+                slices.process(process_some, _process_no_control, lambda: True)
                 yield True
         if has_keys and end_keys is not None:
             end_keys()
@@ -413,7 +412,3 @@ class SortingInputProcessor:
 
 def _process_no_control(_input_index: int, element: StreamElement) -> None:
     raise AssertionError(f"a sorter gives records only, not {element!r}")
-
-
-def _always() -> bool:
-    return True

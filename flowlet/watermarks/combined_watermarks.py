@@ -73,12 +73,6 @@ class StatusWatermarkValve:
         """The state of a channel; for metrics and tests."""
         return self._states[channel_index]
 
-    def channel_watermark(self, channel_index: int) -> int:
-        """The largest watermark of a channel that counted, in milliseconds, except the last one;
-        for metrics and tests.
-        """
-        return self._watermarks[channel_index]
-
     @property
     def is_held_back(self) -> bool:
         """Whether an active channel is ahead of the output."""

@@ -25,9 +25,10 @@ Rules:      nothing waits: the parts of a chunk go on at once, so there is no st
             Where most rows have a key and pane of their own, and in small batches, each row goes on as a part.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,15 +39,15 @@ from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.io.key_dictionary import DictionaryBypass
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnarJoin, ColumnJoin
-from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation, WindowsState
-from flowlet.kernels.windows.local_windows import LocalParts, LocalWindows, PartsLayout
+from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation, WindowsState, WindowTables
+from flowlet.kernels.windows.local_windows import LocalWindows, PartsLayout
 from flowlet.kernels.windows.pane_windows import EmittedWindows
 from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, Run, joined_runs
 from flowlet.keys.column_key import column_key_hashes
 from flowlet.keys.key_columns import groups_of_hashes
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
-from flowlet.operators.record_batches import ToColumnsOperator, slices
+from flowlet.operators.record_batches import ToColumnsOperator, chunks_of
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.state.state_snapshots import StateShare
@@ -222,7 +223,75 @@ def checked_timestamps(chunk: Chunk) -> Int64Array:
     return timestamps
 
 
-class WindowColumnsOperator(ToColumnsOperator):
+Tables = TypeVar("Tables", bound=WindowTables)
+
+
+class _WindowTablesOperator(UserFunctionOperator, Generic[Tables]):
+    """Keeps windows in columns: their snapshots, and their ends.
+
+    ``_windows`` is made by the subclass, at first and whenever the keys have ended.
+    """
+
+    ends_keys_singly: ClassVar[bool | None] = False
+    _windows: Tables
+
+    @property
+    @abstractmethod
+    def _description(self) -> str:
+        """What a snapshot of the state belongs to."""
+
+    @abstractmethod
+    def _new_windows(self) -> Tables:
+        """Windows without rows, for which no row is late."""
+
+    @abstractmethod
+    def _fire(self, time_ms: int) -> None:
+        """Emit the results of the windows that end at a time, or did before."""
+
+    def end_keys(self) -> None:
+        """With sorted inputs: emit the windows of all keys so far, and forget them."""
+        super().end_keys()
+        self._end_windows()
+
+    def _end_windows(self) -> None:
+        self._fire(MAX_TIMESTAMP)
+        self._windows = self._new_windows()
+
+    def close(self) -> None:
+        """Let the rows go."""
+        self._windows = self._new_windows()
+        super().close()
+
+    # -- checkpoints
+
+    def snapshot_state(self, checkpoint_id: int) -> object | None:
+        """Arrays that nobody changes; another thread makes bytes of them."""
+        return partial(encoded, self._windows.state(), self._description)
+
+    def initialize_state(self, state: object | None) -> None:
+        """Go on from a snapshot.
+
+        Raises:
+            StateRestoreError: it is of other windows, aggregations or keys.
+        """
+        if state is None:
+            return
+        assert isinstance(state, WindowColumnsSnapshot), f"a snapshot of {self.name!r} is a {type(state).__name__}"
+        found = decoded(state, self._description, self.name)
+        try:
+            self._windows.load(found)
+        except TypeError as error:
+            raise StateRestoreError(f"operator {self.name!r}: {error}") from error
+
+    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
+        """The keys of this subtask's key groups."""
+        parts = [each for each in states if isinstance(each, WindowColumnsSnapshot)]
+        if not self._windows.is_keyed:
+            return merged(parts)
+        return merged([of_key_groups(each, share.key_groups, share.max_parallelism) for each in parts])
+
+
+class WindowColumnsOperator(_WindowTablesOperator[ColumnarWindows], ToColumnsOperator):
     """Aggregates rows by key and window.
 
     Args:
@@ -233,8 +302,6 @@ class WindowColumnsOperator(ToColumnsOperator):
         is_batch: whether windows wait for the end of their keys, or of the input if it is not sorted.
         name: for people.
     """
-
-    ends_keys_singly: ClassVar[bool | None] = False
 
     def __init__(
         self,
@@ -270,7 +337,6 @@ class WindowColumnsOperator(ToColumnsOperator):
         """Let the state go."""
         if self._timer is not None:
             self._timer.cancel()
-        self._windows = self._new_windows()
         super().close()
 
     def process_chunk(self, chunk: Chunk) -> None:
@@ -299,20 +365,11 @@ class WindowColumnsOperator(ToColumnsOperator):
             self._end_windows()
         super().process_watermark(watermark)
 
-    def end_keys(self) -> None:
-        """With a sorted input: emit all windows of the keys so far, and forget them."""
-        super().end_keys()
-        self._end_windows()
-
     def finish(self) -> None:
         """In BATCH mode, emit windows by the clock of rows that came behind the last watermark."""
         if self._is_batch:
             self._end_windows()
         super().finish()
-
-    def _end_windows(self) -> None:
-        self._fire(MAX_TIMESTAMP)
-        self._windows = self._new_windows()  # for which no row is late
 
     def _new_windows(self) -> ColumnarWindows:
         return ColumnarWindows(self._aggregation, None if self._layout is None else self._layout.received)
@@ -340,10 +397,8 @@ class WindowColumnsOperator(ToColumnsOperator):
 
     def _emit(self, emitted: Iterable[EmittedWindows]) -> None:
         for windows in emitted:
-            start, ends = 0, windows.ends_ms - 1
-            for part in slices(self._windows.results(windows)):
-                self.output.collect(Chunk.of_columns(columns_of_batch(part), ends[start : start + part.num_rows]))
-                start += part.num_rows
+            for chunk in chunks_of(self._windows.results(windows), windows.ends_ms - 1):
+                self.output.collect(chunk)
 
     def _pass_late(self, inputs: ColumnInputs, rows: IndexArray) -> None:
         if self._late_tag is None:
@@ -369,36 +424,8 @@ class WindowColumnsOperator(ToColumnsOperator):
         self._fire(timestamp_ms)
         self._set_timer()
 
-    # -- checkpoints
 
-    def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """Arrays that nobody changes; another thread makes bytes of them."""
-        return partial(encoded, self._windows.state(), self._description)
-
-    def initialize_state(self, state: object | None) -> None:
-        """Go on from a snapshot.
-
-        Raises:
-            StateRestoreError: it is of other windows or aggregations.
-        """
-        if state is None:
-            return
-        assert isinstance(state, WindowColumnsSnapshot), f"a snapshot of {self.name!r} is a {type(state).__name__}"
-        found = decoded(state, self._description, self.name)
-        try:
-            self._windows.load(found)
-        except TypeError as error:
-            raise StateRestoreError(f"operator {self.name!r}: {error}") from error
-
-    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
-        """The keys of this subtask's key groups."""
-        parts = [each for each in states if isinstance(each, WindowColumnsSnapshot)]
-        if self._aggregation.key is None:
-            return merged(parts)
-        return merged([of_key_groups(each, share.key_groups, share.max_parallelism) for each in parts])
-
-
-class JoinColumnsOperator(UserFunctionOperator, MultipleInputStreamOperator):
+class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStreamOperator):
     """Joins the rows of two inputs by key and window.
 
     Args:
@@ -407,12 +434,11 @@ class JoinColumnsOperator(UserFunctionOperator, MultipleInputStreamOperator):
     """
 
     num_inputs = 2
-    ends_keys_singly: ClassVar[bool | None] = False
 
     def __init__(self, join: ColumnJoin, *, name: str = "Join") -> None:
         super().__init__(name)
         self._join = join
-        self._rows = ColumnarJoin(join)
+        self._windows = self._new_windows()
 
     @property
     def _description(self) -> str:
@@ -421,25 +447,17 @@ class JoinColumnsOperator(UserFunctionOperator, MultipleInputStreamOperator):
         sides = [f"{join.kept_columns(side)} by {join.keys[side]!r}" for side in (LEFT, RIGHT)]
         return f"{join.kind} join of {' and '.join(sides)}, a {join.key_type}, in {join.windows}"
 
+    def _new_windows(self) -> ColumnarJoin:
+        return ColumnarJoin(self._join)
+
     def process_watermark(self, watermark: Watermark) -> None:
         """Emit the rows of the windows that end here, then the watermark."""
         self._fire(watermark.timestamp)
         super().process_watermark(watermark)
 
-    def end_keys(self) -> None:
-        """With sorted inputs: emit all rows of the keys so far, and forget them."""
-        super().end_keys()
-        self._fire(MAX_TIMESTAMP)
-        self._rows = ColumnarJoin(self._join)  # for which no row is late
-
     def _fire(self, time_ms: int) -> None:
-        for joined in self._rows.fire(time_ms):
+        for joined in self._windows.fire(time_ms):
             self.output.collect(Chunk.of_columns(columns_of_batch(joined.batch), joined.ends_ms - 1))
-
-    def close(self) -> None:
-        """Let the rows go."""
-        self._rows = ColumnarJoin(self._join)
-        super().close()
 
     def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
         """Take rows of the left stream (1) or of the right one (2)."""
@@ -449,36 +467,10 @@ class JoinColumnsOperator(UserFunctionOperator, MultipleInputStreamOperator):
         schema = self._join.schemas[side]
         try:
             columns: Columns = columns_of_records(chunk.values, schema) if chunk.columns is None else chunk.columns
-            num_late = self._rows.add(side, ColumnInputs(columns, schema, checked_timestamps(chunk)))
+            num_late = self._windows.add(side, ColumnInputs(columns, schema, checked_timestamps(chunk)))
         except (FlowletError, TypeError) as error:
             raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows") from error
         self.ctx.counters.num_late_records_dropped += num_late
-
-    # -- checkpoints
-
-    def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """Arrays that nobody changes; another thread makes bytes of them."""
-        return partial(encoded, self._rows.state(), self._description)
-
-    def initialize_state(self, state: object | None) -> None:
-        """Go on from a snapshot.
-
-        Raises:
-            StateRestoreError: it is of another join.
-        """
-        if state is None:
-            return
-        assert isinstance(state, WindowColumnsSnapshot), f"a snapshot of {self.name!r} is a {type(state).__name__}"
-        found = decoded(state, self._description, self.name)
-        try:
-            self._rows.load(found)
-        except TypeError as error:
-            raise StateRestoreError(f"operator {self.name!r}: {error}") from error
-
-    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
-        """The keys of this subtask's key groups."""
-        parts = [each for each in states if isinstance(each, WindowColumnsSnapshot)]
-        return merged([of_key_groups(each, share.key_groups, share.max_parallelism) for each in parts])
 
 
 # Fewer rows in a part, on average, do not pay.
@@ -524,9 +516,9 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
             raise UserFunctionError(
                 self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows {self._purpose}"
             ) from error
-        self.output.collect(Chunk.of_columns(parts.columns, parts.timestamps))
+        self.output.collect(parts)
 
-    def _parts(self, inputs: ColumnInputs) -> LocalParts:
+    def _parts(self, inputs: ColumnInputs) -> Chunk:
         if len(inputs) < _MIN_ROWS:
             return self._local.single(inputs)
         if self._bypass.is_taken():
@@ -537,7 +529,7 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
         except OverflowError:  # of a sum; it may be of rows that are too late
             parts = None
         self._num_rows += len(inputs)
-        self._num_parts += len(inputs) if parts is None else len(parts.timestamps)
+        self._num_parts += len(inputs) if parts is None else len(parts)
         if self._num_rows >= _MIN_JUDGED_ROWS:
             self._bypass.judge(self._num_rows, self._num_parts // _ROWS_PER_PART, is_full=False)
             self._num_rows = self._num_parts = 0

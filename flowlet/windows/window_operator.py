@@ -401,9 +401,7 @@ class WindowOperator(UserFunctionOperator):
         self._function_context.current_window = window
         if contents is not None:
             self._emit_each(window, contents, timer.timestamp)
-        if self._clears:
-            self._function_context.current_window = window
-            self._called(window, lambda: self._spec.function.clear(self._function_context))
+        self._clear_function(window)
 
     def on_processing_time(self, timer: Timer) -> None:
         """The clock reached a timer."""
@@ -496,6 +494,9 @@ class WindowOperator(UserFunctionOperator):
         self._contents.clear()
         self._trigger_context.window = window
         self._called(window, lambda: self._trigger.clear(window, self._trigger_context))
+        self._clear_function(window)
+
+    def _clear_function(self, window: Any) -> None:
         if self._clears:
             self._function_context.current_window = window
             self._called(window, lambda: self._spec.function.clear(self._function_context))
@@ -526,15 +527,11 @@ class WindowOperator(UserFunctionOperator):
     def _check_merge(self, result: Any) -> None:
         end = result.max_timestamp()
         if self._is_event_time:
-            watermark = self._timers.current_watermark()
-            if end + self._spec.allowed_lateness_ms <= watermark:
-                raise FlowletError(
-                    f"windows became {result!r}, which ends before the watermark {watermark}; they must not shrink"
-                )
-        elif end <= (now := self._timers.current_processing_time()):
-            raise FlowletError(
-                f"windows became {result!r}, which ends before the present time {now}; they must not shrink"
-            )
+            end += self._spec.allowed_lateness_ms
+        now = self._timers.current_watermark() if self._is_event_time else self._timers.current_processing_time()
+        if end <= now:
+            clock = "watermark" if self._is_event_time else "present time"
+            raise FlowletError(f"windows became {result!r}, which ends before the {clock} {now}; they must not shrink")
 
     def check_invariants(self) -> None:
         """Assert the invariants of what is kept outside of the state."""

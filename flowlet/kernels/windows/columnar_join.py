@@ -19,7 +19,7 @@ Rules:      null is a key like any other, as in windows.
 Source:     Flink ``JoinedStreams``, ``CoGroupedStreams``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WINDOW_TIME_TYPE, WindowsState
-from flowlet.kernels.windows.window_keys import WindowKeys, group_cells
-from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array
-from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, joined_runs
+from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WINDOW_TIME_TYPE, WindowTables
+from flowlet.kernels.windows.window_keys import group_cells
+from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array, value_type
+from flowlet.kernels.windows.window_shapes import AlignedWindows, Run, joined_runs, split_before
 from netstack.late import dataclass
 
 # The fewer, the more runs a window that ends has to touch; the more, the more unsorted rows it looks through.  Not
@@ -68,27 +68,30 @@ class WaitingRows:
         """Whether there are rows of earlier panes."""
         return bool(self._recent and self._first_recent < pane) or bool(self._sorted and self._sorted[0][0] < pane)
 
-    def add(self, run: Run) -> None:
+    def add_run(self, run: Run) -> None:
         """Take rows."""
-        if not len(run):
-            return
-        self._num_rows += len(run)
-        self._add_recent(run)
-        self._settle()
+        if len(run):
+            self._num_rows += len(run)
+            self._add_recent(run)
+            self._settle()
 
     def take_before(self, pane: int) -> list[Run]:
         """Take the rows of earlier panes out."""
         due = self._take_sorted(pane)
         if self._recent and self._first_recent < pane:
-            due += self._take_recent(pane)
+            before, rest = split_before(self._recent, pane)
+            due += before
+            self._recent, self._num_recent = [], 0
+            for run in rest:
+                self._add_recent(run)
         self._num_rows -= sum(map(len, due))
         self._settle()
         return due
 
     def replace_slots(self, slots: Int64Array) -> None:
         """Give each key the slot that stands at its former one."""
-        self._recent = [run.with_slots(slots.take(run.slots)) for run in self._recent]
-        self._sorted = [(*place, run.with_slots(slots.take(run.slots))) for *place, run in self._sorted]  # type: ignore[misc]  # the same shape
+        self._recent = [run.renumbered(slots) for run in self._recent]
+        self._sorted = [(*place, run.renumbered(slots)) for *place, run in self._sorted]  # type: ignore[misc]  # the same shape
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module header, and the numbers of rows."""
@@ -117,20 +120,6 @@ class WaitingRows:
                 self._push(_copied(run), len(run))
             else:
                 self._push(run, num_held)
-        return due
-
-    def _take_recent(self, pane: int) -> list[Run]:
-        recent, due = self._recent, []
-        self._recent, self._num_recent = [], 0
-        for run in recent:
-            is_due = run.starts < pane
-            if is_due.all():
-                due.append(run)
-            elif is_due.any():
-                due.append(run.take(is_due.nonzero()[0]))
-                self._add_recent(run.take((~is_due).nonzero()[0]))
-            else:
-                self._add_recent(run)
         return due
 
     def _add_recent(self, run: Run) -> None:
@@ -226,22 +215,16 @@ class JoinedRows:
     ends_ms: Int64Array
 
 
-class ColumnarJoin:
+class ColumnarJoin(WindowTables):
     """The state and the results of one subtask."""
 
     def __init__(self, join: ColumnJoin) -> None:
+        super().__init__(join.keys[LEFT], join.key_type)
         self._join = join
-        self._keys = WindowKeys(join.keys[LEFT], join.key_type)
-        self._progress = Progress()
-        self._rows = (WaitingRows(), WaitingRows())
+        self._tables = self._rows = (WaitingRows(), WaitingRows())
 
     def __repr__(self) -> str:
         return f"<ColumnarJoin of {self.num_rows} rows>"
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that wait."""
-        return sum(map(len, self._rows))
 
     def add(self, side: int, inputs: ColumnInputs) -> int:
         """Take rows of one side, at least one; returns how many were too late.
@@ -263,7 +246,7 @@ class ColumnarJoin:
             slots, panes, inputs = slots.take(rows), panes.take(rows), inputs.take(rows)
         if len(panes):
             kept = tuple([inputs.array(name) for name in self._join.kept_columns(side)])
-            self._rows[side].add(Run(slots, panes, (), (kept,)))
+            self._rows[side].add_run(Run(slots, panes, (), (kept,)))
         return num_late
 
     def fire(self, watermark: int) -> Iterator[JoinedRows]:
@@ -277,10 +260,9 @@ class ColumnarJoin:
             )
             yield from self._joined(left, right, limit)
             for rows, run in zip(self._rows, (left, right), strict=True):
-                rows.add(run.take((windows.last_windows(run.starts) > limit).nonzero()[0]))
+                rows.add_run(run.take((windows.last_windows(run.starts) > limit).nonzero()[0]))
         self._progress.advance(watermark)
-        if self._keys.are_sparse(self.num_rows):
-            self._forget_keys()
+        self._forget_keys()
 
     def _has_ended(self, limit: int) -> bool:
         """Whether a window that begins at or before a pane has ended, and had not before."""
@@ -288,36 +270,21 @@ class ColumnarJoin:
         before: int = windows.last_ended(self._progress.emitted)
         return limit // windows.slide_panes * windows.slide_panes > before
 
-    # -- snapshots
-
-    def state(self) -> WindowsState:
-        """What a snapshot needs; nobody changes it."""
-        floors = None if self._progress.floors is None else self._progress.of(np.arange(self._keys.num_slots))
-        tables = tuple([tuple(rows.runs()) for rows in self._rows])
-        return WindowsState(self._keys.array(), self._progress.emitted, floors, tables)
-
-    def load(self, state: WindowsState) -> None:
-        """Go on from there; before the first rows.  Raises TypeError: the keys are not those of this join."""
-        if state.keys is not None:
-            self._keys.load(state.keys)
-        self._progress.emitted, self._progress.floors = state.emitted, state.floors
-        for side, runs in enumerate(state.tables):
-            for run in runs:
-                self._rows[side].add(run)
-
     # -- rows
 
     def _empty(self, side: int) -> Run:
         nothing = np.empty(0, np.int64)
         schema = self._join.schemas[side]
-        types = [schema.field(name).type for name in self._join.kept_columns(side)]
-        plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
-        return Run(nothing, nothing, (), (tuple([pa.array([], kind) for kind in plain]),))
+        kinds = [value_type(schema.field(name).type) for name in self._join.kept_columns(side)]
+        return Run(nothing, nothing, (), (tuple([pa.array([], kind) for kind in kinds]),))
 
     # -- pairs
 
     def _joined(self, left: Run, right: Run, limit: int) -> Iterator[JoinedRows]:
-        spread = [self._spread(run, limit) for run in (left, right)]
+        aligned, progress = self._join.windows, self._progress
+        spread = [
+            aligned.spread(run.starts, aligned.last_ended(progress.of(run.slots)), limit) for run in (left, right)
+        ]
         if not sum(len(rows) for rows, _ in spread):
             return
         windows = np.concatenate([of_side for _, of_side in spread])
@@ -330,51 +297,26 @@ class ColumnarJoin:
             code = np.where(left_rows >= 0, codes[LEFT].take(left_rows, mode="wrap") if num_left else 0, 0)
             if len(codes[RIGHT]):
                 code = np.where(left_rows >= 0, code, codes[RIGHT].take(right_rows, mode="wrap"))
-            pairs = Pairs(
-                groups.windows.take(code) * self._join.windows.slide_panes,
-                groups.slots.take(code),
-                _through(spread[LEFT][0], left_rows),
-                _through(spread[RIGHT][0], right_rows),
-            )
-            yield self._results(left, right, pairs)
+            places = [_through(rows, pairs) for (rows, _), pairs in zip(spread, (left_rows, right_rows), strict=True)]
+            starts = groups.windows.take(code) * self._join.windows.slide_panes
+            yield self._results((left, right), places, starts, groups.slots.take(code))
 
-    def _spread(self, run: Run, limit: int) -> tuple[IndexArray, Int64Array]:
-        """Each row once for each of its windows that end now; rows keep their order."""
-        windows = self._join.windows
-        last, after = windows.last_windows(run.starts), windows.last_ended(self._progress.of(run.slots))
-        rows, found = [], []
-        for number in range(windows.max_windows):
-            starts = last - number * windows.slide_panes
-            is_due = (windows.holds(run.starts, starts) & (starts > after) & (starts <= limit)).nonzero()[0]
-            rows.append(is_due)
-            found.append(starts.take(is_due))
-        return np.concatenate(rows), np.concatenate(found)
-
-    def _results(self, left: Run, right: Run, pairs: Pairs) -> JoinedRows:
+    def _results(
+        self, runs: Sequence[Run], places: Sequence[IndexArray], windows: Int64Array, slots: Int64Array
+    ) -> JoinedRows:
+        """The rows of pairs: where each is in the run of either side, its window, and the slot of its key."""
         join = self._join
-        starts = join.windows.start_ms(pairs.windows)
+        starts = join.windows.start_ms(windows)
         ends = starts + join.windows.size
-        arrays = [self._keys.array().take(pa.array(pairs.slots))]
+        arrays = [self._keys.array().take(pa.array(slots))]
         arrays += [pa.array(each).view(WINDOW_TIME_TYPE) for each in (starts, ends)]
         taken = []
-        for side, run, rows in ((LEFT, left, pairs.left), (RIGHT, right, pairs.right)):
+        for side, (run, rows) in enumerate(zip(runs, places, strict=True)):
             is_missing = rows == _NO_ROW
-            places = pa.array(rows, mask=is_missing) if is_missing.any() else pa.array(rows)
-            taken.append(
-                dict(zip(join.kept_columns(side), [array.take(places) for array in run.parts[0]], strict=True))
-            )
+            found = pa.array(rows, mask=is_missing) if is_missing.any() else pa.array(rows)
+            taken.append(dict(zip(join.kept_columns(side), [each.take(found) for each in run.parts[0]], strict=True)))
         arrays += [taken[each.side][each.column] for each in join.columns]
         return JoinedRows(pa.RecordBatch.from_arrays(arrays, schema=join.output_schema()), ends)
-
-    def _forget_keys(self) -> None:
-        is_live = np.zeros(self._keys.num_slots, np.bool_)
-        for rows in self._rows:
-            for run in rows.runs():
-                is_live[run.slots] = True
-        self._progress.keep(is_live.nonzero()[0])
-        slots = self._keys.keep(is_live)
-        for rows in self._rows:
-            rows.replace_slots(slots)
 
 
 def matched_rows(

@@ -17,14 +17,14 @@ Units:      milliseconds.
 Absent:     other functions than ``AGGREGATES``, and triggers: rows have to be records for them.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows, PaneWindows
+from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows, PaneWindows, WindowRuns
 from flowlet.kernels.windows.window_keys import WindowKeys
 from flowlet.kernels.windows.window_partials import (
     ColumnInputs,
@@ -44,47 +44,17 @@ from flowlet.kernels.windows.window_shapes import (
 )
 from netstack.late import dataclass
 
-_MIN_PENDING_ROWS: Final = 1 << 16
-_MAX_RUNS: Final = 64
 
-
-class ColumnSessions:
-    """The sessions of all keys.  A run's marks: when each session ends, and whether it changed since it was emitted.
-
-    Args: as ``PaneWindows``.
+class ColumnSessions(WindowRuns):
+    """Sessions; ``windows``: their shape.  A run's marks: when each session ends, and whether it changed since it was
+    emitted.
     """
 
     def __init__(
         self, windows: SessionWindows, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress
     ) -> None:
+        super().__init__(partials, lateness_ms, progress)
         self._gap = windows.gap
-        self._partials = partials
-        self._lateness_ms = lateness_ms
-        self._progress = progress
-        self._runs: list[Run] = []
-        self._num_rows = 0
-        self._num_merged = 0
-
-    def __repr__(self) -> str:
-        return f"<ColumnSessions of {self._num_rows} rows in {len(self._runs)} runs>"
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that are kept."""
-        return self._num_rows
-
-    @property
-    def runs(self) -> tuple[Run, ...]:
-        """The state, which nobody changes."""
-        return tuple(self._runs)
-
-    def load(self, run: Run) -> None:
-        """Take over rows of a snapshot."""
-        self._append(run)
-
-    def replace_slots(self, slots: Int64Array) -> None:
-        """Give each key the slot that stands at its former one."""
-        self._runs = [run.with_slots(slots.take(run.slots)) for run in self._runs]
 
     def add(self, slots: Int64Array, inputs: ColumnInputs, num_slots: int) -> AddedRows:
         """Take rows; those that are too late are left out."""
@@ -92,9 +62,9 @@ class ColumnSessions:
         ends = inputs.timestamps + self._gap
         codes, run = self._sessions_of(slots, inputs.timestamps, ends)
         parts = tuple([partial.of_groups(inputs, codes, len(run)) for partial in self._partials])
-        self._append(Run(run.slots, run.starts, run.marks, parts))
+        self.add_run(Run(run.slots, run.starts, run.marks, parts))
         if not (ends - 1 <= emitted).any():
-            if len(self._runs) > _MAX_RUNS or self._num_rows > 2 * max(self._num_merged, _MIN_PENDING_ROWS):
+            if self._are_many:
                 self._merge()
             return AddedRows()
         merged_codes = self._merge()[-len(run) :]
@@ -142,24 +112,14 @@ class ColumnSessions:
             in_order.take(begins), first.take(begins), (last.take(final), np.ones(len(begins), np.bool_)), ()
         )
 
-    def _append(self, run: Run) -> None:
-        if len(run):
-            self._runs.append(run)
-            self._num_rows += len(run)
-
     def _merge(self) -> IndexArray:
         """Join what belongs together; returns where each row went, in their order."""
         whole = joined_runs(self._runs)
         codes, run = self._sessions_of(whole.slots, whole.starts, whole.marks[0])
         is_changed = np.zeros(len(run), np.bool_)
         is_changed[codes[whole.marks[1]]] = True
-        merged = Run(
-            run.slots,
-            run.starts,
-            (run.marks[0], is_changed),
-            combined_parts(self._partials, whole.parts, codes, len(run)),
-        )
-        self._runs, self._num_rows, self._num_merged = [merged], len(merged), len(merged)
+        parts = combined_parts(self._partials, whole.parts, codes, len(run))
+        self._take_merged(Run(run.slots, run.starts, (run.marks[0], is_changed), parts))
         return codes
 
     def _drop_late(self, merged_codes: IndexArray, codes: IndexArray) -> IndexArray | None:
@@ -242,7 +202,7 @@ class WindowedAggregation:
         """The ``pyarrow.Schema`` of the results."""
         keys = [] if self.key is None else [pa.field(self.key, self.key_type)]
         times = [pa.field(name, WINDOW_TIME_TYPE, nullable=False) for name in (WINDOW_START, WINDOW_END)]
-        results = [pa.field(each.name, each.output_type, nullable=each.is_nullable) for each in self.aggregates]
+        results = [pa.field(each.name, each.output_type, nullable=each.kind != "count") for each in self.aggregates]
         return pa.schema([*keys, *times, *results])
 
 
@@ -261,7 +221,79 @@ class WindowsState:
     tables: tuple[tuple[Run, ...], ...]
 
 
-class ColumnarWindows:
+class WindowTable(Protocol):
+    """Rows of windows by key: of an aggregation ``WindowRuns``, of one side of a join ``WaitingRows``."""
+
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    def runs(self) -> Iterator[Run]:
+        """All rows."""
+
+    def add_run(self, run: Run) -> None:
+        """Take rows as they are."""
+
+    def replace_slots(self, slots: Int64Array) -> None:
+        """Give each key the slot that stands at its former one."""
+
+
+class WindowTables:
+    """The keys of one subtask, and the tables that have a row for each key and window.
+
+    ``_tables`` is set by the subclass.
+    """
+
+    _tables: Sequence[WindowTable]
+
+    def __init__(self, key: str | None, key_type: Any) -> None:
+        self.is_keyed = key is not None
+        self._keys = WindowKeys(key, key_type)
+        self._progress = Progress()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that wait."""
+        return sum(map(len, self._tables))
+
+    def latest_emitted(self) -> int:
+        """The latest watermark up to which windows of any key were emitted."""
+        return self._progress.latest()
+
+    def state(self) -> WindowsState:
+        """What a snapshot needs; nobody changes it."""
+        floors = None if self._progress.floors is None else self._progress.of(np.arange(self._keys.num_slots))
+        tables = tuple([tuple(table.runs()) for table in self._tables])
+        return WindowsState(self._keys.array(), self._progress.emitted, floors, tables)
+
+    def load(self, state: WindowsState) -> None:
+        """Go on from there; before the first rows.
+
+        Raises:
+            TypeError: the keys are not those of these windows.
+        """
+        if state.keys is not None:
+            self._keys.load(state.keys)
+        self._progress.emitted = state.emitted
+        self._progress.floors = state.floors
+        for table, runs in zip(self._tables, state.tables, strict=False):  # no tables: there were no rows
+            for run in runs:
+                table.add_run(run)
+
+    def _forget_keys(self) -> None:
+        """Forget the keys without rows, if they are most."""
+        if not self._keys.are_sparse(self.num_rows):
+            return
+        is_live = np.zeros(self._keys.num_slots, np.bool_)
+        for table in self._tables:
+            for run in table.runs():
+                is_live[run.slots] = True
+        self._progress.keep(is_live.nonzero()[0])
+        slots = self._keys.keep(is_live)
+        for table in self._tables:
+            table.replace_slots(slots)
+
+
+class ColumnarWindows(WindowTables):
     """The state and the results of one subtask.
 
     Args:
@@ -270,24 +302,17 @@ class ColumnarWindows:
     """
 
     def __init__(self, aggregation: WindowedAggregation, received: Mapping[Partial, Partial] | None = None) -> None:
+        super().__init__(aggregation.key, aggregation.key_type)
         self._aggregation = aggregation
         self._partials = distinct_partials(aggregation.aggregates)
-        self._kept = self._partials if received is None else tuple([received[partial] for partial in self._partials])
-        self._keys = WindowKeys(aggregation.key, aggregation.key_type)
-        self._progress = Progress()
-        self._windows = self._new_windows(aggregation.shape)
+        kept = self._partials if received is None else tuple([received[partial] for partial in self._partials])
+        shape = aggregation.shape
+        rest = (kept, aggregation.lateness_ms, self._progress)
+        self._windows = PaneWindows(shape, *rest) if isinstance(shape, AlignedWindows) else ColumnSessions(shape, *rest)
+        self._tables = (self._windows,)
 
     def __repr__(self) -> str:
         return f"<ColumnarWindows {self._windows!r} of {self._keys!r}>"
-
-    @property
-    def emitted(self) -> int:
-        """The watermark up to which windows were emitted."""
-        return self._progress.emitted
-
-    def latest_emitted(self) -> int:
-        """The latest watermark up to which windows of any key were emitted."""
-        return self._progress.latest()
 
     def add(self, inputs: ColumnInputs) -> AddedRows:
         """Take rows, of which there is at least one.
@@ -306,8 +331,7 @@ class ColumnarWindows:
             OverflowError: as ``add``.
         """
         yield from self._windows.fire(watermark, self._keys.num_slots)
-        if self._keys.are_sparse(self._windows.num_rows):
-            self._forget_keys()
+        self._forget_keys()
 
     def next_end(self) -> int | None:
         """The last timestamp of the next window to end; None: there is none."""
@@ -321,40 +345,3 @@ class ColumnarWindows:
         parts = dict(zip(self._partials, emitted.parts, strict=True))
         arrays += [each.results([parts[partial] for partial in each.partials()]) for each in aggregation.aggregates]
         return pa.RecordBatch.from_arrays(arrays, schema=aggregation.output_schema())
-
-    # -- snapshots
-
-    def state(self) -> WindowsState:
-        """What a snapshot needs."""
-        keys = pa.nulls(1) if self._aggregation.key is None else self._keys.array()
-        floors = None if self._progress.floors is None else self._progress.of(np.arange(self._keys.num_slots))
-        return WindowsState(keys, self._progress.emitted, floors, (self._windows.runs,))
-
-    def load(self, state: WindowsState) -> None:
-        """Go on from there; before the first rows.
-
-        Raises:
-            TypeError: the keys are not those of this aggregation.
-        """
-        if state.keys is not None:
-            self._keys.load(state.keys)
-        self._progress.emitted = state.emitted
-        self._progress.floors = state.floors
-        for table in state.tables:
-            for run in table:
-                self._windows.load(run)
-
-    def _new_windows(self, shape: WindowShape) -> PaneWindows | ColumnSessions:
-        lateness_ms = self._aggregation.lateness_ms
-        match shape:
-            case AlignedWindows():
-                return PaneWindows(shape, self._kept, lateness_ms, self._progress)
-            case SessionWindows():
-                return ColumnSessions(shape, self._kept, lateness_ms, self._progress)
-
-    def _forget_keys(self) -> None:
-        is_live = np.zeros(self._keys.num_slots, np.bool_)
-        for run in self._windows.runs:
-            is_live[run.slots] = True
-        self._progress.keep(is_live.nonzero()[0])
-        self._windows.replace_slots(self._keys.keep(is_live))

@@ -22,12 +22,12 @@ from flowlet.kernels.windows.window_keys import WindowKeys, try_group_cells
 from flowlet.kernels.windows.window_partials import (
     ColumnInputs,
     CountPartial,
-    Int64Array,
     Part,
     Partial,
     distinct_partials,
 )
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, AlignedWindows
+from flowlet.records import Chunk
 from netstack.late import dataclass
 
 # More keys are forgotten, so that those of long ago cost neither memory nor empty places in the arrays of a chunk.
@@ -97,14 +97,6 @@ class PartsLayout:
         return int(counts.take(chosen).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class LocalParts:
-    """Parts in columns of a ``PartsLayout``, with timestamps in their panes."""
-
-    columns: Columns
-    timestamps: Int64Array
-
-
 class LocalWindows:
     """Makes parts of rows."""
 
@@ -119,7 +111,7 @@ class LocalWindows:
     def __repr__(self) -> str:
         return f"<LocalWindows of {self._keys!r}>"
 
-    def combined(self, inputs: ColumnInputs) -> LocalParts | None:
+    def combined(self, inputs: ColumnInputs) -> Chunk | None:
         """A part for each key and pane; None: they may be so many that the rows would have to be sorted.
 
         Raises:
@@ -139,18 +131,18 @@ class LocalWindows:
             keys = [column_of_array(self._keys.array().take(pa.array(groups.slots)))]
         # A time in the pane that windows can hold.
         stamps = np.maximum(self._shape.start_ms(groups.windows), -MAX_WINDOW_TIMESTAMP)
-        return LocalParts(self._columns(len(groups), keys, parts), stamps)
+        return Chunk.of_columns(self._columns(len(groups), keys, parts), stamps)
 
     def forget_keys(self) -> None:
         """Begin anew."""
         if self._keys.num_bytes:
             self._keys = WindowKeys(self._key, self._key_type)
 
-    def single(self, inputs: ColumnInputs) -> LocalParts:
+    def single(self, inputs: ColumnInputs) -> Chunk:
         """A part for each row; raises as ``combined``."""
         parts = [partial.of_rows(inputs) for partial in self._layout.partials]
         keys = [] if self._key is None else [inputs.column(self._key)]
-        return LocalParts(self._columns(len(inputs), keys, parts), inputs.timestamps)
+        return Chunk.of_columns(self._columns(len(inputs), keys, parts), inputs.timestamps)
 
     def _columns(self, num_parts: int, keys: list[Column], parts: list[Part]) -> Columns:
         arrays = [array for part in parts for array in part]

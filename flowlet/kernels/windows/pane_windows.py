@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.window_keys import group_cells, try_group_cells
 from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array, Part, Partial
-from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, combined_parts, joined_runs
+from flowlet.kernels.windows.window_shapes import (
+    AlignedWindows,
+    Progress,
+    Run,
+    combined_parts,
+    joined_runs,
+    split_before,
+)
 from netstack.late import dataclass
 
 # More rows than this wait to be merged only if as many are merged already: so each row is merged a few times at most.
@@ -48,48 +55,68 @@ class AddedRows:
     changed: tuple[EmittedWindows, ...] = ()
 
 
-class PaneWindows:
-    """The state of all keys.
+class WindowRuns:
+    """The rows of windows of all keys, in runs that are merged now and then.
 
     Args:
-        windows: their shape.
         partials: what is kept.
         lateness_ms: how long after its end a window takes rows.
         progress: advanced here.
     """
 
-    def __init__(
-        self, windows: AlignedWindows, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress
-    ) -> None:
-        self._windows = windows
+    def __init__(self, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress) -> None:
         self._partials = partials
         self._lateness_ms = lateness_ms
         self._progress = progress
         self._runs: list[Run] = []
         self._num_merged = 0  # rows of the first run, if it came from a merge
         self._num_rows = 0
-        self._first_pane = 0  # of all rows
 
     def __repr__(self) -> str:
-        return f"<PaneWindows of {self._num_rows} rows in {len(self._runs)} runs>"
+        return f"<{type(self).__name__} of {self._num_rows} rows in {len(self._runs)} runs>"
 
-    @property
-    def num_rows(self) -> int:
-        """Rows that are kept."""
+    def __len__(self) -> int:
         return self._num_rows
 
-    @property
-    def runs(self) -> tuple[Run, ...]:
-        """The state, which nobody changes."""
-        return tuple(self._runs)
+    def runs(self) -> Iterator[Run]:
+        """All rows."""
+        return iter(self._runs)
 
-    def load(self, run: Run) -> None:
-        """Take over rows of a snapshot."""
-        self._append(run)
+    def add_run(self, run: Run) -> None:
+        """Take rows as they are."""
+        if len(run):
+            self._runs.append(run)
+            self._num_rows += len(run)
 
     def replace_slots(self, slots: Int64Array) -> None:
         """Give each key the slot that stands at its former one."""
-        self._runs = [run.with_slots(slots.take(run.slots)) for run in self._runs]
+        self._runs = [run.renumbered(slots) for run in self._runs]
+
+    @property
+    def _are_many(self) -> bool:
+        return len(self._runs) > _MAX_RUNS or self._num_rows > 2 * max(self._num_merged, _MIN_PENDING_ROWS)
+
+    def _take_merged(self, run: Run) -> None:
+        """Have this run instead of all."""
+        self._runs, self._num_rows, self._num_merged = [run], len(run), len(run)
+
+
+class PaneWindows(WindowRuns):
+    """Tumbling and sliding windows; ``windows``: their shape."""
+
+    def __init__(
+        self, windows: AlignedWindows, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress
+    ) -> None:
+        super().__init__(partials, lateness_ms, progress)
+        self._windows = windows
+        self._first_pane = 0  # of all rows
+
+    def add_run(self, run: Run) -> None:
+        """Take rows as they are."""
+        if len(run):
+            first = int(run.starts.min())
+            self._first_pane = min(self._first_pane, first) if self._runs else first
+            super().add_run(run)
 
     # -- rows
 
@@ -108,8 +135,9 @@ class PaneWindows:
         if not len(panes):
             return AddedRows(late_rows)
         run = self._run_of(slots, panes, inputs, num_slots)
-        self._append(run)
-        self._merge_if_many(num_slots)
+        self.add_run(run)
+        if self._are_many:
+            self._take_merged(self._merged(joined_runs(self._runs), num_slots))
         changed = tuple(self._changed(run, num_slots)) if self._lateness_ms else ()
         return AddedRows(late_rows, changed)
 
@@ -145,19 +173,6 @@ class PaneWindows:
         parts = tuple([partial.of_groups(inputs, groups.codes, len(groups)) for partial in self._partials])
         return Run(groups.slots, groups.windows, (), parts)
 
-    def _append(self, run: Run) -> None:
-        if not len(run):
-            return
-        first = int(run.starts.min())
-        self._first_pane = min(self._first_pane, first) if self._runs else first
-        self._runs.append(run)
-        self._num_rows += len(run)
-
-    def _merge_if_many(self, num_slots: int) -> None:
-        if len(self._runs) > _MAX_RUNS or self._num_rows > 2 * max(self._num_merged, _MIN_PENDING_ROWS):
-            merged = self._merged(joined_runs(self._runs), num_slots)
-            self._runs, self._num_merged, self._num_rows = [merged], len(merged), len(merged)
-
     def _merged(self, run: Run, num_slots: int) -> Run:
         groups = group_cells(run.starts, run.slots, num_slots)
         if len(groups) == len(run) and (groups.codes[1:] > groups.codes[:-1]).all():
@@ -180,7 +195,7 @@ class PaneWindows:
             yield from self._emitted(merged, self._progress.of(merged.slots), limit, num_slots)
             last = windows.last_windows(merged.starts)
             kept = (last > windows.last_ended(watermark - self._lateness_ms)).nonzero()[0]
-            self._append(merged if len(kept) == len(merged) else merged.take(kept))
+            self.add_run(merged if len(kept) == len(merged) else merged.take(kept))
         self._progress.advance(watermark)
 
     def next_end(self) -> int | None:
@@ -193,21 +208,11 @@ class PaneWindows:
         return int(windows.start_ms((max(first, after)) * windows.slide_panes) + windows.size - 1)
 
     def _take_before(self, pane: int) -> Run:
-        """Take the rows of earlier panes out of the state."""
-        due: list[Run] = []
-        rest: list[Run] = []
-        for run in self._runs:
-            is_due = run.starts < pane
-            if is_due.all():
-                due.append(run)
-                continue
-            if is_due.any():
-                due.append(run.take(is_due.nonzero()[0]))
-                run = run.take((~is_due).nonzero()[0])
-            rest.append(run)
+        """Take the rows of earlier panes out."""
+        due, rest = split_before(self._runs, pane)
         self._runs, self._num_merged, self._num_rows = [], 0, 0
         for run in rest:
-            self._append(run)
+            self.add_run(run)
         return joined_runs(due)
 
     def _emitted(self, run: Run, emitted: Any, limit: Any, num_slots: int) -> Iterator[EmittedWindows]:
@@ -221,7 +226,7 @@ class PaneWindows:
             return
         for first, stop in self._window_batches(run, after, limit):
             low = max(after, first - 1) if isinstance(after, int) else np.maximum(after, first - 1)
-            rows, windows = self._spread(run, low, min(limit, stop - 1))
+            rows, windows = self._windows.spread(run.starts, low, min(limit, stop - 1))
             groups = group_cells(windows // self._windows.slide_panes, run.slots.take(rows), num_slots)
             parts = [tuple([each.take(rows) for each in part]) for part in run.parts]
             combined = combined_parts(self._partials, parts, groups.codes, len(groups))
@@ -231,26 +236,9 @@ class PaneWindows:
         starts = self._windows.start_ms(windows)
         return EmittedWindows(slots, starts, starts + self._windows.size, parts)
 
-    def _spread(self, run: Run, after: Any, limit: Any) -> tuple[IndexArray, Int64Array]:
-        """Each row once for each of its windows behind ``after``, up to a limit."""
-        last = self._windows.last_windows(run.starts)
-        rows, windows = [], []
-        for number in range(self._windows.max_windows):
-            starts = last - number * self._windows.slide_panes
-            found = (self._windows.holds(run.starts, starts) & (starts > after) & (starts <= limit)).nonzero()[0]
-            rows.append(found)
-            windows.append(starts.take(found))
-        return np.concatenate(rows), np.concatenate(windows)
-
     def _window_batches(self, run: Run, after: Any, limit: Any) -> Iterator[tuple[int, int]]:
         """Ranges of windows that hold a bounded number of rows each."""
-        last = self._windows.last_windows(run.starts)
-        found = []
-        for number in range(self._windows.max_windows):
-            starts = last - number * self._windows.slide_panes
-            found.append(
-                np.unique(starts[self._windows.holds(run.starts, starts) & (starts > after) & (starts <= limit)])
-            )
+        found = [np.unique(windows) for _, windows in self._windows.each_spread(run.starts, after, limit)]
         due = np.unique(np.concatenate(found))
         if not len(due):
             return
@@ -264,15 +252,14 @@ class PaneWindows:
         windows = self._windows
         emitted = self._progress.of(added.slots)
         limit, oldest = windows.last_ended(emitted), windows.last_ended(emitted - self._lateness_ms)
-        rows, starts = self._spread(added, oldest, limit)
+        rows, starts = self._windows.spread(added.starts, oldest, limit)
         if not len(rows):
             return
         wanted = group_cells(starts, added.slots.take(rows), num_slots)
-        self._runs, merged = [], self._merged(joined_runs(self._runs), num_slots)
-        self._num_rows, self._num_merged = 0, len(merged)
-        self._append(merged)
+        merged = self._merged(joined_runs(self._runs), num_slots)
+        self._take_merged(merged)
         low, high = int(wanted.windows.min()), int(wanted.windows.max())
-        candidates, of_windows = self._spread(merged, low - 1, high)
+        candidates, of_windows = self._windows.spread(merged.starts, low - 1, high)
         is_wanted = np.isin(_pairs(of_windows, merged.slots.take(candidates)), _pairs(wanted.windows, wanted.slots))
         candidates, of_windows = candidates[is_wanted], of_windows[is_wanted]
         groups = group_cells(of_windows, merged.slots.take(candidates), num_slots)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flowlet.columns import ArrowColumn
-from flowlet.kernels.grouping import IndexArray
+from flowlet.kernels.grouping import IndexArray, first_rows
 from flowlet.kernels.windows.window_partials import ColumnInputs
 from flowlet.keys.key_index import KeyIndex
 from netstack.late import dataclass
@@ -111,7 +111,7 @@ class WindowKeys:
         self._name = name
         self._type = key_type
         self._index = KeyIndex(allows_null=True)
-        self._arrays: list[Any] = []
+        self._arrays: list[Any] = [pa.nulls(1)] if name is None else []
         self._num_slots = 1 if name is None else 0
 
     def __repr__(self) -> str:
@@ -188,10 +188,7 @@ class WindowKeys:
         return slots
 
     def _take_new(self, slots: Int64Array, inputs: ColumnInputs, name: str) -> None:
-        before, after = self._num_slots, self._index.num_slots
-        rows = (slots >= before).nonzero()[0][::-1]
-        firsts = np.empty(after - before, np.int64)
-        firsts[slots.take(rows) - before] = rows  # of several rows the last one written stays: the first of the chunk
-        array = inputs.array(name).take(firsts)
+        after = self._index.num_slots
+        array = inputs.array(name).take(first_rows(slots, self._num_slots, after))
         self._arrays.append(array if array.type == self._type else array.cast(self._type))
         self._num_slots = after

@@ -82,12 +82,6 @@ class ColumnInputs:
             self._numbers[name] = found = numbers
         return found
 
-    def batch(self) -> Any:
-        """All columns as a ``pyarrow.RecordBatch``."""
-        fields = list(self._schema)
-        arrays = [array_of_column(column, field) for column, field in zip(self.columns.fields, fields, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
     def take(self, rows: IndexArray) -> "ColumnInputs":
         """These rows."""
         return ColumnInputs(self.columns.take(rows), self._schema, self.timestamps.take(rows))
@@ -279,7 +273,7 @@ class RankedPartial(Partial):
 
     def kinds(self, schema: Any) -> tuple[Any, ...]:
         """As the column, without a dictionary."""
-        return (_value_type(schema, self.column),)
+        return (value_type(schema.field(self.column).type),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,15 +310,15 @@ class EdgePartial(Partial):
 
     def kinds(self, schema: Any) -> tuple[Any, ...]:
         """Times, and the column without a dictionary."""
-        return (_INT64, _value_type(schema, self.column))
+        return (_INT64, value_type(schema.field(self.column).type))
 
 
 def _number_kind(schema: Any, column: str) -> "np.dtype[Any]":
     return np.dtype(np.float64) if pa.types.is_floating(schema.field(column).type) else _INT64
 
 
-def _value_type(schema: Any, column: str) -> Any:
-    kind = schema.field(column).type
+def value_type(kind: Any) -> Any:
+    """An Arrow type, of the values if it is that of a dictionary."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -358,12 +352,7 @@ class WindowAggregate:
             return pa.float64()
         if self.kind == "sum":
             return pa.int64() if pa.types.is_integer(self.column_type) else pa.float64()
-        return _plain(self.column_type)
-
-    @property
-    def is_nullable(self) -> bool:
-        """Whether a window without a value has a null."""
-        return self.kind != "count"
+        return value_type(self.column_type)
 
     def partials(self) -> tuple[Partial, ...]:
         """What must be kept; the same parts serve several aggregations."""
@@ -406,10 +395,6 @@ def _typed(array: Any, kind: Any) -> Any:
     if pa.types.is_temporal(kind):
         return array.cast(pa.int32()).view(kind) if kind.bit_width == 32 else array.view(kind)
     return array.cast(kind)
-
-
-def _plain(kind: Any) -> Any:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _is_number(kind: Any) -> bool:

@@ -12,7 +12,7 @@ Invariants: runs never change, so a snapshot may share them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -81,6 +81,21 @@ class AlignedWindows:
         found: NDArray[np.bool_] = windows > panes - self.size_panes
         return found
 
+    def each_spread(self, panes: Int64Array, after: Any, limit: Any) -> Iterator[tuple[IndexArray, Int64Array]]:
+        """Rows of panes, each with a window that holds it and begins behind ``after`` and not behind ``limit``: first
+        those in the last window of their pane, then those in the one before it, and so on.
+        """
+        last = self.last_windows(panes)
+        for number in range(self.max_windows):
+            starts = last - number * self.slide_panes
+            rows = (self.holds(panes, starts) & (starts > after) & (starts <= limit)).nonzero()[0]
+            yield rows, starts.take(rows)
+
+    def spread(self, panes: Int64Array, after: Any, limit: Any) -> tuple[IndexArray, Int64Array]:
+        """As ``each_spread``, all at once."""
+        rows, windows = zip(*self.each_spread(panes, after, limit), strict=True)
+        return np.concatenate(rows), np.concatenate(windows)
+
     def last_ended(self, watermark: Any) -> Any:
         """The last window, by its first pane, all of whose timestamps are at or below a watermark, if one began at
         every pane.
@@ -138,6 +153,10 @@ class Run:
         parts = tuple([_cut(part, start, stop) for part in self.parts])
         return Run(self.slots[start:stop], self.starts[start:stop], _cut(self.marks, start, stop), parts)
 
+    def renumbered(self, slots: Int64Array) -> "Run":
+        """The same, with the slot that stands at each former one."""
+        return self.with_slots(slots.take(self.slots))
+
     def with_slots(self, slots: Int64Array) -> "Run":
         """The same rows with other slots."""
         return Run(slots, self.starts, self.marks, self.parts)
@@ -156,6 +175,22 @@ def joined_runs(runs: Sequence[Run]) -> Run:
         ]
     )
     return Run(np.concatenate([run.slots for run in runs]), np.concatenate([run.starts for run in runs]), marks, parts)
+
+
+def split_before(runs: Iterable[Run], start: int) -> tuple[list[Run], list[Run]]:
+    """The rows that start earlier, and the others."""
+    due: list[Run] = []
+    rest: list[Run] = []
+    for run in runs:
+        is_due = run.starts < start
+        if is_due.all():
+            due.append(run)
+        elif is_due.any():
+            due.append(run.take(is_due.nonzero()[0]))
+            rest.append(run.take((~is_due).nonzero()[0]))
+        else:
+            rest.append(run)
+    return due, rest
 
 
 def combined_parts(

@@ -2,32 +2,32 @@ from typing import Any
 
 import pytest
 
-from flowlet.async_io.async_requests import RetryPolicy
+from flowlet.async_io.async_calls import Failed
+from flowlet.async_io.async_requests import retry_delay_ms
 from flowlet.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 
 
 def test_an_outcome_that_the_predicate_wants_is_tried_again_until_no_attempt_is_left() -> None:
-    policy = RetryPolicy(AsyncRetryStrategy.fixed_delay(2, 50, empty_result_predicate, has_exception_predicate))
+    strategy = AsyncRetryStrategy.fixed_delay(2, 50, empty_result_predicate, has_exception_predicate)
 
-    assert [policy.delay_after_result([], attempts) for attempts in (1, 2, 3)] == [50, 50, None]
-    assert [policy.delay_after_error(ValueError(), attempts) for attempts in (1, 2, 3)] == [50, 50, None]
-    assert policy.delay_after_result(["something"], 1) is None
-    assert repr(policy) == "<RetryPolicy of a FixedDelayRetryStrategy>"
+    assert [retry_delay_ms(strategy, [], attempts) for attempts in (1, 2, 3)] == [50, 50, None]
+    assert [retry_delay_ms(strategy, Failed(ValueError()), attempts) for attempts in (1, 2, 3)] == [50, 50, None]
+    assert retry_delay_ms(strategy, ["something"], 1) is None
 
 
 def test_without_a_predicate_the_first_outcome_counts() -> None:
-    policy = RetryPolicy(AsyncRetryStrategy.fixed_delay(2, 50, None, None))
+    strategy = AsyncRetryStrategy.fixed_delay(2, 50, None, None)
 
-    assert policy.delay_after_result([], 1) is None
-    assert policy.delay_after_error(ValueError(), 1) is None
+    assert retry_delay_ms(strategy, [], 1) is None
+    assert retry_delay_ms(strategy, Failed(ValueError()), 1) is None
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
 def test_what_is_no_exception_is_never_tried_again(error: BaseException) -> None:
-    policy = RetryPolicy(AsyncRetryStrategy.fixed_delay(2, 50, None, has_exception_predicate))
+    strategy = AsyncRetryStrategy.fixed_delay(2, 50, None, has_exception_predicate)
 
-    assert policy.delay_after_error(error, 1) is None
+    assert retry_delay_ms(strategy, Failed(error), 1) is None
 
 
 def test_predicates_are_not_asked_when_no_attempt_is_left() -> None:
@@ -37,10 +37,10 @@ def test_predicates_are_not_asked_when_no_attempt_is_left() -> None:
         asked.append(results)
         return False
 
-    policy = RetryPolicy(AsyncRetryStrategy.fixed_delay(1, 50, ask, None))
+    strategy = AsyncRetryStrategy.fixed_delay(1, 50, ask, None)
 
-    policy.delay_after_result([1], 2)
-    policy.delay_after_result([2], 1)
+    retry_delay_ms(strategy, [1], 2)
+    retry_delay_ms(strategy, [2], 1)
 
     assert asked == [[2]]
 
@@ -58,4 +58,4 @@ def test_a_negative_delay_is_none() -> None:
         def get_retry_predicate(self) -> Any:
             return AsyncRetryStrategy.fixed_delay(1, 1, empty_result_predicate, None).get_retry_predicate()
 
-    assert RetryPolicy(Hasty()).delay_after_result([], 1) == 0
+    assert retry_delay_ms(Hasty(), [], 1) == 0

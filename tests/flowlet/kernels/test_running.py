@@ -18,7 +18,6 @@ from flowlet.kernels.accumulators import (
     magnitude,
     new_extremes,
     rows_of_extremes,
-    running_counts,
     running_sums,
 )
 from flowlet.kernels.grouping import group
@@ -79,21 +78,6 @@ def test_sums_over_all_groups_may_leave_64_bits_as_long_as_each_group_does_not()
     sums, last = running_sums(grouping, values, np.full(6, -5))
 
     assert grouping.unsorted(sums).tolist() == last.tolist() == [2**62 - 5] * 6
-
-
-@given(chunks_of(st.none()))
-def test_running_counts(chunks: list[list[tuple[int, None]]]) -> None:
-    state = np.zeros(NUM_KEYS, np.int64)
-    found: list[int] = []
-
-    for chunk in chunks:
-        grouping = group(np.array([code for code, _ in chunk], np.uint16), NUM_KEYS)
-        counts, last = running_counts(grouping, state[grouping.codes])
-        state[grouping.codes] = last
-        found += grouping.unsorted(counts).tolist()
-
-    ones = [[(code, 1) for code, _ in chunk] for chunk in chunks]
-    assert found == loop(ones, lambda so_far, value: so_far + value)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 from flowlet.errors import KeyTypeError
 from flowlet.keys.exact_keys import key_group, key_hash, operator_index
-from flowlet.keys.key_columns import column_hashes, column_key_groups, column_subtasks, try_hashes
+from flowlet.keys.key_columns import ChannelTable, column_hashes, column_key_groups, try_hashes
 from tests.flowlet.keys.test_exact_keys import DISTINCT
 from tests.flowlet.keys.test_key_groups import GOLDEN
 
@@ -49,7 +49,7 @@ def expect_one_by_one(column: Any, keys: list[Any]) -> None:
 
     assert column_hashes(column).tolist() == [key_hash(key) for key in keys]
     assert column_key_groups(column, 1000).tolist() == groups
-    assert column_subtasks(column, 1000, 7).tolist() == [operator_index(group, 1000, 7) for group in groups]
+    assert ChannelTable(1000, 7).of_keys(column).tolist() == [operator_index(group, 1000, 7) for group in groups]
 
 
 @pytest.mark.parametrize("make", [list, pa.array, np.array], ids=["list", "arrow", "numpy"])
@@ -62,8 +62,8 @@ def test_columns_go_where_flink_sends_them(make: Any, kind: type) -> None:
     assert column_hashes(column).tolist() == [row[1] for row in rows]
     assert column_key_groups(column, 128).tolist() == [row[2] for row in rows]
     assert column_key_groups(column, 4096).tolist() == [row[3] for row in rows]
-    assert column_subtasks(column, 128, 4).tolist() == [row[4] for row in rows]
-    assert column_subtasks(column, 128, 3).tolist() == [row[5] for row in rows]
+    assert ChannelTable(128, 4).of_keys(column).tolist() == [row[4] for row in rows]
+    assert ChannelTable(128, 3).of_keys(column).tolist() == [row[5] for row in rows]
 
 
 @given(COLUMNS)

@@ -8,7 +8,6 @@ import pytest
 from flowlet.operators.latency_stats import (
     Histogram,
     HistogramStatistics,
-    LatencyGranularity,
     LatencyMarkerEmitter,
     LatencyStats,
 )
@@ -19,45 +18,22 @@ OPERATOR = bytes(15) + b"\x01"
 SOURCES = (bytes(15) + b"\x0a", bytes(15) + b"\x0b")
 
 
-def reported(granularity: LatencyGranularity) -> dict[str, int]:
-    """How many markers each histogram has after five from two sources."""
-    stats = LatencyStats(OPERATOR, 64, granularity)
+def test_one_histogram_per_source() -> None:
+    stats = LatencyStats(OPERATOR, 64)
+
     for source, subtask in ((0, 0), (0, 0), (0, 1), (1, 2), (1, 3)):
         stats.report(LatencyMarker(10, SOURCES[source], subtask), 17)
-    return {name: histogram.count for name, histogram in stats.histograms().items()}
 
-
-def test_one_histogram_for_an_operators_subtask() -> None:
-    assert reported(LatencyGranularity.SINGLE) == {f"operator_id.{OPERATOR.hex()}.operator_subtask_index.64.latency": 5}
-
-
-def test_one_histogram_per_source() -> None:
     suffix = f"operator_id.{OPERATOR.hex()}.operator_subtask_index.64.latency"
-
-    assert reported(LatencyGranularity.OPERATOR) == {
+    assert {name: histogram.count for name, histogram in stats.histograms().items()} == {
         f"source_id.{SOURCES[0].hex()}.{suffix}": 3,
         f"source_id.{SOURCES[1].hex()}.{suffix}": 2,
     }
 
 
-def test_one_histogram_per_subtask_of_a_source() -> None:
-    suffix = f"operator_id.{OPERATOR.hex()}.operator_subtask_index.64.latency"
-
-    assert reported(LatencyGranularity.SUBTASK) == {
-        f"source_id.{SOURCES[0].hex()}.source_subtask_index.0.{suffix}": 2,
-        f"source_id.{SOURCES[0].hex()}.source_subtask_index.1.{suffix}": 1,
-        f"source_id.{SOURCES[1].hex()}.source_subtask_index.2.{suffix}": 1,
-        f"source_id.{SOURCES[1].hex()}.source_subtask_index.3.{suffix}": 1,
-    }
-
-
-def test_granularities_are_configured_by_flinks_names() -> None:
-    assert [LatencyGranularity(name) for name in ("single", "operator", "subtask")] == list(LatencyGranularity)
-
-
 def test_a_latency_is_the_time_since_the_mark() -> None:
     """Also a negative one, of clocks that disagree."""
-    stats = LatencyStats(OPERATOR, 0, LatencyGranularity.SINGLE)
+    stats = LatencyStats(OPERATOR, 0)
 
     stats.report(LatencyMarker(100, SOURCES[0], 0), 107)
     stats.report(LatencyMarker(100, SOURCES[0], 0), 97)

@@ -73,7 +73,7 @@ def test_a_finished_source_holds_nobody_back() -> None:
     alignment = SourceAlignment()
     sampled(alignment, 42)
 
-    alignment.finished()
+    alignment.status_changed(is_idle=True)
 
     assert alignment.sample() == MAX_TIMESTAMP
 
@@ -98,7 +98,7 @@ def test_splits_that_are_ahead_are_paused_and_resumed() -> None:
     ahead = alignment.split_watermarks({"a": 101})
     assert ahead == SplitOrders(pause=frozenset({"a"}), resume=frozenset())
     assert not alignment.split_watermarks({"a": 150})
-    assert alignment.paused_splits == {"a"}
+    assert alignment._paused == {"a"}
     behind = alignment.allow(150)
     assert behind == SplitOrders(pause=frozenset(), resume=frozenset({"a"}))
     assert not alignment.allow(151)
@@ -143,7 +143,7 @@ def test_the_watermark_of_a_split_does_not_fall() -> None:
     alignment.allow(100)
 
     assert not alignment.split_watermarks({"a": 50})
-    assert alignment.paused_splits == {"a", "b"}
+    assert alignment._paused == {"a", "b"}
 
 
 def test_an_alignment_has_a_sample() -> None:

@@ -57,7 +57,7 @@ def test_keys_have_one_number_exactly_if_they_are_the_same(columns: list[Column]
     ranking = numbering.ranking()
 
     keys = [key for column in columns for key in column]
-    codes = ranking.codes_of(
+    codes = ranking.take(
         np.concatenate([numbered.numbers for each in columns if (numbered := numbering.try_number(each))])
     )
     assert codes.to_bytes_array().tolist() == as_bytes(list_codes(keys)).tolist()

@@ -222,7 +222,6 @@ def test_a_finished_channel_says_nothing_any_more() -> None:
 
     assert feed(valve, (0, IDLE), (0, ACTIVE), (0, 50)) == []
     assert valve.channel_state(0) is ChannelState.FINISHED
-    assert valve.channel_watermark(0) == 3
 
 
 def test_who_holds_the_watermark_back_can_be_asked() -> None:

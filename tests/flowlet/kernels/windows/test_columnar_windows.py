@@ -95,7 +95,9 @@ class Subtask:
         if self.local is not None:
             parts = self.local.combined(inputs) if len(rows) % 3 else self.local.single(inputs)
             assert parts is not None
-            inputs = ColumnInputs(parts.columns, LAYOUT.schema, parts.timestamps)
+            assert parts.columns is not None
+            assert parts.timestamp_array is not None
+            inputs = ColumnInputs(parts.columns, LAYOUT.schema, parts.timestamp_array)
         added = self.windows.add(inputs)
         late, again = self.by_hand.add(rows)
         found = np.array([], np.int64) if added.late_rows is None else added.late_rows

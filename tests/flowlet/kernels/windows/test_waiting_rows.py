@@ -36,7 +36,7 @@ def test_random_rows_come_out_once_before_their_pane(monkeypatch: pytest.MonkeyP
         rows, plain, pane = WaitingRows(), list[Row](), 0
         for number in range(60):
             new = [(pane + rng.randint(-1, 30), number * 100 + each) for each in range(rng.choice((1, 1, 3, 40)))]
-            rows.add(run_of(new))
+            rows.add_run(run_of(new))
             plain += new
             rows.check_invariants()
             if rng.random() < 0.4:
@@ -58,7 +58,7 @@ def test_rows_of_later_panes_are_not_touched(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(waiting_rows, "_MIN_SORTED_ROWS", 50)
     rows = WaitingRows()
     for pane in range(100):
-        rows.add(run_of([(pane, number) for number in range(waiting_rows._MIN_SORTED_ROWS + 1)]))
+        rows.add_run(run_of([(pane, number) for number in range(waiting_rows._MIN_SORTED_ROWS + 1)]))
     before = {id(run) for run in rows.runs()}
 
     assert [len(run) for run in rows.take_before(1)] == [waiting_rows._MIN_SORTED_ROWS + 1]
@@ -72,7 +72,7 @@ def test_small_chunks_do_not_become_many_runs() -> None:
     rows = WaitingRows()
 
     for number in range(1_000):
-        rows.add(run_of([(0, number)]))
+        rows.add_run(run_of([(0, number)]))
 
     assert len(list(rows.runs())) <= waiting_rows._MAX_RECENT
     assert len(rows) == 1_000
