@@ -1,23 +1,25 @@
 """What happens to a job, and what its ``ExecutionGraph`` wants done about it.
 
-Side:   pure.
-Units:  times in milliseconds since the epoch.
-Source: Flink ``DefaultScheduler``, ``ExecutionGraphHandler``.
+``RegionOrder``: which regions of a job read the finished results of which others.
+
+Side:       pure.
+Invariants: no region reads its own results, nor those of a region that reads its own (there is no cycle).
+Units:      times in milliseconds since the epoch.
+Source:     Flink ``DefaultScheduler``, ``ExecutionGraphHandler``.  Flink ``PipelinedRegionSchedulingStrategy``,
+            ``RestartPipelinedRegionFailoverStrategy``.  Flink starts a region as soon as its own inputs are there; here
+            a stage starts when all before it are finished, so that no stage waits for the slots of another.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import msgspec
 
 from flowlet.common.job_status import JobStatus
+from flowlet.messages.control_messages import FailureInfo, ToTaskManager
 from flowlet.messages.execution_state import ExecutionState, Subtask
-from netstack.late import dataclass
-
-if TYPE_CHECKING:
-    from flowlet.messages.control_messages import FailureInfo, ToTaskManager
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionVertex:
+class ExecutionVertex(msgspec.Struct, frozen=True):
     """One subtask in one run, with the id of its attempt."""
 
     attempt: bytes  # 40 bytes
@@ -31,29 +33,25 @@ class ExecutionVertex:
         return Subtask(self.vertex_id, self.subtask)
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsAllocated:
+class SlotsAllocated(msgspec.Struct, frozen=True):
     """Every attempt that waits for one has a slot; ``locations`` has the TaskManager id of each."""
 
     locations: Mapping[bytes, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingFailed:
+class SchedulingFailed(msgspec.Struct, frozen=True):
     """The job did not get its slots in time."""
 
-    failure: "FailureInfo"
+    failure: FailureInfo
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(msgspec.Struct, frozen=True):
     """The user asks to cancel the job, or the JobManager stops or has another ``reason``, which people then see."""
 
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionReported:
+class ExecutionReported(msgspec.Struct, frozen=True):
     """A TaskManager reports the state of an attempt.
 
     ``failure``: with FAILED, the cause; with CANCELED, the cause to record if the JobManager did not ask for it.
@@ -62,28 +60,25 @@ class ExecutionReported:
     attempt: bytes
     tm_id: str
     state: ExecutionState
-    failure: "FailureInfo | None" = None
+    failure: FailureInfo | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskManagerLost:
+class TaskManagerLost(msgspec.Struct, frozen=True):
     """A TaskManager is lost, and all attempts there with it."""
 
     tm_id: str
-    failure: "FailureInfo"
+    failure: FailureInfo
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalFailure:
+class GlobalFailure(msgspec.Struct, frozen=True):
     """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no state
     can be restored.
     """
 
-    failure: "FailureInfo"
+    failure: FailureInfo
 
 
-@dataclass(frozen=True, slots=True)
-class RestartDue:
+class RestartDue(msgspec.Struct, frozen=True):
     """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of
     deployment.
     """
@@ -102,55 +97,108 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Deploy:
+class Deploy(msgspec.Struct, frozen=True):
     """Send the attempt to its TaskManager."""
 
     attempt: bytes
     tm_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SendMessage:
+class SendMessage(msgspec.Struct, frozen=True):
     """Send the message to the TaskManager."""
 
     tm_id: str
-    message: "ToTaskManager"
+    message: ToTaskManager
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionStateChanged:
+class ExecutionStateChanged(msgspec.Struct, frozen=True):
     """An attempt is in a new state; to be logged."""
 
     attempt: bytes
     state: ExecutionState
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatusChanged:
+class JobStatusChanged(msgspec.Struct, frozen=True):
     """The job is in a new state; to be logged, and for those who wait."""
 
     status: JobStatus
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseSlots:
+class ReleaseSlots(msgspec.Struct, frozen=True):
     """No attempt of the job is left: its slots are free.  The job has ended, too, unless ``RestartAfter`` follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartAfter:
+class RestartAfter(msgspec.Struct, frozen=True):
     """Send ``RestartDue`` for these regions after the delay, unless the job leaves RESTARTING before."""
 
     delay_ms: int
     regions: tuple[int, ...] = (0,)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSlots:
+class RequestSlots(msgspec.Struct, frozen=True):
     """The next run or stage waits for its slots; those of further regions that are due meanwhile are waited for
     together.
     """
 
 
 Effect = Deploy | SendMessage | ExecutionStateChanged | JobStatusChanged | ReleaseSlots | RestartAfter | RequestSlots
+
+
+class RegionOrder(msgspec.Struct, frozen=True):
+    """``producers``: by region, the regions whose results it reads when they are complete.
+
+    ``stages``: by region, from 0.
+    """
+
+    producers: Sequence[frozenset[int]]
+    consumers: Sequence[frozenset[int]]
+    stages: Sequence[int]
+
+    @classmethod
+    def of(cls, producers: Sequence[Collection[int]]) -> "RegionOrder":
+        """The order that follows from who reads whose results."""
+        consumers: list[set[int]] = [set() for _ in producers]
+        for region, read in enumerate(producers):
+            for producer in read:
+                consumers[producer].add(region)
+        stages = [0] * len(producers)
+        left = [len(set(read)) for read in producers]
+        ready = [region for region, count in enumerate(left) if not count]
+        num_ordered = 0
+        while ready:
+            region = ready.pop()
+            num_ordered += 1
+            for consumer in consumers[region]:
+                stages[consumer] = max(stages[consumer], stages[region] + 1)
+                left[consumer] -= 1
+                if not left[consumer]:
+                    ready.append(consumer)
+        assert num_ordered == len(producers), "regions do not read each other's results in a circle"
+        return cls([frozenset(read) for read in producers], [frozenset(each) for each in consumers], stages)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether there is more than one stage."""
+        return any(self.stages)
+
+    def involved(
+        self, failed: Iterable[int], is_gone: Callable[[int], bool], has_begun: Callable[[int], bool]
+    ) -> set[int]:
+        """The regions that must run again: those that failed, producers whose results they miss, and whoever reads
+        results of such regions.
+
+        Args:
+            failed: the regions that failed.
+            is_gone: whether a region has finished, but its results are no more.
+            has_begun: whether a region has attempts.
+        """
+        found: set[int] = set()
+        waiting = list(failed)
+        while waiting:
+            region = waiting.pop()
+            if region in found:
+                continue
+            found.add(region)
+            waiting += [producer for producer in self.producers[region] if is_gone(producer)]
+            waiting += [consumer for consumer in self.consumers[region] if has_begun(consumer)]
+        return found

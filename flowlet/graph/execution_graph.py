@@ -36,7 +36,7 @@ from typing import Final, assert_never
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph import execution_events as events
-from flowlet.graph.job_graph import RegionOrder
+from flowlet.graph.execution_events import RegionOrder
 from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
 from flowlet.messages.control_messages import CancelTask, FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState, Subtask

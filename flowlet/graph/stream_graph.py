@@ -164,15 +164,6 @@ def execution_plan(stream_graph: StreamGraph) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Path:
-    """A step of the walk from a reader up to the operators, with the partitioner and tag found so far."""
-
-    transformation: Transformation
-    partitioner: Partitioner | None
-    tag: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Read:
     """An output of a node that an operator reads."""
 
@@ -236,28 +227,31 @@ class _Builder:
         return [
             read
             for number, upstream in enumerate(transformation.inputs)
-            for read in self._resolve(_Path(upstream, None, None), transformation, number + 1)
+            for read in self._resolve(upstream, transformation, number + 1)
         ]
 
-    def _resolve(self, path: "_Path", reader: Transformation, input_id: int) -> Iterator["_Read"]:
+    def _resolve(
+        self,
+        upstream: Transformation,
+        reader: Transformation,
+        input_id: int,
+        partitioner: Partitioner | None = None,
+        tag: str | None = None,
+    ) -> Iterator["_Read"]:
         """Walk up to the operators; of several partitionings or tags the one nearest to the reader
         counts, as in Flink.
         """
-        match path.transformation:
+        match upstream:
             case UnionTransformation(streams=streams):
                 for stream in streams:
-                    yield from self._resolve(replace(path, transformation=stream), reader, input_id)
-            case PartitionTransformation(partitioner=partitioner, input=upstream):
-                yield from self._resolve(
-                    _Path(_required(upstream, reader), path.partitioner or partitioner, path.tag), reader, input_id
-                )
-            case SideOutputTransformation(tag_id=tag_id, input=upstream, output_type=output_type):
-                self._check_side_type(_required(upstream, reader), tag_id, output_type)
-                yield from self._resolve(
-                    _Path(_required(upstream, reader), path.partitioner, path.tag or tag_id), reader, input_id
-                )
+                    yield from self._resolve(stream, reader, input_id, partitioner, tag)
+            case PartitionTransformation(partitioner=own, input=above):
+                yield from self._resolve(_required(above, reader), reader, input_id, partitioner or own, tag)
+            case SideOutputTransformation(tag_id=tag_id, input=above, output_type=output_type):
+                self._check_side_type(_required(above, reader), tag_id, output_type)
+                yield from self._resolve(_required(above, reader), reader, input_id, partitioner, tag or tag_id)
             case operator:
-                yield _Read(self.nodes[self._node_ids[operator]], path.partitioner, path.tag, input_id)
+                yield _Read(self.nodes[self._node_ids[operator]], partitioner, tag, input_id)
 
     def _check_side_type(self, operator: Transformation, tag_id: str, output_type: TypeInformation) -> None:
         known = self._side_types.setdefault((operator, tag_id), output_type)

@@ -28,7 +28,7 @@ from flowlet.jm.job_store.job_store import JobEnd, RecoveredJob, Recovery
 from flowlet.jm.scheduler import SlotPool, needed_slots
 from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession
-from flowlet.messages.control_messages import FromTask, Heartbeat, JobGraphMessage, ToTaskManager
+from flowlet.messages.control_messages import FromTask, JobGraphMessage, TaskManagerHeartbeat, ToTaskManager
 from flowlet.rpc.requests import WallClock
 from flowlet.storage.manifest import manifest_key
 from netstack.log_lines import LogLines
@@ -142,7 +142,7 @@ class Dispatcher:
         if not master.graph.strategy.can_restart:
             master.fail_recovery()
             return
-        checkpoint = master.last_completed_checkpoint_id
+        checkpoint = master.checkpoints.last_completed_id
         log.info("job recovered", job=job.job_id, name=job.name, run=recovered.attempt, checkpoint=checkpoint)
         master.begin()
 
@@ -213,7 +213,7 @@ class Dispatcher:
         self._slots.add(session.tm_id, session.num_slots)
         self._last_loss = None
         log.info("TaskManager registered", tm_id=session.tm_id, location=str(session.location), slots=session.num_slots)
-        # In the next iteration of the loop: the session must send Registered before the first DeployTask.
+        # In the next iteration of the loop: the session must send Registered before the first deployment.
         asyncio.get_running_loop().call_soon(self._schedule_waiting)
         return None
 
@@ -231,11 +231,11 @@ class Dispatcher:
         for master in list(self._jobs.values()):
             master.task_manager_lost(session.location, reason)
 
-    def heartbeat(self, session: TaskManagerSession, message: Heartbeat) -> None:
+    def heartbeat(self, session: TaskManagerSession, message: TaskManagerHeartbeat) -> None:
         """Hand the tasks' metrics to their jobs."""
-        for report in message.tasks:
-            master = self._job_of(session, report.attempt)
-            if master is None or not master.task_metrics(session.tm_id, report.attempt, report.metrics):
+        for attempt, metrics in message.tasks.items():
+            master = self._job_of(session, attempt)
+            if master is None or not master.task_metrics(session.tm_id, attempt, metrics):
                 self.num_ignored_messages += 1
 
     def handle(self, session: TaskManagerSession, message: FromTask) -> None:
@@ -329,7 +329,7 @@ class Dispatcher:
     def checkpoint_completed(self, master: JobMaster) -> None:
         """Keep that a checkpoint is complete."""
         self._keeper.checkpoint_completed(
-            master.job_id, master.last_completed_checkpoint_id, master.unrestorable_checkpoints
+            master.job_id, master.checkpoints.last_completed_id, master.checkpoints.unrestorable
         )
 
     def may_trigger(self, master: JobMaster, checkpoint_id: int) -> bool:
@@ -363,7 +363,8 @@ class Dispatcher:
         if not master.graph.is_waiting_for_slots:
             self._stop_waiting(master)
             return
-        slots = self._slots.allocate(master.job_id, needed_slots(master.job), self._wanted_slots(master))
+        wanted = self._wanted_slots(master) if self._slots.holds_any(master.job_id) else ()
+        slots = self._slots.allocate(master.job_id, needed_slots(master.job), wanted)
         if slots is None:
             return
         self._stop_waiting(master)

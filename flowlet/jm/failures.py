@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.messages.control_messages import TASK_MANAGER_LOST, FailureInfo
+from flowlet.jm.scheduler import TaskManagerLocation
+from flowlet.messages.control_messages import TASK_MANAGER_LOST, FailureInfo, exception_type_of
 from flowlet.messages.execution_state import ExecutionState
 
 _MAX_MESSAGE_CHARS: Final = 8 * 1024
@@ -21,7 +21,7 @@ _MAX_TRACEBACK_CHARS: Final = 64 * 1024
 
 def no_slots(message: str, now_ms: int) -> FailureInfo:
     """The job did not get its slots in time."""
-    return _failure("NoResourceAvailable", message, "", now_ms)
+    return FailureInfo("NoResourceAvailable", message, timestamp_ms=now_ms)
 
 
 def not_recovered(error: Exception, now_ms: int) -> FailureInfo:
@@ -39,60 +39,49 @@ def no_slots_to_restart(original: FailureInfo, message: str, now_ms: int) -> Fai
 
 def job_manager_lost(now_ms: int) -> FailureInfo:
     """The former JobManager was lost, and the job may not run a second time."""
-    return _failure(
-        "JobManagerLost",
+    message = (
         "its JobManager was lost, and a job without a restart strategy does not run again: set restart-strategy.type, "
-        "or take checkpoints",
-        "",
-        now_ms,
+        "or take checkpoints"
     )
+    return FailureInfo("JobManagerLost", message, timestamp_ms=now_ms)
 
 
 def task_manager_lost(location: TaskManagerLocation, reason: str, now_ms: int) -> FailureInfo:
     """The connection to a TaskManager that runs tasks of the job has ended."""
-    return _failure(TASK_MANAGER_LOST, f"{location} was lost: {reason}", location.tm_id, now_ms)
+    message = f"{location} was lost: {reason}"
+    return FailureInfo(TASK_MANAGER_LOST, message, tm_id=location.tm_id, timestamp_ms=now_ms)
 
 
 def results_broken(reason: str, now_ms: int) -> FailureInfo:
     """The client that reads results has lost a connection, and with it what was under way."""
-    return _failure("ResultsBroken", f"the client cannot read the results any further: {reason}", "", now_ms)
-
-
-def ended_unasked(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:
-    """A TaskManager cancelled a task although the JobManager did not ask for it: the TaskManager is shutting down."""
-    message = (
-        f"{location} was lost: it cancelled {task_name!r} (subtask {subtask}) on its own, so it is probably "
-        "shutting down"
-    )
-    return _failure(TASK_MANAGER_LOST, message, location.tm_id, now_ms, task_name, subtask)
+    message = f"the client cannot read the results any further: {reason}"
+    return FailureInfo("ResultsBroken", message, timestamp_ms=now_ms)
 
 
 def unexplained(
     state: ExecutionState, location: TaskManagerLocation, name: str, subtask: int, now_ms: int
 ) -> FailureInfo | None:
-    """Why a task that said nothing is in this state; None: there is nothing to explain."""
+    """Why a task that said nothing is in this state; None: there is nothing to explain.
+
+    FAILED: its TaskManager reported no cause.  CANCELED: the JobManager did not ask for it.
+    """
+    task = f"{name!r} (subtask {subtask})"
     match state:
         case ExecutionState.FAILED:
-            return without_cause(location, name, subtask, now_ms)
+            kind = "UnknownFailure"
+            message = f"{task} failed on {location}, which did not say why; see its log"
         case ExecutionState.CANCELED:
-            return ended_unasked(location, name, subtask, now_ms)
+            kind = TASK_MANAGER_LOST
+            message = f"{location} was lost: it cancelled {task} on its own, so it is probably shutting down"
         case _:
             return None
-
-
-def without_cause(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:
-    """A TaskManager reported a failed task without a cause."""
-    message = f"{task_name!r} (subtask {subtask}) failed on {location}, which did not say why; see its log"
-    return _failure("UnknownFailure", message, location.tm_id, now_ms, task_name, subtask)
+    return FailureInfo(kind, message, task_name=name, subtask=subtask, tm_id=location.tm_id, timestamp_ms=now_ms)
 
 
 def source_failed(error: Exception, task_name: str, now_ms: int) -> FailureInfo:
     """The enumerator of a source could not find or assign its splits."""
-    kind = type(error)
-    name = (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-    failure = _failure(name, str(error)[:_MAX_MESSAGE_CHARS], "", now_ms, task_name)
+    name = exception_type_of(type(error))
+    failure = FailureInfo(name, str(error)[:_MAX_MESSAGE_CHARS], task_name=task_name, timestamp_ms=now_ms)
     if isinstance(error, StateRestoreError):
         return msgspec.structs.replace(failure, suppresses_restarts=True)
     if isinstance(error, FlowletError):
@@ -111,19 +100,3 @@ def cause_in_one_line(failure: FailureInfo) -> str:
     subtask = "" if failure.subtask < 0 else f", subtask {failure.subtask}"
     record = "" if failure.record_preview is None else f", while processing the record {failure.record_preview}"
     return f"{reason} (task {failure.task_name!r}{operator}{subtask}{record})"[:_MAX_LINE_CHARS]
-
-
-def _failure(
-    exception_type: str, message: str, tm_id: str, now_ms: int, task_name: str = "", subtask: int = -1
-) -> FailureInfo:
-    return FailureInfo(
-        exception_type=exception_type,
-        message=message,
-        traceback="",
-        operator=None,
-        task_name=task_name,
-        subtask=subtask,
-        record_preview=None,
-        tm_id=tm_id,
-        timestamp_ms=now_ms,
-    )

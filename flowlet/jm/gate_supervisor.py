@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
-from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.gates import GateWrites, JobGate
 from flowlet.jm.job_document import Document
-from flowlet.jm.scheduler import attempt_id
+from flowlet.jm.scheduler import TaskManagerLocation, execution_vertices
 from flowlet.messages import control_messages as messages
 
 
@@ -31,15 +30,11 @@ class MarkCoordinator:
 
     def __init__(self, job: messages.JobGraphMessage, attempt_number: int = 0) -> None:
         targets = {edge.target for edge in job.edges}
-        attempts = {
-            each.id: [attempt_id(job.job_id, each.id, index, attempt_number) for index in range(each.parallelism)]
-            for each in job.vertices
-        }
-        self._sources = [each for vertex in job.vertices if vertex.id not in targets for each in attempts[vertex.id]]
-        self._gates = [
-            each for vertex in job.vertices if vertex.remote_gate is not None for each in attempts[vertex.id]
-        ]
-        self._unfinished = {each for of_vertex in attempts.values() for each in of_vertex}
+        gates = {vertex.id for vertex in job.vertices if vertex.remote_gate is not None}
+        tasks = execution_vertices(job, attempt_number)
+        self._sources = [each.attempt for each in tasks if each.vertex_id not in targets]
+        self._gates = [each.attempt for each in tasks if each.vertex_id in gates]
+        self._unfinished = {each.attempt for each in tasks}
         self._missing: set[bytes] = set()  # tasks that the mark on its way has not passed
         self._last = 0  # the number of the mark that was sent last
         self._wanted = 0  # the highest number that was requested

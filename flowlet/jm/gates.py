@@ -22,8 +22,8 @@ from typing import Final, NewType
 import msgspec
 
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_document import Document
+from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages import control_messages as messages
 from netstack.late import dataclass
 from netstack.wire.offer_messages import GateIdentity, gate_token

@@ -11,17 +11,15 @@ Ours:   ``subtasks`` of a vertex, with ``attempt-number``, ``metrics-of-all-atte
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final
 
 import msgspec
 
 from flowlet.graph.execution_graph import Execution, ExecutionGraph, FailedRun
-from flowlet.jm.deployment_plan import TaskManagerLocation
+from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from netstack.late import dataclass
 
 Document = dict[str, object]
 _NO_METRICS: Final = messages.TaskMetrics()
@@ -53,8 +51,7 @@ _BEFORE: Final = (ExecutionState.DEPLOYING, ExecutionState.SCHEDULED, ExecutionS
 _NOTHING: Final = Counter[str]()
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
+class JobView(msgspec.Struct, frozen=True):
     """What the documents of one job are made from."""
 
     job: messages.JobGraphMessage
@@ -62,14 +59,14 @@ class JobView:
     metrics: Mapping[bytes, messages.TaskMetrics]
     locations: Mapping[bytes, TaskManagerLocation]
     gates: Sequence[Document] = ()  # of GateSupervisor.documents
-    stuck: Mapping[bytes, messages.TaskStuck] = field(
+    stuck: Mapping[bytes, messages.TaskStuck] = msgspec.field(
         default_factory=dict
     )  # cancelled tasks that have not ended, by attempt
     # Where the newest checkpoint lies that stays when the job has been cancelled or has failed.
     retained_checkpoint: str | None = None
     mark_waits_for: Sequence[str] = ()  # the tasks that have not passed the completion mark on its way
     # What attempts before the newest ones have counted.
-    former: Mapping[Subtask, Counter[str]] = field(default_factory=dict)
+    former: Mapping[Subtask, Counter[str]] = msgspec.field(default_factory=dict)
 
 
 def job_document(view: JobView, now_ms: int) -> Document:

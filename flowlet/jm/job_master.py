@@ -24,12 +24,12 @@ from flowlet.jm import failures, scheduler
 from flowlet.jm.checkpoints.coordinator_events import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.client_lease import client_lease
-from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.gates import gate_document, known_vertex
 from flowlet.jm.job_document import Document, JobView, counters_of
 from flowlet.jm.job_store.job_store import RecoveredJob
 from flowlet.jm.savepoints import JobSavepoints
+from flowlet.jm.scheduler import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.source_coordinator import JobSources, WatermarkAnnouncer
 from flowlet.jm.submission import without_code
 from flowlet.messages import control_messages as messages
@@ -69,7 +69,7 @@ class JobOwner(Protocol):
         """
 
     def checkpoint_completed(self, master: "JobMaster") -> None:
-        """``last_completed_checkpoint_id`` has changed."""
+        """The newest complete checkpoint of ``checkpoints`` has changed."""
 
     def may_trigger(self, master: "JobMaster", checkpoint_id: int) -> bool:
         """Whether a checkpoint may have this id: no later JobManager will use it again."""
@@ -101,7 +101,7 @@ class JobMaster:
         self._owner = owner
         self._clock = clock
         self._timers = timers
-        self._checkpoints = JobCheckpoints(
+        self.checkpoints = JobCheckpoints(
             job,
             owner.send,
             clock=clock,
@@ -119,12 +119,12 @@ class JobMaster:
         self.savepoints = JobSavepoints(
             job.job_id,
             job.settings.checkpoints,
-            self._checkpoints,
+            self.checkpoints,
             call_in_background=call_in_background,
             cancel=self.cancel,
             gates=[each.remote_gate.name for each in job.vertices if each.remote_gate is not None],
         )
-        self._restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
+        self.restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
         self._restored_ids: dict[bytes, int] = {}  # the same, by attempt: regions begin with different ones
         self._restart_timers: dict[tuple[int, ...], asyncio.TimerHandle] = {}  # by the regions that start together
         self._failing_since_s: float | None = None  # time.monotonic()
@@ -139,7 +139,7 @@ class JobMaster:
         self.gates = GateSupervisor(
             job,
             owner.send,
-            self._checkpoints,
+            self.checkpoints,
             self._executions,
             self._locations,
             recovered.attempt,
@@ -147,7 +147,7 @@ class JobMaster:
         )
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._send_to)
-        self._sources = JobSources(self._send_to, self._checkpoints, self._source_failed)
+        self._sources = JobSources(self._send_to, self.checkpoints, self._source_failed)
         self._plan: DeploymentPlan | None = None
         self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
 
@@ -170,28 +170,13 @@ class JobMaster:
         return self.graph.status in (JobStatus.CREATED, JobStatus.RESTARTING)
 
     @property
-    def restored_checkpoint_id(self) -> int:
-        """The checkpoint that the newest run began with; -1: it began with nothing."""
-        return self._restored_checkpoint_id
-
-    @property
-    def last_completed_checkpoint_id(self) -> int:
-        """The newest complete checkpoint; -1: there is none."""
-        return self._checkpoints.last_completed_id
-
-    @property
-    def unrestorable_checkpoints(self) -> list[int]:
-        """Newer complete ones, with which no run could begin."""
-        return self._checkpoints.unrestorable
-
-    @property
     def view(self) -> JobView:
         """What ``job_document`` needs."""
         waits_for = [
             f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})"
             for each in self.gates.missing
         ]
-        retained = self._checkpoints.retained_path(self.graph.status)
+        retained = self.checkpoints.retained_path(self.graph.status)
         gates = self.gates.documents()
         return JobView(
             self.job, self.graph, self._metrics, self._locations, gates, self._stuck, retained, waits_for, self._former
@@ -201,8 +186,8 @@ class JobMaster:
         """Ask for slots, once the checkpoint of another job was read, if this one starts from it and has none of its
         own; called once.
         """
-        if self._checkpoints.starts_from and self.last_completed_checkpoint_id < 0:
-            self._checkpoints.recover(self.job, self._recovered, self._not_recovered)
+        if self.checkpoints.starts_from and self.checkpoints.last_completed_id < 0:
+            self.checkpoints.recover(self.job, self._recovered, self._not_recovered)
         else:
             self._owner.request_slots(self)
 
@@ -218,8 +203,8 @@ class JobMaster:
         started = {each.vertex.vertex_id for each in self.graph.waiting}
         self._locations |= locations
         self._plan = DeploymentPlan(self.job, self._locations)
-        self._restored_checkpoint_id = self._checkpoints.last_completed_id
-        self._restored_ids |= dict.fromkeys(locations, self._restored_checkpoint_id)
+        self.restored_checkpoint_id = self.checkpoints.last_completed_id
+        self._restored_ids |= dict.fromkeys(locations, self.restored_checkpoint_id)
         coordinators = self._sources.prepare(vertex for vertex in self.job.vertices if vertex.id in started)
         self.gates.run_begins(self.job, self.graph.attempt_number)
         self._readers = reader_acknowledgements(self.job, self.graph.executions)
@@ -298,7 +283,7 @@ class JobMaster:
         failure = self._cause_of(message)
         if failure is not None and failure.suppresses_restarts:
             # The state of this run cannot be restored; that of an older checkpoint may be good.
-            is_final = not self._checkpoints.fall_back(self._restored_ids[message.attempt])
+            is_final = not self.checkpoints.fall_back(self._restored_ids[message.attempt])
             failure = msgspec.structs.replace(failure, suppresses_restarts=is_final)
         tm_id = self._locations[message.attempt].tm_id
         self._handle(events.ExecutionReported(message.attempt, tm_id, message.state, failure))
@@ -377,7 +362,7 @@ class JobMaster:
 
     def _checkpoint_reported(self, message: messages.CheckpointReport) -> bool:
         tm_id = self._locations[message.attempt].tm_id
-        return not self._readers.reported(tm_id, message) or self._checkpoints.report(tm_id, message)
+        return not self._readers.reported(tm_id, message) or self.checkpoints.report(tm_id, message)
 
     def barrier_read(self, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
         """The client has what a producer of an external edge sent before a barrier; reports about former runs do
@@ -393,17 +378,9 @@ class JobMaster:
         if not self._is_over(attempt):
             self._handle(events.GlobalFailure(failures.results_broken(reason, self._clock())))
 
-    def checkpoints_document(self) -> Document:
-        """The job's checkpoints for people."""
-        return self._checkpoints.documents()
-
     def _is_running_on(self, tm_id: str, attempt: bytes) -> bool:
         location = self._locations.get(attempt)
         return location is not None and location.tm_id == tm_id and not self.graph.executions[attempt].state.is_terminal
-
-    def request_checkpoint(self) -> None:
-        """A producer waits for the next checkpoint; without checkpoints nothing happens."""
-        self._checkpoints.request()
 
     async def wait_until_kept(self, timeout_s: float) -> bool:
         """Wait until a checkpoint holds what is counted, committed and aborted now, or the job has ended; False if that
@@ -413,8 +390,8 @@ class JobMaster:
         """
         if not self.job.settings.acknowledges_checkpointed:
             return True
-        wanted = self._checkpoints.request()
-        return await self._wait_until(lambda: self.is_ended or self._checkpoints.last_completed_id >= wanted, timeout_s)
+        wanted = self.checkpoints.request()
+        return await self._wait_until(lambda: self.is_ended or self.checkpoints.last_completed_id >= wanted, timeout_s)
 
     def gate_document(self, name: str, secret: bytes) -> Document:
         """What a producer needs to know of a gate; call after ``start``."""
@@ -498,7 +475,7 @@ class JobMaster:
     async def wait_for_checkpoint(self, timeout_s: float, attempt: int, after_checkpoint: int) -> bool:
         """Wait for a newer complete checkpoint, or the end of a run; False if neither happened within ``timeout_s``."""
         return await self._wait_until(
-            lambda: self._is_over(attempt) or self._checkpoints.last_completed_id > after_checkpoint, timeout_s
+            lambda: self._is_over(attempt) or self.checkpoints.last_completed_id > after_checkpoint, timeout_s
         )
 
     def _is_over(self, attempt: int) -> bool:
@@ -561,9 +538,9 @@ class JobMaster:
             case events.Deploy(attempt, tm_id):
                 assert self._plan is not None, "start() made it"
                 vertex = self.graph.executions[attempt].vertex
-                restored = self._checkpoints.restored_state(vertex.vertex_id, vertex.subtask)
+                restored = self.checkpoints.restored_state(vertex.vertex_id, vertex.subtask)
                 task = self._plan.describe_task(vertex.vertex_id, vertex.subtask, restored)
-                self._owner.send(tm_id, messages.DeployTask(task))
+                self._owner.send(tm_id, task)
             case events.SendMessage(tm_id, message):
                 self._owner.send(tm_id, message)
             case events.ExecutionStateChanged(attempt, state):
@@ -595,14 +572,14 @@ class JobMaster:
             subtask=vertex.subtask,
             state=state.value,
         )
-        self._checkpoints.task_state_changed(attempt, state)
+        self.checkpoints.task_state_changed(attempt, state)
 
     def _status_changed(self, status: JobStatus) -> None:
         self._failing_since_s = time.monotonic() if status is JobStatus.FAILING else None
         if status is JobStatus.RUNNING:
             executions = self.graph.executions.values()
             locations = {each.attempt: each.tm_id for each in executions if each.tm_id is not None}
-            self._checkpoints.tasks_deployed(locations, {each.attempt: each.state for each in executions})
+            self.checkpoints.tasks_deployed(locations, {each.attempt: each.state for each in executions})
         elif status is not JobStatus.RESTARTING or self.graph.is_restarting_as_a_whole:
             self._end_all_runs()
         self.savepoints.job_changed(status, None if self.graph.failure is None else self.graph.failure.message[:1000])
@@ -614,7 +591,7 @@ class JobMaster:
         self._restart_timers.clear()
         self._sources.close_all()
         self.gates.run_ends()
-        self._checkpoints.stop()
+        self.checkpoints.stop()
 
     def _run_ended(self) -> None:
         self._alignment.close()
@@ -624,7 +601,7 @@ class JobMaster:
         self._drop_code()
         if self._lease is not None:
             self._lease.close()
-        self._owner.job_ended(self, lambda: self._checkpoints.close(self.graph.status))
+        self._owner.job_ended(self, lambda: self.checkpoints.close(self.graph.status))
 
     def _log_status(self, status: JobStatus) -> None:
         why = self.graph.cancel_reason if self.graph.failure is None else self.graph.failure.message[:1000]

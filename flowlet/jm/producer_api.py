@@ -20,6 +20,7 @@ from flowlet.jm.job_master import JobMaster
 from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.rpc.requests import Request, Response, Route, WallClock, error_response, json_response, number_in, refuse
 from netstack.errors import LocalProtocolError
+from netstack.late import dataclass
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES, GateIdentity, gate_token
 
 _BASE = "/producers/{job_id}/{gate}/{expires_ms}"
@@ -33,16 +34,16 @@ _TROUBLE_TIMEOUT_S = 0.5
 _PLACE_TIMEOUT_S = _KEPT_TIMEOUT_S = 2.0  # producers wait longer for an answer
 
 
+@dataclass(slots=True, eq=False)
 class ProducerApi:
     """The handlers.  Threading: the JobManager's loop."""
 
-    def __init__(self, dispatcher: Dispatcher, config: JobManagerConfig, clock: WallClock) -> None:
-        self._dispatcher = dispatcher
-        self._config = config
-        self._clock = clock
+    dispatcher: Dispatcher
+    config: JobManagerConfig
+    clock: WallClock
 
     def __repr__(self) -> str:
-        return f"<ProducerApi of {self._dispatcher!r}>"
+        return f"<ProducerApi of {self.dispatcher!r}>"
 
     def routes(self) -> list[Route]:
         """The routes, for the application of ``RestApi``."""
@@ -58,7 +59,7 @@ class ProducerApi:
         none any more.
         """
         gate = _gate_in(target)
-        return None if gate is None or gate.expires_ms < self._clock() else gate_token(self._config.secret, gate)
+        return None if gate is None or gate.expires_ms < self.clock() else gate_token(self.config.secret, gate)
 
     async def partition(self, request: Request) -> Response:
         """A ``GateOutcome``: 404 the job is forgotten.
@@ -67,7 +68,7 @@ class ProducerApi:
         """
         master = self._find_job(request)
         if request.query.get("has_failed") == "1":
-            await master.wait_for_trouble(_TROUBLE_TIMEOUT_S, self._config.failure_grace_s)
+            await master.wait_for_trouble(_TROUBLE_TIMEOUT_S, self.config.failure_grace_s)
         partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
         status, failure = master.graph.status, master.graph.failure
         may_count = status not in _LOST and (
@@ -90,7 +91,7 @@ class ProducerApi:
     async def checkpoint(self, request: Request) -> Response:
         """A producer waits for a checkpoint: 202, 404 the job is forgotten."""
         master = self._find_job(request)
-        master.request_checkpoint()
+        master.checkpoints.request()
         return Response(status=202)
 
     async def write(self, request: Request) -> Response:
@@ -120,7 +121,7 @@ class ProducerApi:
         name = request.match_info["gate"]
         gate = _gate_in(request.raw_path)
         is_its_gate = gate is not None and gate.name == name  # else the token may be another gate's
-        master = self._dispatcher.job(job_id)
+        master = self.dispatcher.job(job_id)
         if master is None or not is_its_gate or gate_vertex(master.job, name) is None:
             refuse(404, f"no job {job_id} with a gate {name!r} is known (any more)")
         return master

@@ -152,7 +152,7 @@ class RestApi:
 
     async def checkpoints(self, request: Request) -> Response:
         """The last checkpoints of one job, and how many there were."""
-        return json_response(self._find_job(request).checkpoints_document())
+        return json_response(self._find_job(request).checkpoints.documents())
 
     async def client_heartbeat(self, request: Request) -> Response:
         """The client of an attached job is there: 202 after ``timeout_ms`` (default: at once), or 409 if the job has
@@ -243,7 +243,7 @@ class RestApi:
             {
                 "attempt": master.graph.attempt_number,
                 "state": master.graph.status.name,
-                "last-completed-checkpoint-id": master.last_completed_checkpoint_id,
+                "last-completed-checkpoint-id": master.checkpoints.last_completed_id,
             }
         )
 

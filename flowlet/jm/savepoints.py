@@ -22,6 +22,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
@@ -100,6 +101,7 @@ class Located(Protocol):
     location: str
 
 
+@dataclass(slots=True, eq=False)
 class JobSavepoints:
     """The savepoints of one job.
 
@@ -115,29 +117,18 @@ class JobSavepoints:
         create: makes the directory; blocking.
     """
 
-    def __init__(
-        self,
-        job_id: str,
-        settings: CheckpointSettings | None,
-        taker: SavepointTaker,
-        *,
-        call_in_background: CallInBackground,
-        cancel: Callable[[], object],
-        gates: Sequence[str] = (),
-        create: Callable[[str, str], Located] = SavepointStorage.create,
-    ) -> None:
-        self._job_id = job_id
-        self._settings = settings
-        self._taker = taker
-        self._call_in_background = call_in_background
-        self._cancel = cancel
-        self._gates = gates
-        self._create = create
-        self._operations: dict[str, SavepointOperation] = {}  # by the id of the request, the oldest first
-        self._changed = asyncio.Event()  # set and replaced at every change
+    job_id: str
+    settings: CheckpointSettings | None
+    taker: SavepointTaker
+    call_in_background: CallInBackground
+    cancel: Callable[[], object]
+    gates: Sequence[str] = ()
+    create: Callable[[str, str], Located] = SavepointStorage.create
+    _operations: dict[str, SavepointOperation] = field(init=False, default_factory=dict)  # by request, the oldest first
+    _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)  # set and replaced at every change
 
     def __repr__(self) -> str:
-        return f"<JobSavepoints of {self._job_id}, {len(self._operations)} requests>"
+        return f"<JobSavepoints of {self.job_id}, {len(self._operations)} requests>"
 
     def trigger(
         self, request_id: str, target: str | None, kind: SnapshotType, *, cancels_job: bool = False
@@ -164,25 +155,25 @@ class JobSavepoints:
             del self._operations[each]
         self._operations[request_id] = operation
         if stops_job:
-            self._taker.announce_stop(is_near=True)
-        self._call_in_background(
-            lambda: self._create(directory, self._job_id),
+            self.taker.announce_stop(is_near=True)
+        self.call_in_background(
+            lambda: self.create(directory, self.job_id),
             lambda storage: self._created(operation, storage.location, kind),
             lambda error: self._not_created(operation, str(error) or repr(error)),
-            f"directory of a savepoint of job {self._job_id}",
+            f"directory of a savepoint of job {self.job_id}",
         )
         return operation
 
     def _directory(self, target: str | None) -> str:
-        if self._gates:
+        if self.gates:
             raise SavepointRefusedError(
-                f"a job with a remote gate ({self._gates[0]!r}) takes no savepoints yet: cancel it with "
+                f"a job with a remote gate ({self.gates[0]!r}) takes no savepoints yet: cancel it with "
                 "execution.checkpointing.externalized-checkpoint-retention set to RETAIN_ON_CANCELLATION, and start "
                 "from that checkpoint"
             )
-        if self._settings is None:
+        if self.settings is None:
             raise SavepointRefusedError(_NO_MACHINERY)
-        directory = target or self._settings.savepoint_directory
+        directory = target or self.settings.savepoint_directory
         if not directory:
             raise SavepointRefusedError(_NO_DIRECTORY)
         try:
@@ -192,11 +183,11 @@ class JobSavepoints:
 
     def _created(self, operation: SavepointOperation, location: str, kind: SnapshotType) -> None:
         operation.location = location
-        self._taker.request_savepoint(SavepointRequest(location, kind), lambda failure: self._ended(operation, failure))
+        self.taker.request_savepoint(SavepointRequest(location, kind), lambda failure: self._ended(operation, failure))
 
     def _not_created(self, operation: SavepointOperation, failure: str) -> None:
         if operation.stops_job:
-            self._taker.announce_stop(is_near=False)
+            self.taker.announce_stop(is_near=False)
         self._ended(operation, failure)
 
     def _ended(self, operation: SavepointOperation, failure: str | None) -> None:
@@ -205,9 +196,9 @@ class JobSavepoints:
         operation.has_ended = failure is not None or not operation.stops_job
         self._wake_waiters()
         if failure is not None:
-            log.warning("savepoint failed", job=self._job_id, path=operation.location, why=failure[:1000])
+            log.warning("savepoint failed", job=self.job_id, path=operation.location, why=failure[:1000])
         elif operation.cancels_job:
-            self._cancel()
+            self.cancel()
 
     def job_changed(self, status: JobStatus, cause: str | None) -> None:
         """The job is in another status; ``cause``: of its failure.
@@ -265,6 +256,7 @@ _trigger_decoder: Final = msgspec.json.Decoder(_Trigger)
 _stop_decoder: Final = msgspec.json.Decoder(_Stop)
 
 
+@dataclass(slots=True, eq=False)
 class SavepointApi:
     """The handlers.
 
@@ -275,9 +267,8 @@ class SavepointApi:
         long_poll_s: how long a request wants to wait.
     """
 
-    def __init__(self, find_job: Callable[[Request], "JobMaster"], long_poll_s: Callable[[Request], float]) -> None:
-        self._find_job = find_job
-        self._long_poll_s = long_poll_s
+    find_job: Callable[[Request], "JobMaster"]
+    long_poll_s: Callable[[Request], float]
 
     def __repr__(self) -> str:
         return "<SavepointApi>"
@@ -306,7 +297,7 @@ class SavepointApi:
     def _begin(
         self, request: Request, body: _Trigger | _Stop, kind: SnapshotType, *, cancels_job: bool = False
     ) -> Response:
-        master = self._find_job(request)
+        master = self.find_job(request)
         request_id = secrets.token_hex(16) if body.trigger_id is None else body.trigger_id
         if _REQUEST_ID.fullmatch(request_id) is None:
             return error_response(400, "triggerId must have 32 lower-case hex digits")
@@ -324,8 +315,8 @@ class SavepointApi:
 
     async def status(self, request: Request) -> Response:
         """What became of a request: 200; 404 it is not known, or not any more."""
-        master, request_id = self._find_job(request), request.match_info["request_id"]
-        timeout_s = self._long_poll_s(request) if "timeout_ms" in request.query else 0.0
+        master, request_id = self.find_job(request), request.match_info["request_id"]
+        timeout_s = self.long_poll_s(request) if "timeout_ms" in request.query else 0.0
         operation = await master.savepoints.wait(request_id, timeout_s)
         if operation is None:
             return error_response(

@@ -1,12 +1,13 @@
 """Assigns slots to jobs, and tasks to slots; finds the regions of a job: sets of subtasks that can start again without
-the others.
+the others.  Makes the deployment descriptors of a job's tasks from its graph and their locations (``DeploymentPlan``).
 
 Side:       pure.
 Invariants: each slot belongs to at most one job; free + taken = all slots of the registered TaskManagers; a job gets
             all its slots or none.
 Source:     Flink ``SlotSharingGroup``, ``DefaultScheduler``, ``cluster.evenly-spread-out-slots``,
             ``RestartPipelinedRegionFailoverStrategy``, ``SchedulingPipelinedRegionComputeUtil``, and
-            ``OperatorCoordinator``, which can take the splits of one reader back.
+            ``OperatorCoordinator``, which can take the splits of one reader back; ``TaskDeploymentDescriptorFactory``,
+            ``EdgeManagerBuildUtil``.
 Rules:      a slot sharing group needs as many slots as its widest vertex has subtasks; subtask i of that vertex goes to
             slot i.  A narrower vertex takes the slots with the fewest tasks, so that single sources and sinks do not
             all run in the first process; but if a pointwise edge from a vertex of equal parallelism feeds it, it takes
@@ -19,22 +20,27 @@ Rules:      a slot sharing group needs as many slots as its widest vertex has su
             splits of a failed reader may be with another one by now, and those of aligned sources.  A job that the
             client reads has one region, because its results are one stream from run to run.  So has one with a remote
             gate. With blocking edges it keeps its regions, because stages need them, and they fail as one.
+            On an all-to-all edge each producer has one subpartition per consumer, and consumer i reads subpartition i
+            of every producer.  On a pointwise edge a producer has one subpartition for each consumer that it feeds.  On
+            an edge that the client reads it has one.  Blobs are passed on unopened.
 Absent:     slots of different sizes; giving back single slots while tasks of the job are left.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from flowlet.graph.execution_events import ExecutionVertex
-from flowlet.graph.job_graph import RegionOrder
-from flowlet.graph.partitioner import producers_of
-from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage, VertexMessage
+import msgspec
+
+from flowlet.graph.execution_events import ExecutionVertex, RegionOrder
+from flowlet.graph.partitioner import consumers_of, producers_of
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
-from netstack.ids import execution_attempt_id
+from flowlet.messages.program_bundle import pieces_of
+from netstack.ids import execution_attempt_id, intermediate_partition_id, subtask_of
 from netstack.late import dataclass
 
 
-def vertex_stages(job: JobGraphMessage) -> dict[str, int]:
+def vertex_stages(job: messages.JobGraphMessage) -> dict[str, int]:
     """By vertex id: how many blocking edges lead to it, one after the other; pipelined edges join their ends."""
     stages = {vertex.id: 0 for vertex in job.vertices}
     for _ in job.vertices:  # as often, stages of earlier vertices may still rise because of later ones
@@ -51,7 +57,7 @@ def vertex_stages(job: JobGraphMessage) -> dict[str, int]:
     return stages
 
 
-def slots_by_group(job: JobGraphMessage, stage: int = 0) -> dict[str, int]:
+def slots_by_group(job: messages.JobGraphMessage, stage: int = 0) -> dict[str, int]:
     """The number of slots that each slot sharing group needs in a stage, in the order of first appearance."""
     widths: dict[str, int] = {}
     stages = vertex_stages(job)
@@ -61,12 +67,12 @@ def slots_by_group(job: JobGraphMessage, stage: int = 0) -> dict[str, int]:
     return widths
 
 
-def needed_slots(job: JobGraphMessage) -> int:
+def needed_slots(job: messages.JobGraphMessage) -> int:
     """The number of slots that the job needs: in the stage that needs most."""
     return max(sum(slots_by_group(job, stage).values()) for stage in range(max(vertex_stages(job).values()) + 1))
 
 
-def execution_vertices(job: JobGraphMessage, attempt_number: int = 0) -> list[ExecutionVertex]:
+def execution_vertices(job: messages.JobGraphMessage, attempt_number: int = 0) -> list[ExecutionVertex]:
     """Every subtask with the id of an attempt, in the order of the job's vertices; ``attempt_number``: the first of
     this JobManager.
     """
@@ -91,7 +97,7 @@ def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 
     return execution_attempt_id(bytes.fromhex(job_id), bytes.fromhex(vertex_id), subtask, attempt_number)
 
 
-def assign_tasks(job: JobGraphMessage, vertices: Iterable[ExecutionVertex]) -> dict[bytes, int]:
+def assign_tasks(job: messages.JobGraphMessage, vertices: Iterable[ExecutionVertex]) -> dict[bytes, int]:
     """The number of the job's slot for each attempt, which depends on the job alone."""
     stages = vertex_stages(job)
     first: dict[tuple[int, str], int] = {}  # by stage and group: the index of its first slot
@@ -105,7 +111,7 @@ def assign_tasks(job: JobGraphMessage, vertices: Iterable[ExecutionVertex]) -> d
     return {each.attempt: first_of[each.vertex_id] + places[each.vertex_id][each.subtask] for each in vertices}
 
 
-def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
+def slot_indices(job: messages.JobGraphMessage) -> dict[str, list[int]]:
     """By vertex id: the slot of each subtask, counted within the slot sharing group."""
     places: dict[str, list[int]] = {}
     stages = vertex_stages(job)
@@ -126,7 +132,7 @@ def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
 
 
 def _slots_of_pointwise_source(
-    vertex: VertexMessage, job: JobGraphMessage, places: dict[str, list[int]]
+    vertex: messages.VertexMessage, job: messages.JobGraphMessage, places: dict[str, list[int]]
 ) -> list[int] | None:
     """The slots of a vertex that feeds this one pointwise with equal parallelism, if any: its records then never leave
     the process.
@@ -180,6 +186,10 @@ class SlotPool:
         """Remove the slots of a lost TaskManager, free and taken."""
         del self._task_managers[tm_id]
         self._taken = {job: [None if held == tm_id else held for held in slots] for job, slots in self._taken.items()}
+
+    def holds_any(self, job_id: str) -> bool:
+        """Whether the job has slots, be they lost."""
+        return job_id in self._taken
 
     def num_missing(self, job_id: str, num_slots: int, wanted: Collection[int]) -> int:
         """How many more slots the job needs; arguments as for ``allocate``."""
@@ -237,7 +247,7 @@ class SlotPool:
             assert each.num_free + held[tm_id] == each.num_slots, (tm_id, each, held[tm_id])
 
 
-def pipelined_regions(job: JobGraphMessage) -> list[list[Subtask]]:
+def pipelined_regions(job: messages.JobGraphMessage) -> list[list[Subtask]]:
     """The regions of a job, each with its subtasks in the order of deployment."""
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
     subtasks = {key: [Subtask(key, index) for index in range(width)] for key, width in parallelisms.items()}
@@ -263,7 +273,7 @@ def pipelined_regions(job: JobGraphMessage) -> list[list[Subtask]]:
     return joined.parts()
 
 
-def region_order(job: JobGraphMessage, regions: Sequence[Sequence[Subtask]]) -> RegionOrder:
+def region_order(job: messages.JobGraphMessage, regions: Sequence[Sequence[Subtask]]) -> RegionOrder:
     """Which of the regions read the finished results of which others."""
     region_of = {subtask: number for number, region in enumerate(regions) for subtask in region}
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
@@ -276,7 +286,9 @@ def region_order(job: JobGraphMessage, regions: Sequence[Sequence[Subtask]]) -> 
     return RegionOrder.of(producers)
 
 
-def _read_by(edge: EdgeMessage, target: str, parallelisms: dict[str, int]) -> Iterator[tuple[int, Iterable[int]]]:
+def _read_by(
+    edge: messages.EdgeMessage, target: str, parallelisms: dict[str, int]
+) -> Iterator[tuple[int, Iterable[int]]]:
     """Each consumer with the producers that it reads."""
     num_producers, num_consumers = parallelisms[edge.source], parallelisms[target]
     for consumer in range(num_consumers):
@@ -284,7 +296,7 @@ def _read_by(edge: EdgeMessage, target: str, parallelisms: dict[str, int]) -> It
         yield consumer, partners if edge.is_pointwise else range(num_producers)
 
 
-def fails_as_one(job: JobGraphMessage) -> bool:
+def fails_as_one(job: messages.JobGraphMessage) -> bool:
     """Whether all subtasks start again after a failure of one."""
     is_read = any(edge.target is None for edge in job.edges)
     has_gate = any(vertex.remote_gate is not None for vertex in job.vertices)
@@ -317,3 +329,130 @@ class _Partition:
             self._parent[member] = self._parent[parent]  # halves the way of the next one
             member = parent
         return member
+
+
+class TaskManagerLocation(msgspec.Struct, frozen=True):
+    """The address of a TaskManager's data port."""
+
+    tm_id: str
+    host: str
+    data_port: int
+    pid: int
+
+    def __str__(self) -> str:
+        return f"TaskManager {self.tm_id} ({self.host}:{self.data_port}, pid {self.pid})"
+
+
+class DeploymentPlan:
+    """Makes the descriptors of a job's tasks; ``locations`` has an entry for the newest attempt of every subtask.
+
+    Immutable.
+    """
+
+    def __init__(self, job: messages.JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation]) -> None:
+        self._job = job
+        self._locations = dict(locations)
+        self._attempts = {subtask_of(attempt): attempt for attempt in locations}
+        self._vertices = {vertex.id: vertex for vertex in job.vertices}
+
+    def __repr__(self) -> str:
+        return f"<DeploymentPlan of {self._job.job_id}, {len(self._locations)} tasks>"
+
+    def place_of(self, subtask: Subtask) -> tuple[str, bytes]:
+        """The TaskManager and the attempt of a subtask."""
+        attempt = self._attempts[subtask]
+        return self._locations[attempt].tm_id, attempt
+
+    def describe_task(
+        self, vertex_id: str, subtask: int, restored: messages.RestoredState | None = None
+    ) -> messages.TaskDeploymentDescriptor:
+        """Everything that a TaskManager needs to run this subtask; ``restored``: what it begins with."""
+        vertex = self._vertices[vertex_id]
+        outputs = [edge for edge in self._job.edges if edge.source == vertex.id]
+        restored = None if restored is None else self._with_partitioners(restored, vertex.parallelism)
+        former = [] if restored is None else restored.edges
+        blobs = [vertex.chain, *(edge.partitioner for edge in outputs), *(edge.partitioner for edge in former)]
+        code = self._job.code
+        if code.pieces:
+            code = msgspec.structs.replace(code, pieces=pieces_of(blobs, code.pieces))
+        return messages.TaskDeploymentDescriptor(
+            job_id=self._job.job_id,
+            job_name=self._job.name,
+            vertex_id=vertex.id,
+            task_name=vertex.name,
+            subtask=subtask,
+            parallelism=vertex.parallelism,
+            max_parallelism=vertex.max_parallelism,
+            attempt=self._attempts[vertex.id, subtask],
+            chain=vertex.chain,
+            gates=[self._gate(edge, subtask) for edge in self._job.edges if edge.target == vertex.id],
+            partitions=[self._partition(edge, subtask) for edge in outputs],
+            code=code,
+            settings=self._job.settings,
+            restored=restored,
+        )
+
+    def _with_partitioners(self, restored: messages.RestoredState, parallelism: int) -> messages.RestoredState:
+        """With what tells to which subtask a record in flight goes now, where that may be another one."""
+        if all(each.former_consumers == parallelism and not each.is_by_key_now for each in restored.edges):
+            return restored
+        blobs = {edge.id: edge.partitioner for edge in self._job.edges}
+        edges = [
+            msgspec.structs.replace(each, partitioner=blobs[each.edge_id]) if each.edge_id else each
+            for each in restored.edges
+        ]
+        return msgspec.structs.replace(restored, edges=edges)
+
+    def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
+        """The channels through which the client reads ``edge``: one per producer."""
+        assert edge.target is None, "the client reads only edges without a target vertex"
+        return [self._channel(edge, producer, 0) for producer in range(self._vertices[edge.source].parallelism)]
+
+    def _gate(self, edge: messages.EdgeMessage, subtask: int) -> messages.InputGateDescriptor:
+        num_producers = self._vertices[edge.source].parallelism
+        subpartitions = dict.fromkeys(range(num_producers), subtask)  # by producer
+        if edge.is_pointwise:
+            num_consumers = _target(edge, self._vertices).parallelism
+            subpartitions = {
+                producer: subtask - consumers_of(producer, num_producers, num_consumers).start
+                for producer in producers_of(subtask, num_producers, num_consumers)
+            }
+        channels = [self._channel(edge, producer, number) for producer, number in subpartitions.items()]
+        return messages.InputGateDescriptor(edge.id, channels, edge.input_id)
+
+    def _channel(self, edge: messages.EdgeMessage, producer: int, subpartition: int) -> messages.InputChannelDescriptor:
+        attempt = self._attempts[edge.source, producer]
+        location = self._locations[attempt]
+        return messages.InputChannelDescriptor(
+            partition=intermediate_partition_id(bytes.fromhex(edge.id), producer),
+            producer=attempt,
+            subpartition=subpartition,
+            tm_id=location.tm_id,
+            host=location.host,
+            port=location.data_port,
+        )
+
+    def _partition(self, edge: messages.EdgeMessage, subtask: int) -> messages.ResultPartitionDescriptor:
+        return messages.ResultPartitionDescriptor(
+            edge_id=edge.id,
+            partition=intermediate_partition_id(bytes.fromhex(edge.id), subtask),
+            num_subpartitions=self._num_subpartitions(edge, subtask),
+            source_operator=edge.source_operator,
+            partitioner=edge.partitioner,
+            buffer_timeout_ms=edge.buffer_timeout_ms,
+            tag=edge.tag,
+            is_blocking=edge.is_blocking,
+        )
+
+    def _num_subpartitions(self, edge: messages.EdgeMessage, producer: int) -> int:
+        if edge.target is None:
+            return 1
+        num_consumers = _target(edge, self._vertices).parallelism
+        if not edge.is_pointwise:
+            return num_consumers
+        return len(consumers_of(producer, self._vertices[edge.source].parallelism, num_consumers))
+
+
+def _target(edge: messages.EdgeMessage, vertices: Mapping[str, messages.VertexMessage]) -> messages.VertexMessage:
+    assert edge.target is not None, "an edge between vertices"
+    return vertices[edge.target]

@@ -51,10 +51,12 @@ _STATE_VERSION: Final = 1
 _State = tuple[int, bytes | None]  # the version; the enumerator's state, None: its splits were not discovered
 _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 _NOT_DISCOVERED: Final = msgspec.msgpack.encode((_STATE_VERSION, None))
+_NEW_THREAD: Final[CallInBackground] = call_in_background
 MessageFor = Callable[[bytes], AddSplits | NoMoreSplits]
 """Makes a message for an attempt."""
 
 
+@dataclass(slots=True, eq=False)
 class SourceCoordinator:
     """The split enumerator of one source vertex, and the readers that wait for it.
 
@@ -70,46 +72,40 @@ class SourceCoordinator:
         restored: what ``snapshot`` gave for the checkpoint from which the job goes on; None: it begins anew.
     """
 
-    def __init__(
-        self,
-        name: str,
-        enumerator: SplitEnumerator,
-        num_readers: int,
-        *,
-        send: Callable[[int, MessageFor], None],
-        fail: Callable[[Exception], None],
-        call_in_background: CallInBackground = call_in_background,
-        call_later: ScheduleTimer | None = None,
-        restored: bytes | None = None,
-    ) -> None:
-        self._name = name
-        self._enumerator = enumerator
-        self._num_readers = num_readers
-        self._send = send
-        self._fail = fail
-        self._call_in_background = call_in_background
-        self._waiting: list[int] | None = []  # subtasks that asked before the enumerator was ready; None: it is ready
-        self._restored = _NOT_DISCOVERED if restored is None else restored
-        self._is_closed = False
-        self._timer: Cancellable | None = None  # of the next search
-        self._call_later = call_later
-        self._without: set[int] = set()  # subtasks that asked, and for which there is nothing yet
+    name: str
+    enumerator: SplitEnumerator
+    num_readers: int
+    send: Callable[[int, MessageFor], None]
+    fail: Callable[[Exception], None]
+    call_in_background: CallInBackground = _NEW_THREAD
+    call_later: ScheduleTimer | None = None
+    restored: bytes | None = None
+    # Subtasks that asked before the enumerator was ready; None: it is ready.
+    _waiting: list[int] | None = field(init=False, default_factory=list)
+    _state: bytes = field(init=False)  # what the enumerator begins with
+    _is_closed: bool = field(init=False, default=False)
+    _timer: Cancellable | None = field(init=False, default=None)  # of the next search
+    # Subtasks that asked, and for which there is nothing yet.
+    _without: set[int] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._state = _NOT_DISCOVERED if self.restored is None else self.restored
 
     def __repr__(self) -> str:
         waiting = "" if self._waiting is None else f", {len(self._waiting)} readers wait"
-        return f"<SourceCoordinator of {self._name!r}, {'closed' if self._is_closed else self._enumerator}{waiting}>"
+        return f"<SourceCoordinator of {self.name!r}, {'closed' if self._is_closed else self.enumerator}{waiting}>"
 
     def start(self) -> None:
         """Start to discover the splits, or take them from the checkpoint."""
-        self._call_in_background(self._prepare, self._prepared, self._failed, f"splits of {self._name}")
+        self.call_in_background(self._prepare, self._prepared, self._failed, f"splits of {self.name}")
 
     def snapshot(self) -> bytes:
         """The splits that are not assigned, for a checkpoint whose triggers are sent before another request is
         answered.
         """
         if self._waiting is not None:
-            return self._restored
-        return msgspec.msgpack.encode((_STATE_VERSION, self._enumerator.snapshot()))
+            return self._state
+        return msgspec.msgpack.encode((_STATE_VERSION, self.enumerator.snapshot()))
 
     def splits_requested(self, subtask: int) -> None:
         """Send the subtask its next splits, or that none are left."""
@@ -118,17 +114,17 @@ class SourceCoordinator:
         if self._waiting is not None:
             self._waiting.append(subtask)
             return
-        splits = self._enumerator.next_splits(subtask)
+        splits = self.enumerator.next_splits(subtask)
         if splits:
             self._without.discard(subtask)
-            waiting_bytes = self._enumerator.waiting_bytes
-            self._send(subtask, partial(AddSplits, splits=list(splits), waiting_bytes=waiting_bytes))
-        elif not self._enumerator.is_discovered:
+            waiting_bytes = self.enumerator.waiting_bytes
+            self.send(subtask, partial(AddSplits, splits=list(splits), waiting_bytes=waiting_bytes))
+        elif not self.enumerator.is_discovered:
             self._begin_next_source(subtask)
-        elif self._enumerator.discovery_interval_ms is not None or self._enumerator.has_next_source:
+        elif self.enumerator.discovery_interval_ms is not None or self.enumerator.has_next_source:
             self._without.add(subtask)
         else:
-            self._send(subtask, NoMoreSplits)
+            self.send(subtask, NoMoreSplits)
 
     def close(self) -> None:
         """Answer no further requests; a ``discover`` that is under way ends by itself."""
@@ -139,30 +135,30 @@ class SourceCoordinator:
 
     def _begin_next_source(self, last_reader: int) -> None:
         """Discover its splits; until then the state is that at its beginning, and all readers wait."""
-        self._restored = self.snapshot()
+        self._state = self.snapshot()
         self._waiting = sorted({*self._without, last_reader})
         self._without.clear()
         self.start()
 
     def _prepare(self) -> None:
         """On a thread of its own; the loop leaves the enumerator alone until it has returned."""
-        state = self._state_of(self._restored)
+        state = self._state_of(self._state)
         if state is None:
-            self._enumerator.discover(self._num_readers)
+            self.enumerator.discover(self.num_readers)
         else:
-            self._enumerator.restore(state, self._num_readers)
+            self.enumerator.restore(state, self.num_readers)
 
     def _state_of(self, restored: bytes) -> bytes | None:
         try:
             decoded: tuple[int, bytes | None] = _state_decoder.decode(restored)
         except msgspec.MsgspecError as error:
             raise StateRestoreError(
-                f"the state of source {self._name!r} in a checkpoint cannot be read: {error}"
+                f"the state of source {self.name!r} in a checkpoint cannot be read: {error}"
             ) from error
         version, state = decoded
         if version != _STATE_VERSION:
             raise StateRestoreError(
-                f"the state of source {self._name!r} has version {version}, this flowlet reads {_STATE_VERSION}"
+                f"the state of source {self.name!r} has version {version}, this flowlet reads {_STATE_VERSION}"
             )
         return state
 
@@ -173,37 +169,38 @@ class SourceCoordinator:
         self._search_later()
 
     def _search_later(self) -> None:
-        interval_ms = self._enumerator.discovery_interval_ms
+        interval_ms = self.enumerator.discovery_interval_ms
         if interval_ms is not None and not self._is_closed:
-            call_later = self._call_later or asyncio.get_running_loop().call_later
+            call_later = self.call_later or asyncio.get_running_loop().call_later
             self._timer = call_later(interval_ms / 1000, self._search)
 
     def _search(self) -> None:
         self._timer = None
         if not self._is_closed:
-            self._call_in_background(self._enumerator.find_new, self._found, self._not_found, f"splits of {self._name}")
+            self.call_in_background(self.enumerator.find_new, self._found, self._not_found, f"splits of {self.name}")
 
     def _found(self, found: Sequence[Any]) -> None:
         if self._is_closed:
             return
-        self._enumerator.add_found(found)
+        self.enumerator.add_found(found)
         if found:
-            _log.info("new splits appeared", source=self._name, num_splits=len(found))
+            _log.info("new splits appeared", source=self.name, num_splits=len(found))
             for subtask in sorted(self._without):
                 self.splits_requested(subtask)
         self._search_later()
 
     def _not_found(self, error: Exception) -> None:
         if not self._is_closed:
-            _log.warning("new splits could not be looked for, it is tried again", source=self._name, error=str(error))
+            _log.warning("new splits could not be looked for, it is tried again", source=self.name, error=str(error))
             self._search_later()
 
     def _failed(self, error: Exception) -> None:
         if not self._is_closed:
             self.close()
-            self._fail(error)
+            self.fail(error)
 
 
+@dataclass(slots=True, eq=False)
 class JobSources:
     """The split enumerators of one job.
 
@@ -217,16 +214,10 @@ class JobSources:
         fail: fails the job; with the error and the name of the vertex.
     """
 
-    def __init__(
-        self,
-        send: Callable[[Subtask, MessageFor], None],
-        states: JobCheckpoints,
-        fail: Callable[[Exception, str], None],
-    ) -> None:
-        self._send = send
-        self._states = states
-        self._fail = fail
-        self._coordinators: dict[str, SourceCoordinator] = {}  # by vertex id
+    send: Callable[[Subtask, MessageFor], None]
+    states: JobCheckpoints
+    fail: Callable[[Exception, str], None]
+    _coordinators: dict[str, SourceCoordinator] = field(init=False, default_factory=dict)  # by vertex id
 
     def __repr__(self) -> str:
         return f"<JobSources {list(self._coordinators.values())}>"
@@ -239,7 +230,7 @@ class JobSources:
         for vertex in vertices:
             if vertex.split_set is not None:
                 coordinator = self._coordinators[vertex.id] = self._create(vertex, vertex.split_set)
-                self._states.add_source(vertex.id, coordinator.snapshot)
+                self.states.add_source(vertex.id, coordinator.snapshot)
                 made.append(coordinator)
         return made
 
@@ -266,9 +257,9 @@ class JobSources:
             vertex.name,
             enumerator_for(split_set),
             vertex.parallelism,
-            send=lambda subtask, message_for: self._send(Subtask(vertex.id, subtask), message_for),
-            fail=lambda error: self._fail(error, vertex.name),
-            restored=self._states.source_state(vertex.id),
+            send=lambda subtask, message_for: self.send(Subtask(vertex.id, subtask), message_for),
+            fail=lambda error: self.fail(error, vertex.name),
+            restored=self.states.source_state(vertex.id),
         )
 
 

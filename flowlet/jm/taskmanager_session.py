@@ -11,18 +11,20 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import field
 from typing import Final, Protocol
 
 import msgspec
 
-from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_manager_config import JobManagerConfig
+from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages import control_messages as messages
 from flowlet.rpc.requests import POLICY_VIOLATION, Outbox, SessionEndedError, SessionTransport
 from netstack.flow.heartbeats import Silence
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
-# A task needs at most one DeployTask and one CancelTask; if this many messages wait, the TaskManager does not read.
+# A task needs at most one deployment and one CancelTask; if this many messages wait, the TaskManager does not read.
 MAX_QUEUED_MESSAGES: Final = 50_000
 _REFUSAL_TIMEOUT_S: Final = 0.3
 _MAX_REASON_CHARS: Final = 8 * 1024
@@ -48,38 +50,34 @@ class TaskManagerSessionListener(Protocol):
     def task_manager_lost(self, session: "TaskManagerSession", reason: str) -> None:
         """The session has ended; no further call follows for it."""
 
-    def heartbeat(self, session: "TaskManagerSession", message: messages.Heartbeat) -> None:
+    def heartbeat(self, session: "TaskManagerSession", message: messages.TaskManagerHeartbeat) -> None:
         """The TaskManager is alive, and these are the metrics of its tasks."""
 
     def handle(self, session: "TaskManagerSession", message: messages.FromTask) -> None:
         """A message came from a task."""
 
 
+@dataclass(slots=True, eq=False)
 class TaskManagerSession:
     """A connected TaskManager, from the handshake to the end of the connection.
 
     Threading: the JobManager's loop.  Life cycle: ``run`` once; the properties need a registered TaskManager.
     """
 
-    def __init__(
-        self,
-        transport: SessionTransport,
-        listener: TaskManagerSessionListener,
-        config: JobManagerConfig,
-        jm_id: str,
-        *,
-        peer: str | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._transport = transport
-        self._listener = listener
-        self._config = config
-        self._jm_id = jm_id
-        self._peer = peer  # for logs, until it has told its name
-        self._outbox = Outbox(transport, MAX_QUEUED_MESSAGES, own="the JobManager's side", peer="it")
-        self._registration: messages.RegisterTaskManager | None = None
-        self._monotonic = monotonic
-        self._last_heard_s = self._answered_s = monotonic()
+    transport: SessionTransport
+    listener: TaskManagerSessionListener
+    config: JobManagerConfig
+    jm_id: str
+    peer: str | None = None  # for logs, until it has told its name
+    monotonic: Callable[[], float] = time.monotonic
+    _outbox: Outbox = field(init=False)
+    _registration: messages.RegisterTaskManager | None = field(init=False, default=None)
+    _last_heard_s: float = field(init=False)
+    _answered_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._outbox = Outbox(self.transport, MAX_QUEUED_MESSAGES, own="the JobManager's side", peer="it")
+        self._last_heard_s = self._answered_s = self.monotonic()
 
     def __repr__(self) -> str:
         name = "unregistered" if self._registration is None else self._registration.tm_id
@@ -104,7 +102,7 @@ class TaskManagerSession:
     @property
     def silence_s(self) -> float:
         """Seconds since its last message."""
-        return self._monotonic() - self._last_heard_s
+        return self.monotonic() - self._last_heard_s
 
     @property
     def _registered(self) -> messages.RegisterTaskManager:
@@ -124,15 +122,13 @@ class TaskManagerSession:
         self._registration = await self._receive_registration()
         if self._registration is None:
             return
-        refusal = check_registration(self._registration, self._config) or self._listener.task_manager_registered(self)
+        refusal = check_registration(self._registration, self.config) or self.listener.task_manager_registered(self)
         if refusal is not None:
             await self._refuse(refusal)
             return
-        config = self._config
+        config = self.config
         self.send(
-            messages.Registered(
-                self._jm_id, config.heartbeat_interval_ms, round(config.heartbeat_timeout_s * _MS_PER_S)
-            )
+            messages.Registered(self.jm_id, config.heartbeat_interval_ms, round(config.heartbeat_timeout_s * _MS_PER_S))
         )
         self._outbox.start(f"writer to TaskManager {self.tm_id}")
         reason = "its connection broke off"
@@ -142,15 +138,15 @@ class TaskManagerSession:
             # From here on messages in both directions are dropped: send() does nothing once there is a reason.
             self._outbox.end_reason = reason = self._outbox.end_reason or reason
             try:
-                self._listener.task_manager_lost(self, reason)
+                self.listener.task_manager_lost(self, reason)
             finally:
                 try:
                     await self._outbox.end()
                 finally:
-                    await self._transport.close(reason)
+                    await self.transport.close(reason)
 
     async def _receive_registration(self) -> messages.RegisterTaskManager | None:
-        timeout_s = self._config.registration_timeout_s
+        timeout_s = self.config.registration_timeout_s
         try:
             message = await self._receive(timeout_s)
             if isinstance(message, messages.RegisterTaskManager):
@@ -160,12 +156,12 @@ class TaskManagerSession:
             reason = f"the first message must be a registration, and none came within {timeout_s:g} s"
         except SessionEndedError as error:
             reason = str(error)
-        log.warning("a TaskManager did not register", peer=self._peer, reason=reason)
-        await self._transport.close(reason, code=POLICY_VIOLATION)
+        log.warning("a TaskManager did not register", peer=self.peer, reason=reason)
+        await self.transport.close(reason, code=POLICY_VIOLATION)
         return None
 
     async def _receive(self, timeout_s: float) -> messages.ToJobManager:
-        content = await self._transport.receive(timeout_s)
+        content = await self.transport.receive(timeout_s)
         try:
             return _decoder.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -176,24 +172,24 @@ class TaskManagerSession:
         log.warning("TaskManager refused", tm_id=self._registration.tm_id[:64], reason=reason)
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(_REFUSAL_TIMEOUT_S):
-                await self._transport.send(_encoder.encode(messages.RegistrationRefused(reason)))
-        await self._transport.close(reason, code=POLICY_VIOLATION)
+                await self.transport.send(_encoder.encode(messages.RegistrationRefused(reason)))
+        await self.transport.close(reason, code=POLICY_VIOLATION)
 
     async def _read(self) -> str:
-        timeout_s = self._config.heartbeat_timeout_s
-        silence = Silence(timeout_s, self._monotonic())
+        timeout_s = self.config.heartbeat_timeout_s
+        silence = Silence(timeout_s, self.monotonic())
         while True:
             try:
                 message = await self._receive(silence.next_look_s)
             except TimeoutError:
-                if silence.look(self._monotonic()):
+                if silence.look(self.monotonic()):
                     return (
                         f"no message from it for {timeout_s:g} s: it hangs, or a function keeps the interpreter's lock"
                     )
                 continue
             except SessionEndedError as error:
                 return str(error)
-            self._last_heard_s = self._monotonic()
+            self._last_heard_s = self.monotonic()
             silence.heard(self._last_heard_s)
             problem = self._dispatch(message)
             if problem is not None:
@@ -202,10 +198,10 @@ class TaskManagerSession:
     def _dispatch(self, message: messages.ToJobManager) -> str | None:
         match message:
             case messages.FromTask():
-                self._listener.handle(self, message)
-            case messages.Heartbeat():
+                self.listener.handle(self, message)
+            case messages.TaskManagerHeartbeat():
                 self._answer()
-                self._listener.heartbeat(self, message)
+                self.listener.heartbeat(self, message)
             case messages.TaskManagerEnding(reason=reason):
                 return reason[:_MAX_REASON_CHARS]
             case messages.RegisterTaskManager():
@@ -217,7 +213,7 @@ class TaskManagerSession:
     def _answer(self) -> None:
         """Show that this JobManager is alive, once per interval: a TaskManager may report more often than that."""
         now_s = self._last_heard_s
-        if (now_s - self._answered_s) * _MS_PER_S >= self._config.heartbeat_interval_ms:
+        if (now_s - self._answered_s) * _MS_PER_S >= self.config.heartbeat_interval_ms:
             self._answered_s = now_s
             self.send(messages.JobManagerHeartbeat())
 

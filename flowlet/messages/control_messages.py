@@ -16,12 +16,32 @@ from flowlet.messages.execution_state import ExecutionState
 from flowlet.messages.program_bundle import ProgramBundle
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
-# 5: no pieces of blobs; 4: modules in every deployment, other messages about splits, none before the last checkpoint;
-# 3: no shipped files, no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed
-# messages
-PROTOCOL_VERSION: Final = 7
+# 7: deployments and metrics in messages of their own; 5: no pieces of blobs; 4: modules in every deployment, other
+# messages about splits, none before the last checkpoint; 3: no shipped files, no blocking results; 2: no savepoints, no
+# positions of remote gates; 1: no marks, no signed messages
+PROTOCOL_VERSION: Final = 8
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 _MessageT = TypeVar("_MessageT", bound=msgspec.Struct)
+
+
+class ToTaskManager(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM."""
+
+
+class ToTask(ToTaskManager, frozen=True):
+    """JM -> TM: for one attempt, whose task has a row for it in its table of handlers."""
+
+    attempt: bytes
+
+
+class ToJobManager(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM."""
+
+
+class FromTask(ToJobManager, frozen=True):
+    """TM -> JM: from one attempt, whose job has a row for it in its table of handlers."""
+
+    attempt: bytes
 
 
 class StateHandle(msgspec.Struct, frozen=True):
@@ -195,8 +215,8 @@ class ResultPartitionDescriptor(msgspec.Struct, frozen=True):
     is_blocking: bool = False  # kept until the JobManager releases it
 
 
-class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
-    """Everything that a TaskManager needs to run one subtask."""
+class TaskDeploymentDescriptor(ToTaskManager, frozen=True):
+    """JM -> TM: run this subtask; everything that is needed for that."""
 
     job_id: str
     job_name: str
@@ -311,34 +331,21 @@ class FailureInfo(msgspec.Struct, frozen=True):
 
     exception_type: str
     message: str
-    traceback: str  # the user's frames; for an error of the engine all frames
-    operator: str | None
-    task_name: str
-    subtask: int
-    record_preview: str | None
-    tm_id: str
-    timestamp_ms: int
+    traceback: str = ""  # the user's frames; for an error of the engine all frames
+    operator: str | None = None
+    task_name: str = ""
+    subtask: int = -1
+    record_preview: str | None = None
+    tm_id: str = ""
+    timestamp_ms: int = 0
     suppresses_restarts: bool = False  # it would only happen again, such as a state that cannot be restored
 
 
-class ToTaskManager(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM."""
-
-
-class ToTask(ToTaskManager, frozen=True):
-    """JM -> TM: for one attempt, whose task has a row for it in its table of handlers."""
-
-    attempt: bytes
-
-
-class ToJobManager(msgspec.Struct, frozen=True, tag=True):
-    """TM -> JM."""
-
-
-class FromTask(ToJobManager, frozen=True):
-    """TM -> JM: from one attempt, whose job has a row for it in its table of handlers."""
-
-    attempt: bytes
+def exception_type_of(kind: type[BaseException]) -> str:
+    """The name of an exception's class; with its module, unless that says nothing."""
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 class RegisterTaskManager(ToJobManager, frozen=True):
@@ -366,18 +373,11 @@ class RegistrationRefused(ToTaskManager, frozen=True):
     reason: str
 
 
-class TaskReport(msgspec.Struct, frozen=True):
-    """The metrics of one running task."""
-
-    attempt: bytes
-    metrics: TaskMetrics
-
-
-class Heartbeat(ToJobManager, frozen=True):
+class TaskManagerHeartbeat(ToJobManager, frozen=True):
     """TM -> JM, at every interval: the TaskManager is alive, and these are the metrics of its tasks."""
 
     tm_id: str
-    tasks: list[TaskReport]
+    tasks: dict[bytes, TaskMetrics]  # by attempt
 
 
 class JobManagerHeartbeat(ToTaskManager, frozen=True):
@@ -406,12 +406,6 @@ class TaskManagerEnding(ToJobManager, frozen=True):
     """TM -> JM, the last message: the TaskManager is about to end, and its tasks with it."""
 
     reason: str
-
-
-class DeployTask(ToTaskManager, frozen=True):
-    """JM -> TM: run this task."""
-
-    task: TaskDeploymentDescriptor
 
 
 class CancelTask(ToTask, frozen=True):

@@ -12,7 +12,6 @@ Absent:     aiohttp's middlewares.  aiohttp keeps the handlers of an application
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -45,7 +44,6 @@ from flowlet.rpc.requests import (
     new_nonce,
     steady_clock,
 )
-from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.loop_timers import running_timeout
 
@@ -62,13 +60,12 @@ KeyOf = Callable[[str], bytes | None]
 log = LogLines(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyAnswer:
+class EarlyAnswer(msgspec.Struct, frozen=True):
     """The answer to a request that no handler sees; JSON."""
 
     status: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class AuthenticatingServer:

@@ -83,13 +83,7 @@ class RpcClient:
         await self.close()
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes = b"",
-        content_type: str = MSGPACK,
-        timeout_s: float = ANSWER_TIMEOUT_S,
+        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RpcResponse:
         """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
 
@@ -98,9 +92,9 @@ class RpcClient:
             AuthenticationError: client and server have different secrets.
         """
         try:
-            return await self._request(method, path, body, content_type, timeout_s)
+            return await self._request(method, path, body, timeout_s)
         except OtherTimeError:
-            return await self._request(method, path, body, content_type, timeout_s, is_second=True)
+            return await self._request(method, path, body, timeout_s, is_second=True)
 
     async def open_session(self) -> SignedWebSocket:
         """Open the session of a TaskManager; raises as ``connect_websocket``."""
@@ -125,11 +119,11 @@ class RpcClient:
         self._in_children.release()
 
     async def _request(
-        self, method: str, path: str, body: bytes, content_type: str, timeout_s: float, *, is_second: bool = False
+        self, method: str, path: str, body: bytes, timeout_s: float, *, is_second: bool = False
     ) -> RpcResponse:
         nonce, headers = self._signer.sign(method, path, body)
         if body:
-            headers["Content-Type"] = content_type
+            headers["Content-Type"] = MSGPACK
         try:
             async with running_timeout(timeout_s):
                 url = URL(self._base + path, encoded=True)

@@ -26,7 +26,6 @@ from flowlet.rpc.requests import (
     ANSWER_TIMEOUT_S,
     GOING_AWAY,
     MAX_MESSAGE_BYTES,
-    MSGPACK,
     Response,
     Route,
     Router,
@@ -173,13 +172,7 @@ class LocalRpc:
         return f"<LocalRpc of {self.authority}{' closed' if self._is_closed else ''}>"
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes = b"",
-        content_type: str = MSGPACK,
-        timeout_s: float = ANSWER_TIMEOUT_S,
+        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RpcResponse:
         """As ``RpcGateway``."""
         self._check_open()
@@ -243,13 +236,7 @@ class PipeRpc:
         await self.close()
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes = b"",
-        content_type: str = MSGPACK,
-        timeout_s: float = ANSWER_TIMEOUT_S,
+        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RpcResponse:
         """As ``RpcGateway``."""
         number = next(self._numbers)

@@ -9,13 +9,12 @@ Rules:  a request must name a loopback address in ``Host``, and in ``Origin`` if
 import ipaddress
 from collections.abc import Collection
 
-from netstack.late import dataclass
+import msgspec
 
 _LOCALHOST = "localhost"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(msgspec.Struct, frozen=True):
     """What is judged: as sent, but for ``local_host`` and ``local_port``, the address at which the connection was
     accepted.
     """

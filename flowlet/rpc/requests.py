@@ -18,7 +18,6 @@ import msgspec
 
 from flowlet.errors import FlowletError
 from flowlet.rpc.auth import NONCE_BYTES, Nonce
-from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of a body, and of one message of a TaskManager's session
@@ -69,8 +68,7 @@ class _ErrorBody(msgspec.Struct):
 _error_decoder: Final = msgspec.json.Decoder(_ErrorBody)
 
 
-@dataclass(frozen=True, slots=True)
-class RpcResponse:
+class RpcResponse(msgspec.Struct, frozen=True):
     """An answer, as its client sees it: from HTTP only with a valid proof."""
 
     status: int
@@ -200,13 +198,7 @@ class RpcGateway(Protocol):
         """``host:port`` of the JobManager."""
 
     async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes = b"",
-        content_type: str = MSGPACK,
-        timeout_s: float = ANSWER_TIMEOUT_S,
+        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RpcResponse:
         """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
 
@@ -250,8 +242,7 @@ class Request(Protocol):
         """The body; no wait."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class Response(msgspec.Struct, frozen=True, kw_only=True):
     """A whole answer."""
 
     status: int = 200
@@ -272,8 +263,7 @@ RequestHandler = Callable[[Any], Awaitable[Any]]
 """From a ``Request`` to a ``Response``; of a carrier's own routes to what that carrier sends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """Requests with a method and a path, such as ``/jobs/{job_id}``, and what answers them."""
 
     method: str

@@ -2,7 +2,7 @@
 
 The name of the wait that a thread stands in.
 
-Side:       pure.
+Side:       shared.  Any thread.
 Source:     the comment at every wait without a deadline, on its line or above it: "waits for NAME; ended by WHAT".  So
             the name stands where the wait is, costs nothing, and ``tests/test_waits.py`` finds a wait without one.
 Absent:     names where the sources are not installed.
@@ -21,9 +21,11 @@ from typing import Final
 import flowlet
 import netstack
 from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError, shows_all_frames
-from flowlet.messages.control_messages import FailureInfo, TaskDeploymentDescriptor
+from flowlet.messages.control_messages import FailureInfo, TaskDeploymentDescriptor, exception_type_of
 from flowlet.serde.type_serializer import preview
+from netstack.log_lines import LogLines
 
+_log = LogLines(__name__)
 _NAME: Final = re.compile(r"# (waits for .*; ended by .*)")
 
 
@@ -78,7 +80,7 @@ def _described(
         # Error itself is not shown, but its notes must be.
         notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]
     return FailureInfo(
-        exception_type=_sendable(_type_name(type(cause))),
+        exception_type=_sendable(exception_type_of(type(cause))),
         message=_shorten(_safe_str(cause), _MAX_MESSAGE_CHARS),
         traceback=_shorten("".join([*lines.format(), *notes]), _MAX_TRACEBACK_CHARS),
         operator=operator,
@@ -88,6 +90,20 @@ def _described(
         tm_id=tm_id,
         timestamp_ms=timestamp_ms,
         suppresses_restarts=isinstance(error, StateRestoreError | ClosedOutputError),
+    )
+
+
+def log_failure(error: BaseException, failure: FailureInfo) -> None:
+    """Log a failure; a user's error only as info, because the client shows the same text, and so for what ``program |
+    head`` ends.
+    """
+    log = _log.info if isinstance(error, UserFunctionError | ClosedOutputError) else _log.warning
+    log(
+        "the task failed",
+        error=f"{failure.exception_type}: {failure.message}",
+        operator=failure.operator,
+        record=failure.record_preview,
+        traceback=failure.traceback,
     )
 
 
@@ -124,12 +140,6 @@ def _keep_user_frames(lines: traceback.TracebackException) -> None:
 
 def _is_engine_file(filename: str) -> bool:
     return filename.startswith(_ENGINE_FOLDERS)
-
-
-def _type_name(kind: type[BaseException]) -> str:
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
 
 
 def _safe_str(error: BaseException) -> str:

@@ -10,6 +10,7 @@ Source:     Flink ``RegisteredRpcConnection``, ``TaskExecutorToJobManagerHeartbe
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import field
 from typing import Final, Protocol
 
 import msgspec
@@ -79,38 +80,29 @@ class JobManagerSessionListener(Protocol):
     def handle(self, message: messages.ToTaskManager) -> None:
         """Carry out an order."""
 
-    def heartbeat(self) -> messages.Heartbeat:
+    def heartbeat(self) -> messages.TaskManagerHeartbeat:
         """The next heartbeat to send."""
 
     def session_lost(self, reason: str) -> Awaitable[None]:
         """The session has ended; the next one is tried when this returns."""
 
 
+@dataclass(slots=True, eq=False)
 class JobManagerConnection:
     """Keeps a session with the JobManager.
 
     Life cycle: ``run`` in an asyncio task; to end the session, cancel that task.
     """
 
-    def __init__(
-        self,
-        rpc: RpcGateway,
-        registration: messages.RegisterTaskManager,
-        listener: JobManagerSessionListener,
-        reconnect: ReconnectConfig,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._clock = clock
-        self._sleep = sleep
-        self._rpc = rpc
-        self._registration = registration
-        self._listener = listener
-        self._reconnect = reconnect
-        self._outbox: Outbox | None = None  # None while there is no session
-        self._last_contact = 0.0
-        self._has_registered = False
+    rpc: RpcGateway
+    registration: messages.RegisterTaskManager
+    listener: JobManagerSessionListener
+    reconnect: ReconnectConfig
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _outbox: Outbox | None = field(init=False, default=None)  # None while there is no session
+    _last_contact: float = field(init=False, default=0.0)
+    _has_registered: bool = field(init=False, default=False)
 
     def __repr__(self) -> str:
         return f"<JobManagerConnection {'off' if self._outbox is None else f'on, {self._outbox!r}'}>"
@@ -136,8 +128,8 @@ class JobManagerConnection:
                 port keeps the JobManager from it anyway.
             JobManagerUnreachableError: no JobManager was reached for ``give_up_after_s``.
         """
-        clock = self._clock
-        backoff_s = Backoff(self._reconnect.first_pause_s, self._reconnect.longest_pause_s)
+        clock = self.clock
+        backoff_s = Backoff(self.reconnect.first_pause_s, self.reconnect.longest_pause_s)
         pauses_s = backoff_s.delays()
         self._last_contact = clock()
         while True:
@@ -146,15 +138,15 @@ class JobManagerConnection:
             if self._last_contact != contact_before:
                 pauses_s = backoff_s.delays()
                 _log.info("lost the JobManager", reason=reason)
-                await self._listener.session_lost(reason)
+                await self.listener.session_lost(reason)
                 self._last_contact = clock()  # tasks that ended late are no fault of the JobManager's
             without_s = clock() - self._last_contact
-            if without_s > self._reconnect.give_up_after_s:
+            if without_s > self.reconnect.give_up_after_s:
                 raise JobManagerUnreachableError(f"no JobManager for {without_s:.0f} s, giving up: {reason}")
             pause_s = next(pauses_s)
             _log.info("no JobManager yet, trying again", reason=reason, pause_s=pause_s)
             slept_from_s = clock()
-            await self._sleep(pause_s)
+            await self.sleep(pause_s)
             late_s = clock() - slept_from_s - pause_s
             if late_s > _STALL_S:
                 # This process or its machine stood still: that says nothing about the JobManager.
@@ -163,7 +155,7 @@ class JobManagerConnection:
     async def _try_session(self) -> str:
         """Run one session; return the reason why it ended."""
         try:
-            socket = await self._rpc.open_session()
+            socket = await self.rpc.open_session()
             reason = "the TaskManager is stopping"
             try:
                 reason = await self._serve(socket)
@@ -181,30 +173,30 @@ class JobManagerConnection:
 
     async def _serve(self, socket: SessionTransport) -> str:
         # The kernel takes it, whether the JobManager reads or not.
-        await socket.send(msgspec.msgpack.encode(self._registration))
+        await socket.send(msgspec.msgpack.encode(self.registration))
         outbox: Outbox | None = None
         heartbeats: asyncio.Task[None] | None = None
-        silence = Silence(self._reconnect.welcome_timeout_s, self._clock())
+        silence = Silence(self.reconnect.welcome_timeout_s, self.clock())
         try:
             while True:
                 message = await self._receive(socket, silence)
                 match message:
                     case messages.Registered():
                         outbox, heartbeats = self._begin(socket, message)
-                        silence = Silence(message.heartbeat_timeout_ms / _MS_PER_S, self._clock())
+                        silence = Silence(message.heartbeat_timeout_ms / _MS_PER_S, self.clock())
                     case messages.JobManagerHeartbeat():
                         pass  # any message is a sign of life
                     case messages.RegistrationRefused(reason=reason):
                         raise RegistrationRefusedError(f"the JobManager refused this TaskManager: {reason}")
                     case _:
-                        self._listener.handle(message)
+                        self.listener.handle(message)
         except SessionEndedError as error:
             return (None if outbox is None else outbox.end_reason) or str(error)
         except msgspec.MsgspecError as error:
             return f"it sent a message that is not understood: {error}"
         finally:
             if outbox is not None and heartbeats is not None:
-                self._last_contact = self._clock()
+                self._last_contact = self.clock()
                 heartbeats.cancel()
                 await asyncio.wait([heartbeats])  # waits for the cancelled task; ended by its next step
                 await outbox.end()
@@ -218,26 +210,26 @@ class JobManagerConnection:
             try:
                 content = await socket.receive(silence.next_look_s)
             except TimeoutError:
-                if silence.look(self._clock()):
+                if silence.look(self.clock()):
                     raise SessionEndedError(f"no message from it for {silence.silent_s:.3g} s: it hangs") from None
                 continue
-            silence.heard(self._clock())
+            silence.heard(self.clock())
             return _DECODER.decode(content)
 
     def _begin(self, socket: SessionTransport, welcome: messages.Registered) -> tuple[Outbox, asyncio.Task[None]]:
-        self._last_contact = self._clock()
+        self._last_contact = self.clock()
         self._has_registered = True
         outbox = Outbox(socket, _MAX_QUEUED_MESSAGES, own="the TaskManager's side", peer="the JobManager")
         outbox.start("control messages")
         self._outbox = outbox
-        self._listener.registered(welcome.jm_id)
+        self.listener.registered(welcome.jm_id)
         interval_s = heartbeat_interval_s(welcome.heartbeat_interval_ms)
         return outbox, asyncio.create_task(self._send_heartbeats(outbox, interval_s), name="heartbeats")
 
     async def _send_heartbeats(self, outbox: Outbox, interval_s: float) -> None:
         try:
             while True:
-                heartbeat = self._listener.heartbeat()
+                heartbeat = self.listener.heartbeat()
                 outbox.send(heartbeat)
                 await asyncio.sleep(interval_s if heartbeat.tasks else interval_s * _IDLE_HEARTBEAT_FACTOR)
         except Exception as error:  # noqa: BLE001 - the top of an asyncio task: else the session would look alive

@@ -22,7 +22,7 @@ from flowlet.common.job_settings import (
     DEFAULT_CANCELLATION_TIMEOUT_MS,
     JobSettings,
 )
-from flowlet.errors import ClosedOutputError, FlowletError, UserFunctionError
+from flowlet.errors import FlowletError
 from flowlet.logs import bind_task
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
@@ -31,7 +31,7 @@ from flowlet.shipping.job_file_cache import JobPaths
 from flowlet.shipping.program_modules import MAIN_OBJECTS, JobFiles, files_of_task
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
-from flowlet.tm.failure import failure_info, format_thread_stack
+from flowlet.tm.failure import failure_info, format_thread_stack, log_failure
 from flowlet.tm.latency.busy_tasks import BusyTasks
 from flowlet.tm.process.process_model import TaskScheduling, apply_task_scheduling
 from flowlet.tm.task_checkpointing import CheckpointServices, TaskCheckpointing
@@ -120,9 +120,7 @@ class Task:
         self._cancelled = threading.Event()  # Set by the loop thread under _lock.
         self._stream_task: StreamTask | None = None  # Written by the task thread, under _lock.
         self._final_metrics: messages.TaskMetrics | None = None  # Written by the task thread, under _lock.
-        self._is_gate_finishing = False  # Set by the loop thread under _lock.
-        # Set by the loop thread under _lock: came before the stream task was made.
-        self._early_mark: messages.EmitMark | None = None
+        self._early: list[messages.ToTask] = []  # Came before the stream task was made; guarded by _lock.
         self._is_stalled = False  # Written by threads that ask for metrics; a race costs one warning too many.
         self._cancelled_at = 0.0  # Loop thread only.
         self._watchdog: asyncio.TimerHandle | None = None  # Loop thread only.
@@ -193,13 +191,11 @@ class Task:
         _log.info("cancelling", job=self.descriptor.job_name, task=self.name)
         self.cancel()
 
-    def _finish_gate(self, _: messages.FinishGate) -> None:
+    def _finish_gate(self, message: messages.FinishGate) -> None:
         """Let the task's remote gate accept no more producers, and end after the open partitions."""
-        with self._lock:
-            self._is_gate_finishing = True
-            stream_task = self._stream_task
-        if stream_task is not None:
-            _seal_gate(stream_task)
+        stream_task = self._running_or_later(message)
+        if stream_task is not None and (gate := stream_task.environment.offered_gate) is not None:
+            gate.seal()
 
     def _allow_watermark(self, message: messages.AllowSourceWatermark) -> None:
         if (source := self._running_source()) is not None:
@@ -214,10 +210,7 @@ class Task:
             source.no_more_splits()
 
     def _emit_mark(self, message: messages.EmitMark) -> None:
-        with self._lock:
-            stream_task = self._stream_task
-            if stream_task is None:
-                self._early_mark = message
+        stream_task = self._running_or_later(message)
         if isinstance(stream_task, SourceStreamTask):
             stream_task.emit_mark(message.number)
 
@@ -228,6 +221,13 @@ class Task:
     def _handle_checkpoint(self, order: messages.CheckpointOrder) -> None:
         if self._checkpointing is not None:
             self._checkpointing.handle(order, self._running())
+
+    def _running_or_later(self, message: messages.ToTask) -> StreamTask | None:
+        """The stream task; before it is made, keep the message for it."""
+        with self._lock:
+            if self._stream_task is None:
+                self._early.append(message)
+            return self._stream_task
 
     def _running(self) -> StreamTask | None:
         with self._lock:
@@ -301,7 +301,7 @@ class Task:
 
     def _fail_without_thread(self, error: FlowletError) -> None:
         failure = failure_info(error, self.descriptor, self._context.tm_id, time.time_ns() // 1_000_000)
-        _log_failure(error, failure)
+        log_failure(error, failure)
         with self._lock:
             stream_task, self._stream_task = self._stream_task, None
         if stream_task is not None:
@@ -359,15 +359,10 @@ class Task:
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:
             self._stream_task = stream_task
-            is_cancelled, is_gate_finishing, early_mark = (
-                self._cancelled.is_set(),
-                self._is_gate_finishing,
-                self._early_mark,
-            )
-        if is_gate_finishing:
-            _seal_gate(stream_task)
-        if early_mark is not None:
-            self.handle(early_mark)
+            is_cancelled = self._cancelled.is_set()
+            early, self._early = self._early, []
+        for message in early:
+            self.handle(message)
         if is_cancelled:
             stream_task.cancel()  # invoke() then only cleans up
         self._post(ExecutionState.INITIALIZING)
@@ -383,7 +378,7 @@ class Task:
         else:
             state = ExecutionState.FAILED
             failure = failure_info(error, self.descriptor, self._context.tm_id, time.time_ns() // 1_000_000)
-            _log_failure(error, failure)
+            log_failure(error, failure)
         if self._checkpointing is not None:
             self._checkpointing.close()
         with self._lock:
@@ -420,23 +415,3 @@ class Task:
         messages.CheckpointCompleted: _handle_checkpoint,
         messages.CheckpointAborted: _handle_checkpoint,
     }
-
-
-def _seal_gate(stream_task: StreamTask) -> None:
-    gate = stream_task.environment.offered_gate
-    if gate is not None:
-        gate.seal()
-
-
-def _log_failure(error: BaseException, failure: messages.FailureInfo) -> None:
-    """Log a failure; a user's error only as info, because the client shows the same text, and so for what ``program |
-    head`` ends.
-    """
-    log = _log.info if isinstance(error, UserFunctionError | ClosedOutputError) else _log.warning
-    log(
-        "the task failed",
-        error=f"{failure.exception_type}: {failure.message}",
-        operator=failure.operator,
-        record=failure.record_preview,
-        traceback=failure.traceback,
-    )

@@ -1,24 +1,28 @@
 """``TaskCheckpointing``: the checkpoints of one attempt on its TaskManager: orders in, state to and from the storage,
 reports out.
 
+``SnapshotPool``: the threads that finish and write the checkpoints of all tasks of one TaskManager.
+
 Side:       shared.  Orders come on the loop thread, acknowledgements on any; state is written on threads of the
-            snapshot pool, and read on the task thread before the operators open.
+            snapshot pool, which any thread may call, and read on the task thread before the operators open.
 Invariants: an acknowledgement is sent after its state was written.  Each checkpoint is acknowledged or declined at most
             once from here.  After ``close``, or after a checkpoint was aborted, nothing is sent about it.  A storage
             that fails declines the checkpoint and leaves the task alone; a state that cannot be restored fails the
-            task.
+            task.  The pool has at most ``num_threads`` threads, each made when there is work for it.  Calls begin in
+            the order in which they came; after ``close`` none begins.  An error of a call is logged and ends nothing.
 Lock order: ``_lock`` is a leaf: storage, pool and loop are called without it.
 Source:     Flink ``Task.triggerCheckpointBarrier``, ``RpcCheckpointResponder``, ``TaskStateManagerImpl``,
-            ``AsyncCheckpointRunnable``.
+            ``AsyncCheckpointRunnable``; ``StreamTask.asyncOperationsThreadPool``, which every task has for itself.
 Absent:     local copies of the state.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import field, replace
 from functools import partial
 from typing import Final
 
@@ -37,7 +41,7 @@ from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assign
 from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointCounts, CheckpointStatistics
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.job_settings import CheckpointSettings
-from flowlet.errors import StateRestoreError
+from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.logs import bind_task
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
@@ -49,10 +53,9 @@ from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStora
 from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
-from flowlet.tm.snapshot_pool import SnapshotPool
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.forks import end_stranded_child
+from netstack.loop.forks import end_stranded_child, serving_thread
 from netstack.loop.loop_timers import Timers
 from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointOptions, SavepointFormat, SnapshotType
 
@@ -60,6 +63,86 @@ _log = LogLines(__name__)
 
 _NS_PER_MS: Final = 1_000_000
 _MAX_ABORTED: Final = 32  # not measured; at most as many are under way at a time as ``max_concurrent`` says
+
+
+NUM_THREADS: Final = 4  # they wait for disks most of the time; not measured
+
+
+class SnapshotPool:
+    """Runs calls on a few threads.  Life cycle: ``close`` once, after the tasks have ended.
+
+    Args:
+        name: of the threads, which are numbered.
+        num_threads: at most.
+    """
+
+    def __init__(self, name: str, *, num_threads: int = NUM_THREADS) -> None:
+        self._name = name
+        self._num_threads = num_threads
+        self._changed = threading.Condition()
+        # Guarded by _changed.
+        self._calls: deque[Callable[[], object]] = deque()
+        self._threads: list[threading.Thread] = []
+        self._num_idle = 0
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<SnapshotPool {self._name}: {len(self._threads)} threads, {len(self._calls)} calls wait>"
+
+    def execute(self, call: Callable[[], object]) -> None:
+        """Run ``call`` soon; a closed pool drops it, because its TaskManager has ended the task.
+
+        Raises:
+            FlowletError: the system allows no thread, and the pool has none.
+        """
+        with self._changed:
+            if self._is_closed:
+                return
+            if self._num_idle <= len(self._calls) and len(self._threads) < self._num_threads:
+                # A daemon: a file system that does not answer must not keep the process from its end.
+                thread = threading.Thread(target=self._run, name=f"{self._name} {len(self._threads) + 1}", daemon=True)
+                try:
+                    thread.start()  # it waits for the lock, and then finds the call
+                except (RuntimeError, MemoryError) as error:
+                    if not self._threads:
+                        raise FlowletError(f"no thread can be started for {self._name}: {error}") from error
+                else:
+                    self._threads.append(thread)
+            self._calls.append(call)
+            self._changed.notify()
+
+    def close(self, timeout_s: float) -> bool:
+        """Drop the calls that wait, and wait for those that run, at most so long; False: one still runs, and its thread
+        ends after it.
+        """
+        with self._changed:
+            self._is_closed = True
+            self._calls.clear()
+            self._changed.notify_all()
+            threads = list(self._threads)
+        deadline = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def _run(self) -> None:
+        with serving_thread():
+            while (call := self._next()) is not None:
+                try:
+                    call()
+                except BaseException:  # noqa: BLE001 - the top of the thread; a user's pickling code may even call sys.exit()
+                    end_stranded_child()
+                    _log.exception("a snapshot failed", thread=threading.current_thread().name)
+                end_stranded_child()
+
+    def _next(self) -> Callable[[], object] | None:
+        """The next call; None: the pool is closed."""
+        with self._changed:
+            self._num_idle += 1
+            while not self._calls and not self._is_closed:
+                self._changed.wait()  # waits for a call; ended by execute(), or close()
+            self._num_idle -= 1
+            return None if self._is_closed else self._calls.popleft()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +160,7 @@ class CheckpointServices:
 _Kept = tuple[messages.StateHandle | None, messages.StateHandle | None]
 
 
+@dataclass(slots=True, eq=False)
 class TaskCheckpointing:
     """The checkpoints of one attempt; implements ``CheckpointResponder``.
 
@@ -89,29 +173,24 @@ class TaskCheckpointing:
         send: sends a message to the JobManager.
     """
 
-    def __init__(
-        self,
-        descriptor: messages.TaskDeploymentDescriptor,
-        name: str,
-        services: CheckpointServices,
-        send: Callable[[messages.FromTask], None],
-    ) -> None:
-        self._descriptor = descriptor
-        self._name = name
-        self._services = services
-        self._send = send
-        self._counts = CheckpointCounts()
-        self._storage: CheckpointStorage | None = None  # Written by the task thread before the first checkpoint.
-        self._names: Mapping[str, str] = {}  # of the operators by their ids; written as ``_storage``
-        self._lock = threading.Lock()
-        # Guarded by _lock.
-        self._unsent: set[int] = set()  # checkpoints whose state is being written
-        self._aborted: deque[int] = deque(maxlen=_MAX_ABORTED)  # an acknowledgement may come after its abort
-        self._is_closed = False
+    descriptor: messages.TaskDeploymentDescriptor
+    name: str
+    services: CheckpointServices
+    send: Callable[[messages.FromTask], None]
+    _counts: CheckpointCounts = field(init=False, default_factory=CheckpointCounts)
+    # Written by the task thread before the first checkpoint; so are the operators' names, by their ids.
+    _storage: CheckpointStorage | None = field(init=False, default=None)
+    _names: Mapping[str, str] = field(init=False, default_factory=dict)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    # Guarded by _lock.
+    _unsent: set[int] = field(init=False, default_factory=set)  # checkpoints whose state is being written
+    # An acknowledgement may come after its abort.
+    _aborted: deque[int] = field(init=False, default_factory=lambda: deque(maxlen=_MAX_ABORTED))
+    _is_closed: bool = field(init=False, default=False)
 
     def __repr__(self) -> str:
         return (
-            f"<TaskCheckpointing of {self._name}: {sorted(self._unsent)} being "
+            f"<TaskCheckpointing of {self.name}: {sorted(self._unsent)} being "
             f"written{', closed' if self._is_closed else ''}>"
         )
 
@@ -134,16 +213,16 @@ class TaskCheckpointing:
                 the operator.
             StorageError: the checkpoints' directory cannot be used.
         """
-        descriptor = self._descriptor
+        descriptor = self.descriptor
         settings = descriptor.settings.checkpoints
         if settings is None:
             if descriptor.restored is not None:
                 raise StateRestoreError(
-                    f"task {self._name} shall be restored, but its job names no directory of checkpoints"
+                    f"task {self.name} shall be restored, but its job names no directory of checkpoints"
                 )
             return None
         own = self._storage = (
-            self._services.open_storage(settings.directory, descriptor.job_id) if settings.is_periodic else None
+            self.services.open_storage(settings.directory, descriptor.job_id) if settings.is_periodic else None
         )
         self._names = {operator_id: each.name for operator_id, each in operators.items()}
         restored = descriptor.restored
@@ -161,15 +240,15 @@ class TaskCheckpointing:
             are_periodic=settings.is_periodic,
             shared_files=_shared_files(own, storage, None if restored is None else _former_classes(restored)),
             max_concurrent=settings.max_concurrent,
-            report_end=partial(self._send, messages.FinalCheckpointAwaited(descriptor.attempt)),
+            report_end=partial(self.send, messages.FinalCheckpointAwaited(descriptor.attempt)),
         )
 
     def _storage_of(self, restored: messages.RestoredState | None) -> StateFiles | None:
         """Where the state lies that the task begins with; None: it begins with nothing, and takes no checkpoints."""
         if restored is not None and restored.former_savepoint:
-            return self._services.open_savepoint(restored.former_savepoint)
+            return self.services.open_savepoint(restored.former_savepoint)
         if restored is not None and restored.former_job:
-            return self._services.open_storage(restored.former_directory, restored.former_job)
+            return self.services.open_storage(restored.former_directory, restored.former_job)
         return self._storage
 
     def _read(
@@ -180,7 +259,7 @@ class TaskCheckpointing:
             operators = {operator_id: each for operator_id, each in operators.items() if each.runs_after_finish}
             if not operators:
                 return {}
-        descriptor = self._descriptor
+        descriptor = self.descriptor
         ids = restored.former_operators if restored.former_job else list(operators)
         width = restored.former_parallelism or descriptor.parallelism
         vertices = [messages.RestoredVertex(width, ids, restored.parts, restored.former_finished), *restored.moved]
@@ -203,52 +282,49 @@ class TaskCheckpointing:
             )
         except StateRestoreError as error:
             raise StateRestoreError(
-                f"task {self._name}: its state in checkpoint {restored.checkpoint_id} cannot be restored: {error}"
+                f"task {self.name}: its state in checkpoint {restored.checkpoint_id} cannot be restored: {error}"
             ) from error
 
     def _read_part(
         self, storage: StateFiles, restored: messages.RestoredState, handle: messages.StateHandle
     ) -> Mapping[str, object]:
-        from flowlet.checkpoint.state_codec import (
-            decode_state,  # here and below, as most tasks begin without a checkpoint
-        )
+        from flowlet.checkpoint.state_codec import decode_state  # here and below, as most tasks begin without a state
 
-        try:
+        place = "in the deployment" if handle.path is None else f"in the file {handle.path}"
+        with self._restoring(restored, "state", f" ({handle.num_bytes} bytes {place})"):
             state = decode_state(storage.read_state(handle), self._names, _former_classes(restored))
-        except Exception as error:
-            place = "in the deployment" if handle.path is None else f"in the file {handle.path}"
-            cause = f"{error}" or type(error).__name__
-            raise StateRestoreError(
-                f"task {self._name}: its state in checkpoint {restored.checkpoint_id} ({handle.num_bytes} bytes "
-                f"{place}) cannot be restored: {cause}"
-            ) from error
         _log.info(
             "restored", checkpoint=restored.checkpoint_id, num_bytes=handle.num_bytes, operators=len(state.operators)
         )
         return state.operators
 
     def _read_in_flight(self, storage: StateFiles) -> list[RecoveredStream]:
-        restored = self._descriptor.restored
+        restored = self.descriptor.restored
         if restored is None or not restored.edges:
             return []
         from flowlet.tm.restored_channels import restored_streams
 
-        try:
-            streams = restored_streams(self._descriptor, lambda handle: decode_channels(storage.read_state(handle)))
+        with self._restoring(restored, "data in flight"):
+            streams = restored_streams(self.descriptor, lambda handle: decode_channels(storage.read_state(handle)))
             classes = _former_classes(restored)
             if classes is not None:
                 streams = [replace(each, find_class=classes.by_reference) for each in streams]
-        except Exception as error:
-            cause = f"{error}" or type(error).__name__
-            raise StateRestoreError(
-                f"task {self._name}: its data in flight in checkpoint {restored.checkpoint_id} cannot be restored: "
-                f"{cause}"
-            ) from error
         num_bytes = sum(len(piece) for stream in streams for piece in stream.pieces)
         _log.info(
             "restored data in flight", checkpoint=restored.checkpoint_id, num_bytes=num_bytes, channels=len(streams)
         )
         return streams
+
+    @contextmanager
+    def _restoring(self, restored: messages.RestoredState, what: str, size: str = "") -> Iterator[None]:
+        """Name the task and the checkpoint in the error, if that fails."""
+        try:
+            yield
+        except Exception as error:
+            raise StateRestoreError(
+                f"task {self.name}: its {what} in checkpoint {restored.checkpoint_id}{size} cannot be restored: "
+                f"{str(error) or type(error).__name__}"
+            ) from error
 
     # ---------------------------------------------------------------- orders of the JobManager, loop thread
 
@@ -263,7 +339,7 @@ class TaskCheckpointing:
                         state = "without checkpoints"
                     reason = CheckpointFailureReason.TASK_NOT_READY
                     self.decline_checkpoint(
-                        checkpoint_id, CheckpointError(checkpoint_id, reason, f"{self._name} is {state}")
+                        checkpoint_id, CheckpointError(checkpoint_id, reason, f"{self.name} is {state}")
                     )
                 else:
                     self._trigger(order, checkpoints)
@@ -278,7 +354,7 @@ class TaskCheckpointing:
                     checkpoints.notify_checkpoint_aborted_async(checkpoint_id)
 
     def _trigger(self, order: messages.TriggerCheckpoint, checkpoints: TaskCheckpoints) -> None:
-        settings = self._descriptor.settings.checkpoints
+        settings = self.descriptor.settings.checkpoints
         assert settings is not None, "a task with checkpoints has their settings"
         metadata = CheckpointMetadata(order.checkpoint_id, order.timestamp_ms, time.time_ns() // _NS_PER_MS)
         try:
@@ -292,12 +368,12 @@ class TaskCheckpointing:
         """The task has begun the checkpoint, or declined it (False), or ends.  Any thread."""
         if future.cancelled():
             self.decline_checkpoint(
-                checkpoint_id, CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name)
+                checkpoint_id, CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
             )
         elif (error := future.exception()) is not None:  # it fails the task, too, which says more
             _log.info(
                 "a checkpoint failed, and its task with it",
-                task=self._name,
+                task=self.name,
                 checkpoint=checkpoint_id,
                 error=f"{error!r}",
             )
@@ -314,7 +390,7 @@ class TaskCheckpointing:
                 return
             self._unsent.add(checkpoint_id)
         if state.operators or state.channels.num_bytes:
-            self._execute(partial(self._write, checkpoint_id, metrics, state, self._services.clock_ns()))
+            self._execute(partial(self._write, checkpoint_id, metrics, state, self.services.clock_ns()))
         else:
             self._acknowledge(checkpoint_id, metrics, (None, None), state)
 
@@ -327,12 +403,12 @@ class TaskCheckpointing:
         self._counts.declined()
         _log.info(
             "declined a checkpoint",
-            task=self._name,
+            task=self.name,
             checkpoint=checkpoint_id,
             reason=error.reason.name,
             error=f"{error}",
         )
-        self._send(messages.CheckpointDeclined(self._descriptor.attempt, checkpoint_id, error.reason.name, f"{error}"))
+        self.send(messages.CheckpointDeclined(self.descriptor.attempt, checkpoint_id, error.reason.name, f"{error}"))
 
     def close(self) -> None:
         """The task has ended: send nothing more, and do not write what was not begun; idempotent."""
@@ -348,11 +424,11 @@ class TaskCheckpointing:
         """
 
         def run() -> None:
-            bind_task(self._descriptor.job_name, self._descriptor.task_name, self._descriptor.subtask)
-            MAIN_OBJECTS.use(self._descriptor.code.main_objects)
+            bind_task(self.descriptor.job_name, self.descriptor.task_name, self.descriptor.subtask)
+            MAIN_OBJECTS.use(self.descriptor.code.main_objects)
             call()
 
-        self._services.pool.execute(run)
+        self.services.pool.execute(run)
 
     def _write(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState, begun_ns: int) -> None:
         with self._lock:
@@ -367,12 +443,12 @@ class TaskCheckpointing:
                     checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error)
                 )
             return
-        async_ns = metrics.async_duration_ns + self._services.clock_ns() - begun_ns
+        async_ns = metrics.async_duration_ns + self.services.clock_ns() - begun_ns
         self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), kept, state)
 
     def _keep(self, checkpoint_id: int, state: SubtaskState) -> _Kept:
-        storage = self._services.open_savepoint(state.location) if state.location else self._storage
-        descriptor = self._descriptor
+        storage = self.services.open_savepoint(state.location) if state.location else self._storage
+        descriptor = self.descriptor
         assert storage is not None, "opened before the first checkpoint"
         # With the number of the attempt: a late write of a former attempt replaces nothing.
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
@@ -386,7 +462,7 @@ class TaskCheckpointing:
         return operators, channels
 
     def _failed(self, checkpoint_id: int, reason: CheckpointFailureReason, cause: BaseException) -> CheckpointError:
-        error = CheckpointError(checkpoint_id, reason, f"{self._name}: {type(cause).__name__}: {cause}")
+        error = CheckpointError(checkpoint_id, reason, f"{self.name}: {type(cause).__name__}: {cause}")
         error.__cause__ = cause
         return error
 
@@ -395,9 +471,9 @@ class TaskCheckpointing:
             return  # it was aborted, or the task has ended: the JobManager removes the checkpoint with its files
         self._counts.acknowledged(checkpoint_id, metrics)
         operators, channels = kept
-        self._send(
+        self.send(
             messages.CheckpointAcknowledged(
-                self._descriptor.attempt,
+                self.descriptor.attempt,
                 checkpoint_id,
                 operators,
                 state.is_finished,

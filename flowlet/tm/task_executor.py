@@ -26,9 +26,8 @@ from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConf
 from flowlet.tm.latency.busy_tasks import BusyTasks, PeriodicLoadCheck, TaskLoad
 from flowlet.tm.latency.latency_policy import LatencyPolicy
 from flowlet.tm.process.process_model import TaskScheduling
-from flowlet.tm.snapshot_pool import SnapshotPool
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
-from flowlet.tm.task_checkpointing import CheckpointServices
+from flowlet.tm.task_checkpointing import CheckpointServices, SnapshotPool
 from flowlet.tm.task_deployment import blocking_results
 from netstack.availability import run_all
 from netstack.config import NetstackConfig
@@ -200,8 +199,8 @@ class TaskExecutor:
     def handle(self, message: messages.ToTaskManager) -> None:
         """Carry out an order; one for an attempt that is unknown here is ignored."""
         match message:
-            case messages.DeployTask(task=descriptor):
-                self._deploy(descriptor)
+            case messages.TaskDeploymentDescriptor():
+                self._deploy(message)
             case messages.ReleaseResults(attempt=attempt):
                 # Of a finished task: consumers have them, or want others.
                 results = self._results.pop(attempt, None)
@@ -235,15 +234,15 @@ class TaskExecutor:
                 return
         run_all(releases)
 
-    def heartbeat(self) -> messages.Heartbeat:
+    def heartbeat(self) -> messages.TaskManagerHeartbeat:
         """The metrics of all tasks."""
         jobs = {task.descriptor.job_name for task in self._tasks.values()}
         self._hooks.heartbeat(jobs)
         self._end_without_port(jobs)
         for task in self._tasks.values():
             task.check_thread()
-        return messages.Heartbeat(
-            self.tm_id, [messages.TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()]
+        return messages.TaskManagerHeartbeat(
+            self.tm_id, {attempt: task.metrics() for attempt, task in self._tasks.items()}
         )
 
     def _end_without_port(self, jobs: set[str]) -> None:

@@ -18,9 +18,8 @@ import pytest
 from flowlet.client.executor import to_message
 from flowlet.graph.job_graph import JobGraph
 from flowlet.ingest import GateClient, GateEndpoint, GateError, PartitionOffer
-from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
-from flowlet.jm.scheduler import attempt_id
-from flowlet.messages.control_messages import DeployTask, Registered
+from flowlet.jm.scheduler import DeploymentPlan, TaskManagerLocation, attempt_id
+from flowlet.messages.control_messages import Registered, TaskDeploymentDescriptor
 from flowlet.operators.process_operator import MapOperator
 from flowlet.sinks.function_sink import DiscardSink
 from netstack.wire.message_bytes import MAGIC, encode
@@ -63,22 +62,22 @@ def touches(file: str) -> Callable[[Any], Any]:
     return touch
 
 
-def deployment(proof: Path) -> DeployTask:
+def deployment(proof: Path) -> TaskDeploymentDescriptor:
     """A task that writes a file."""
     head = vertex("forged", source([1]), MapOperator(touches(str(proof)), name="map"), DiscardSink())
     job = to_message(JobGraph("forged", vertices=[head], edges=[]))
     place = TaskManagerLocation("forged", "127.0.0.1", 1, 1)
-    return DeployTask(DeploymentPlan(job, {attempt_id(job.job_id, head.id, 0): place}).describe_task(head.id, 0))
+    return DeploymentPlan(job, {attempt_id(job.job_id, head.id, 0): place}).describe_task(head.id, 0)
 
 
 def relay_control(arena: Arena, *, is_at_right_address: bool) -> None:
-    """Pass the handshake on, then inject ``DeployTask`` into the WebSocket."""
+    """Pass the handshake on, then inject a deployment into the WebSocket."""
     proof = arena.folder / f"forged {is_at_right_address}"
     injected = websocket_frame(Registered("the attacker", 1000)) + websocket_frame(deployment(proof))
     name = (
-        "a router before the control port injects DeployTask"
+        "a router before the control port injects a deployment"
         if is_at_right_address
-        else "a relay on another control port injects DeployTask"
+        else "a relay on another control port injects a deployment"
     )
     with TcpProxy(arena.control_port) as relay, arena.attack(name) as it:
         state = {"is_open": False, "is_done": False}

@@ -192,8 +192,8 @@ class CheckpointCoordinator:
                 self._manifest_failed(checkpoint_id, message)
             case events.StopAnnounced(is_near):
                 self._is_stop_near = is_near
-            case events.SavepointRequested(request):
-                self._savepoint_requested(request)
+            case SavepointRequest():
+                self._savepoint_requested(event)
             case events.RunEnded() | events.JobEnded():
                 self._run_ended()
                 if isinstance(event, events.JobEnded):

@@ -21,8 +21,9 @@ Absent:     the summary (percentiles).
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from flowlet.jm.checkpoints.former_checkpoint import (
     FormerCheckpoint,
@@ -184,7 +185,7 @@ class CheckpointHistory:
         """The cause of a failure arrived after a symptom of it; returns the record as it is now."""
         index = next(index for index, each in enumerate(self._ended) if each.checkpoint_id == checkpoint_id)
         old = self._ended[index]
-        new = replace(old, failure=failure)
+        new = msgspec.structs.replace(old, failure=failure)
         self._ended[index] = new
         if self._newest["failed"] is old:
             self._newest["failed"] = new

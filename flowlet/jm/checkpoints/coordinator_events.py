@@ -17,19 +17,18 @@ Rules:      reports are cumulative: who has read up to a barrier has read up to 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import field
 from typing import Final
+
+import msgspec
 
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, SavepointRequest
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
-from netstack.late import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(msgspec.Struct, frozen=True):
     """All tasks are deployed; ``restored`` is the id of the checkpoint that those begin with that were deployed now.
 
     ``states``: of attempts that were deployed before and go on, because only others start again; others may be there,
@@ -38,19 +37,17 @@ class RunStarted:
 
     attempts: Mapping[bytes, Subtask]
     restored: int | None = None
-    states: Mapping[bytes, ExecutionState] = field(default_factory=dict)
+    states: Mapping[bytes, ExecutionState] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptChanged:
+class AttemptChanged(msgspec.Struct, frozen=True):
     """An attempt is in a new state."""
 
     attempt: bytes
     state: ExecutionState
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(msgspec.Struct, frozen=True):
     """It is ``next_due_ms`` or later.
 
     ``held``: attempts that have acknowledged a checkpoint, with its id, but the client has not read so far.
@@ -61,63 +58,48 @@ class TimePassed:
     blocked: frozenset[bytes] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointWanted:
+class CheckpointWanted(msgspec.Struct, frozen=True):
     """A producer waits for the next checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourcesSnapshotted:
+class SourcesSnapshotted(msgspec.Struct, frozen=True):
     """The answer to ``SnapshotSources``."""
 
     checkpoint_id: int
     sources: list[SourceEntry]
 
 
-@dataclass(frozen=True, slots=True)
-class SourcesFailed:
+class SourcesFailed(msgspec.Struct, frozen=True):
     """The other answer to ``SnapshotSources``."""
 
     checkpoint_id: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestWritten:
+class ManifestWritten(msgspec.Struct, frozen=True):
     """The answer to ``WriteManifest``."""
 
     manifest: CheckpointManifest
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestFailed:
+class ManifestFailed(msgspec.Struct, frozen=True):
     """The other answer to ``WriteManifest``."""
 
     checkpoint_id: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopAnnounced:
+class StopAnnounced(msgspec.Struct, frozen=True):
     """A savepoint is to stop the job, and its directory is being made; ``is_near`` is False: it could not be made."""
 
     is_near: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointRequested:
-    """A user wants a savepoint; its directory is ready."""
-
-    request: SavepointRequest
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(msgspec.Struct, frozen=True):
     """The attempts of the run are being cancelled, or have ended; they get no more orders."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnded:
+class JobEnded(msgspec.Struct, frozen=True):
     """No run follows."""
 
 
@@ -132,36 +114,32 @@ Event = (
     | ManifestWritten
     | ManifestFailed
     | StopAnnounced
-    | SavepointRequested
+    | SavepointRequest
     | RunEnded
     | JobEnded
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotSources:
+class SnapshotSources(msgspec.Struct, frozen=True):
     """Ask all split enumerators for their state; the answer is an event."""
 
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteManifest:
+class WriteManifest(msgspec.Struct, frozen=True):
     """Write the manifest, of a savepoint into its ``location``; the answer is an event."""
 
     manifest: CheckpointManifest
     location: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class KeepCheckpoint:
+class KeepCheckpoint(msgspec.Struct, frozen=True):
     """The checkpoint is complete: from now on the job restarts from it."""
 
     manifest: CheckpointManifest
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardCheckpoint:
+class DiscardCheckpoint(msgspec.Struct, frozen=True):
     """Remove all files of a checkpoint, or of a savepoint in its ``location``, that is not
     complete; may be repeated.
     """
@@ -170,8 +148,7 @@ class DiscardCheckpoint:
     location: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFailed:
+class CheckpointFailed(msgspec.Struct, frozen=True):
     """A checkpoint has failed; to be logged."""
 
     checkpoint_id: int
@@ -179,24 +156,21 @@ class CheckpointFailed:
     held_up_by: tuple[Subtask, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointCompleted:
+class SavepointCompleted(msgspec.Struct, frozen=True):
     """The savepoint is complete; it belongs to the user."""
 
     request: SavepointRequest
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointFailed:
+class SavepointFailed(msgspec.Struct, frozen=True):
     """The savepoint has failed, or could not begin; ``message`` says why."""
 
     request: SavepointRequest
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class FailJob:
+class FailJob(msgspec.Struct, frozen=True):
     """Too many checkpoints have failed."""
 
     message: str

@@ -20,6 +20,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
+import msgspec
+
 from flowlet.common.job_settings import IGNORES_UNCLAIMED_STATE
 from flowlet.common.paths import root_of
 from flowlet.errors import StateRestoreError, StorageError
@@ -34,11 +36,9 @@ from flowlet.messages.control_messages import (
     VertexMessage,
 )
 from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, SubtaskEntry, VertexEntry
-from netstack.late import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class InFlightEdge:
+class InFlightEdge(msgspec.Struct, frozen=True):
     """One edge between two vertices, without its blob: ``gate`` of ``target`` reads partition
     ``output`` of ``source``.
     """
@@ -122,8 +122,7 @@ def in_flight_parts(entries: Mapping[int, SubtaskEntry]) -> list[RestoredPart]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class MovedEdge:
+class MovedEdge(msgspec.Struct, frozen=True):
     """An edge of another job's checkpoint, and where its data in flight go now.
 
     ``vertex_id``: that of the operator that read it; None: there is no such operator, or it has no such input.

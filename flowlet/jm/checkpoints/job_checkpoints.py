@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, assert_never
 
+import msgspec
+
 from flowlet.common.job_status import JobStatus
 from flowlet.common.paths import root_of
 from flowlet.errors import FlowletError
@@ -33,7 +35,6 @@ from flowlet.rpc.requests import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import subtask_of
-from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground
 
@@ -57,8 +58,7 @@ def read_former_checkpoint(path: str, job: messages.JobGraphMessage, key: bytes)
 log = LogLines(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Leftovers:
+class _Leftovers(msgspec.Struct, frozen=True):
     """What checkpoints with lower ids than ``before`` have left that are not complete."""
 
     before: int
@@ -270,7 +270,7 @@ class JobCheckpoints:
         is not.
         """
         self._savepoints[request] = on_end
-        self._handle(events.SavepointRequested(request))
+        self._handle(request)
 
     def stop(self) -> None:
         """The run ends: abort what is pending; idempotent."""

@@ -25,6 +25,8 @@ from dataclasses import field
 from enum import Enum, unique
 from typing import Final, NamedTuple
 
+import msgspec
+
 from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
 from flowlet.graph.partitioner import producers_of
 from flowlet.jm.checkpoints.former_checkpoint import edge_entries, vertex_entries
@@ -167,9 +169,8 @@ MAX_WAITING: Final = 16
 _STOPPING: Final = (SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE)
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointRequest:
-    """One savepoint.
+class SavepointRequest(msgspec.Struct, frozen=True):
+    """A user wants a savepoint.
 
     Args:
         location: its directory, which is new and empty.
@@ -193,8 +194,7 @@ class CheckpointPhase(Enum):
     MANIFEST = "its manifest"
 
 
-@dataclass(frozen=True, slots=True)
-class SubtaskPart:
+class SubtaskPart(msgspec.Struct, frozen=True):
     """When and how one subtask acknowledged; ``durations`` None: it had finished before the trigger."""
 
     acknowledged_ms: int
@@ -202,8 +202,7 @@ class SubtaskPart:
     durations: CheckpointDurations | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFailure:
+class CheckpointFailure(msgspec.Struct, frozen=True):
     """Why a checkpoint failed.
 
     ``reason``: the name of a task's or the coordinator's reason.  ``subtask``: the one that declined it; None: the
@@ -215,8 +214,7 @@ class CheckpointFailure:
     subtask: Subtask | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRecord:
+class CheckpointRecord(msgspec.Struct, frozen=True):
     """A checkpoint as people see it; ``end_ms`` None: it is on its way; ``failure`` None: it has not failed.
 
     ``held_up_by``: of a failed one, the subtasks that had not acknowledged although all of their producers had.

@@ -17,8 +17,8 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -29,7 +29,6 @@ from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import HEADER_BYTES, CheckpointManifest, SignedFile
 from flowlet.storage.storage_files import LocalFiles
-from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 ID_BLOCK = 100
@@ -66,17 +65,15 @@ class StoredJob(msgspec.Struct, frozen=True):
     progress: StoredProgress
 
 
-@dataclass(frozen=True, slots=True)
-class StoreContent:
+class StoreContent(msgspec.Struct, frozen=True):
     """What lies in the store: jobs, ends by job id, and by job id why an entry cannot be used."""
 
     jobs: Sequence[StoredJob] = ()
-    ends: Mapping[str, JobEnd] = field(default_factory=dict)
-    problems: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, JobEnd] = msgspec.field(default_factory=dict)
+    problems: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredJob:
+class RecoveredJob(msgspec.Struct, frozen=True):
     """A job that goes on.
 
     Args:
@@ -94,13 +91,12 @@ class RecoveredJob:
     unrestorable: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(msgspec.Struct, frozen=True):
     """What a JobManager begins with: jobs, ends by job id, and by job id why a job does not go on."""
 
     jobs: Sequence[RecoveredJob] = ()
-    ends: Mapping[str, JobEnd] = field(default_factory=dict)
-    problems: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, JobEnd] = msgspec.field(default_factory=dict)
+    problems: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 T = TypeVar("T")
@@ -202,10 +198,8 @@ class JobStore:
     def forget(self, job_id: str) -> None:
         """Keep nothing of a job.  Raises StorageError."""
         self._remove(job_id, _JOB)  # first: without it the rest is nothing
-        try:
+        with _in_words_of_the_store():
             self._files.remove_folder((job_id,))
-        except StorageError as error:
-            raise _of_the_store(error) from error
 
     def load(self) -> StoreContent:
         """Everything in the store; what cannot be used stays where it is.
@@ -215,10 +209,8 @@ class JobStore:
         jobs: list[StoredJob] = []
         ends: dict[str, JobEnd] = {}
         problems: dict[str, str] = {}
-        try:
+        with _in_words_of_the_store():
             names = self._files.names(())
-        except StorageError as error:
-            raise _of_the_store(error) from error
         for job_id in sorted(each for each in names if _JOB_ID.fullmatch(each)):
             try:
                 end = self._get(_END, job_id, _end_decoder)
@@ -233,35 +225,33 @@ class JobStore:
 
     def _put(self, kind: str, job_id: str, entry: object) -> None:
         assert _JOB_ID.fullmatch(job_id), "check_job_graph() has checked it"
-        try:
+        with _in_words_of_the_store():
             self._files.write((job_id,), kind, _ENTRY.encode(entry, self._key, _place(kind, job_id)))
-        except StorageError as error:
-            raise _of_the_store(error) from error
 
     def _get(self, kind: str, job_id: str, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-        try:
+        with _in_words_of_the_store():
             if self._files.size((job_id,), kind) is None:
                 return None
             data = self._files.read((job_id,), kind, _MAX_BYTES)
-        except StorageError as error:
-            raise _of_the_store(error) from error
         path = self._files.location((job_id,), kind)
         return _ENTRY.decode(data, decoder, self._key, path, _place(kind, job_id))
 
     def _remove(self, job_id: str, kind: str) -> None:
-        try:
+        with _in_words_of_the_store():
             self._files.remove((job_id,), kind)
-        except StorageError as error:
-            raise _of_the_store(error) from error
 
 
-def _of_the_store(error: StorageError) -> StorageError:
-    """The same error, whose text is about a checkpoint, in words about the job store."""
-    text = str(error).replace("checkpoint file", "job store file", 1)
-    text = text.replace(
-        "set execution.checkpointing.dir to another directory", "start the JobManager with another --job-store"
-    )
-    return StorageError(text.replace("restore another checkpoint", "submit the job again"))
+@contextmanager
+def _in_words_of_the_store() -> Iterator[None]:
+    """Raise an error of the files, whose text is about a checkpoint, in words about the job store."""
+    try:
+        yield
+    except StorageError as error:
+        text = str(error).replace("checkpoint file", "job store file", 1)
+        text = text.replace(
+            "set execution.checkpointing.dir to another directory", "start the JobManager with another --job-store"
+        )
+        raise StorageError(text.replace("restore another checkpoint", "submit the job again")) from error
 
 
 log = LogLines(__name__)

@@ -19,12 +19,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
 SERVER_BOOT: Final = (
     "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import "
@@ -40,7 +39,7 @@ _ENGINE: Final = ("flowlet", "netstack")
 _NOT_FILES: Final = (None, "built-in", "frozen")
 
 
-class ProgramStart:
+class ProgramStart(NamedTuple):
     """What a child has of the program.
 
     Args:
@@ -55,35 +54,22 @@ class ProgramStart:
         has_output: whether the program was started with a standard output; without one its functions have none, too.
     """
 
-    def __init__(
-        self,
-        import_path: Iterable[str],
-        libraries: Iterable[str],
-        *,
-        is_whole: bool,
-        arguments: Iterable[str],
-        loaded: Iterable[str] = (),
-        own: Iterable[str] = (),
-        loggers: dict[str, tuple[int, int | None, bool]] | None = None,
-        disabled: int = 0,
-        has_output: bool = True,
-    ) -> None:
-        self.import_path = list(import_path)
-        self.libraries = list(libraries)
-        self.is_whole = is_whole
-        self.arguments = list(arguments)
-        self.loaded = list(loaded)
-        self.own = list(own)
-        self.loggers = loggers or {}
-        self.disabled = disabled
-        self.has_output = has_output
+    import_path: list[str]
+    libraries: list[str]
+    is_whole: bool
+    arguments: list[str]
+    loaded: list[str]
+    own: list[str]
+    loggers: dict[str, tuple[int, int | None, bool]]
+    disabled: int
+    has_output: bool
 
     def __repr__(self) -> str:
         return f"<ProgramStart {self.import_path}>"
 
     def to_json(self) -> str:
         """The content of the file."""
-        return json.dumps(vars(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def from_json(cls, text: str) -> "ProgramStart":

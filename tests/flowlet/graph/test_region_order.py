@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.graph.job_graph import RegionOrder
+from flowlet.graph.execution_events import RegionOrder
 
 DIAMOND = RegionOrder.of([(), (0,), (0,), (1, 2), ()])  # 0 -> 1 and 2 -> 3; 4 alone
 

@@ -13,6 +13,7 @@ from flowlet.graph.execution_events import (
     Event,
     ExecutionReported,
     ExecutionVertex,
+    RegionOrder,
     RequestSlots,
     RestartAfter,
     RestartDue,
@@ -21,7 +22,6 @@ from flowlet.graph.execution_events import (
     TaskManagerLost,
 )
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
-from flowlet.graph.job_graph import RegionOrder
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import ExecutionState

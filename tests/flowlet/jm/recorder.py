@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
+from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages.control_messages import (
     AddSplits,
     AllowSourceWatermark,
@@ -12,7 +12,6 @@ from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointOrder,
-    DeployTask,
     EmitMark,
     FinishGate,
     MarkCompleted,
@@ -46,7 +45,7 @@ class Recorder:
     def send(self, tm_id: str, message: ToTaskManager) -> None:
         assert tm_id == "tm-1"
         match message:
-            case DeployTask(task=task):
+            case TaskDeploymentDescriptor() as task:
                 self.deployed.append(task)
             case CancelTask(attempt=attempt):
                 self.cancelled.append(attempt)

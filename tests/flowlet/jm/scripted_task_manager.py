@@ -9,16 +9,14 @@ import pytest
 
 from flowlet.messages.control_messages import (
     CancelTask,
-    DeployTask,
     EdgeMessage,
     FailureInfo,
-    Heartbeat,
     JobGraphMessage,
     Registered,
     RegisterTaskManager,
     TaskDeploymentDescriptor,
+    TaskManagerHeartbeat,
     TaskMetrics,
-    TaskReport,
     TaskStateChanged,
     ToJobManager,
     ToTaskManager,
@@ -110,7 +108,7 @@ class ScriptedTaskManager:
         return message
 
     async def expect_deployment(self) -> TaskDeploymentDescriptor:
-        return (await self.expect(DeployTask)).task
+        return await self.expect(TaskDeploymentDescriptor)
 
     async def expect_cancel(self) -> bytes:
         return (await self.expect(CancelTask)).attempt
@@ -132,8 +130,8 @@ class ScriptedTaskManager:
 
     async def heartbeat(self, **metrics_of: TaskMetrics) -> None:
         """``a00ff=...``: the letter a and then an attempt in hex, because names cannot begin with a digit."""
-        tasks = [TaskReport(bytes.fromhex(name[1:]), metrics) for name, metrics in metrics_of.items()]
-        await self.send(Heartbeat(self.tm_id, tasks))
+        tasks = {bytes.fromhex(name[1:]): metrics for name, metrics in metrics_of.items()}
+        await self.send(TaskManagerHeartbeat(self.tm_id, tasks))
 
     async def close(self) -> None:
         await self.websocket.close("the test is over")

@@ -1,9 +1,8 @@
-"""Tests of ``flowlet.jm.deployment_plan``: who produces what, and who reads it where."""
+"""Tests of ``flowlet.jm.scheduler``: who produces what, and who reads it where."""
 
 import msgspec
 
-from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
-from flowlet.jm.scheduler import attempt_id, execution_vertices
+from flowlet.jm.scheduler import DeploymentPlan, TaskManagerLocation, attempt_id, execution_vertices
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
 from netstack.ids import intermediate_partition_id
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, EDGE_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, word_count

@@ -15,17 +15,15 @@ from flowlet.messages.control_messages import (
     AllowSourceWatermark,
     CancelTask,
     CheckpointAborted,
-    DeployTask,
     EmitMark,
     FinishGate,
-    Heartbeat,
     JobGraphMessage,
     NoMoreSplits,
     RegistrationRefused,
     ReleaseResults,
     TaskDeploymentDescriptor,
+    TaskManagerHeartbeat,
     TaskMetrics,
-    TaskReport,
     TaskStateChanged,
     ToTaskManager,
     TriggerCheckpoint,
@@ -96,7 +94,7 @@ async def test_messages_of_a_session_that_is_over_are_counted_and_ignored(
     job = dispatcher.submit(word_count())
     attempt = next(iter(job.graph.executions))
 
-    dispatcher.heartbeat(stale, Heartbeat("tm-1", [TaskReport(attempt, TaskMetrics(num_records_in=1))]))
+    dispatcher.heartbeat(stale, TaskManagerHeartbeat("tm-1", {attempt: TaskMetrics(num_records_in=1)}))
     dispatcher.handle(stale, TaskStateChanged(attempt, ExecutionState.FAILED, user_failure()))
     dispatcher.task_manager_lost(stale, "late")
 
@@ -222,7 +220,7 @@ async def test_a_checkpoint_on_its_way_does_not_stand_in_the_way_of_a_restart(
 
 TASK = TaskDeploymentDescriptor("", "", "", "", 0, 1, 1, bytes(40), b"chain", [], [])
 ORDERS = [
-    DeployTask(TASK),
+    TASK,
     CancelTask(bytes(40)),
     AddSplits(bytes(40), [], 0),
     NoMoreSplits(bytes(40)),

@@ -5,8 +5,9 @@ import pytest
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.graph.execution_graph import is_symptom
 from flowlet.jm import failures
-from flowlet.jm.deployment_plan import TaskManagerLocation
+from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages.control_messages import FailureInfo
+from flowlet.messages.execution_state import ExecutionState
 
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
 
@@ -24,10 +25,11 @@ def test_a_lack_of_slots_names_no_task_manager() -> None:
     assert (failure.message, failure.tm_id, failure.subtask) == ("job needs 4 slots", "", -1)
 
 
-@pytest.mark.parametrize(
-    "failure", [failures.ended_unasked(PLACE, "map", 3, 7), failures.without_cause(PLACE, "map", 3, 7)]
-)
-def test_what_a_task_did_names_the_task(failure: FailureInfo) -> None:
+@pytest.mark.parametrize("state", [ExecutionState.CANCELED, ExecutionState.FAILED])
+def test_what_a_task_did_names_the_task(state: ExecutionState) -> None:
+    failure = failures.unexplained(state, PLACE, "map", 3, 7)
+
+    assert failure is not None
     assert "'map' (subtask 3)" in failure.message
     assert "TaskManager tm-1 (127.0.0.1:6000, pid 42)" in failure.message
     assert (failure.task_name, failure.subtask, failure.tm_id) == ("map", 3, "tm-1")
@@ -50,10 +52,15 @@ def test_a_source_that_failed_is_named_with_its_error() -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [failures.task_manager_lost(PLACE, "x", 7), failures.no_slots("x", 7), failures.ended_unasked(PLACE, "map", 3, 7)],
+    [
+        failures.task_manager_lost(PLACE, "x", 7),
+        failures.no_slots("x", 7),
+        failures.unexplained(ExecutionState.CANCELED, PLACE, "map", 3, 7),
+    ],
 )
-def test_they_are_causes_and_not_symptoms(failure: FailureInfo) -> None:
+def test_they_are_causes_and_not_symptoms(failure: FailureInfo | None) -> None:
     """So they replace what consumers report about the broken connection."""
+    assert failure is not None
     assert not is_symptom(failure)
 
 

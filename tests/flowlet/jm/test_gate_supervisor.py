@@ -10,9 +10,8 @@ import pytest
 from flowlet.common.job_settings import Acknowledge, CheckpointSettings, GateSettings, JobSettings
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
-from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.gate_supervisor import GateSupervisor
-from flowlet.jm.scheduler import execution_vertices
+from flowlet.jm.scheduler import TaskManagerLocation, execution_vertices
 from flowlet.messages.control_messages import (
     CountedPartition,
     EmitMark,

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from flowlet.errors import StateRestoreError
-from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateState, JobGate, WritesState, gate_document, gate_names, gate_vertex
+from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages.control_messages import (
     CountedPartition,
     GateCounts,

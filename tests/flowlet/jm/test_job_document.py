@@ -9,7 +9,6 @@ import pytest
 from flowlet.graph.execution_events import CancelRequested, ExecutionReported, RestartDue, SlotsAllocated
 from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
-from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_document import (
     JobView,
     counters_of,
@@ -18,7 +17,7 @@ from flowlet.jm.job_document import (
     vertex_metrics_document,
     vertex_status,
 )
-from flowlet.jm.scheduler import attempt_id, execution_vertices, next_attempt
+from flowlet.jm.scheduler import TaskManagerLocation, attempt_id, execution_vertices, next_attempt
 from flowlet.messages.control_messages import OperatorMetrics, TaskMetrics, UserMetric
 from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.jm.scripted_task_manager import (

@@ -266,7 +266,7 @@ class TestCheckpoints:
         assert while_it_starts == []
         assert saved_job.triggers() == [(attempt(LEFT, 1), 2), (attempt(RIGHT), 2)]
         assert await saved_job.master.wait_for_checkpoint(PATIENCE_S, attempt=1, after_checkpoint=-1)
-        assert saved_job.master.last_completed_checkpoint_id == 2
+        assert saved_job.master.checkpoints.last_completed_id == 2
 
     async def test_the_region_begins_with_its_part_of_the_newest(self, saved_job: Job) -> None:
         """And with the splits that were left then."""
@@ -432,5 +432,5 @@ async def test_a_region_falls_back_from_the_checkpoint_that_it_began_with_itself
     timers.advance(DELAY_S)
     start()
 
-    assert (master.graph.status, master.last_completed_checkpoint_id) == (JobStatus.RUNNING, 6)
+    assert (master.graph.status, master.checkpoints.last_completed_id) == (JobStatus.RUNNING, 6)
     master.cancel()

@@ -343,7 +343,7 @@ async def test_a_run_goes_on_from_the_newest_checkpoint_with_the_splits_that_wer
     waiting = asyncio.create_task(master.wait_for_checkpoint(PATIENCE_S, attempt=0, after_checkpoint=-1))
     assert acknowledge(saved_job, *source_and_sink(0)) == [True, True]
     assert await waiting
-    assert (master.last_completed_checkpoint_id, master.restored_checkpoint_id) == (1, -1)
+    assert (master.checkpoints.last_completed_id, master.restored_checkpoint_id) == (1, -1)
     after = await next_splits(saved_job, run=0)
 
     saved_job.restart()

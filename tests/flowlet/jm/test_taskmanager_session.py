@@ -15,9 +15,9 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import (
     CancelTask,
-    Heartbeat,
     Registered,
     RegistrationRefused,
+    TaskManagerHeartbeat,
     TaskMetrics,
 )
 from flowlet.messages.execution_state import ExecutionState
@@ -58,7 +58,7 @@ class TestRegistration:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"protocol_version": 1}, "it speaks protocol version 1, this JobManager 7: use the same release"),
+            ({"protocol_version": 1}, "it speaks protocol version 1, this JobManager 8: use the same release"),
             ({"tm_id": ""}, "its id must be"),
             ({"tm_id": "x" * 65}, "its id must be"),
             ({"tm_id": "a b"}, "its id must be"),
@@ -87,12 +87,12 @@ class TestRegistration:
     @pytest.mark.parametrize(
         ("first", "reason"),
         [
-            (Heartbeat("tm-1", []), "the first message must be a registration, not a Heartbeat"),
+            (TaskManagerHeartbeat("tm-1", {}), "the first message must be a registration, not a TaskManagerHeartbeat"),
             (None, "it sent a text message"),
         ],
     )
     async def test_anything_else_first_ends_the_connection(
-        self, address: Address, first: Heartbeat | None, reason: str
+        self, address: Address, first: TaskManagerHeartbeat | None, reason: str
     ) -> None:
         """The log of the JobManager has the reason, too."""
         task_manager = await ScriptedTaskManager.open(address)
@@ -151,7 +151,12 @@ class TestRegistration:
 class TestMessages:
     @pytest.mark.parametrize(
         "data",
-        [b"", b"\xc1", msgspec.msgpack.encode({"type": "Nothing"}), msgspec.msgpack.encode({"type": "DeployTask"})],
+        [
+            b"",
+            b"\xc1",
+            msgspec.msgpack.encode({"type": "Nothing"}),
+            msgspec.msgpack.encode({"type": "TaskDeploymentDescriptor"}),
+        ],
     )
     async def test_an_invalid_one_ends_the_session(
         self, address: Address, connect: Connect, job_managers: list[JobManager], data: bytes
@@ -173,7 +178,7 @@ class TestMessages:
         self, address: Address, connect: Connect
     ) -> None:
         task_manager = await connect(address)
-        await task_manager.frames.send_bytes(msgspec.msgpack.encode(Heartbeat("tm-1", [])))
+        await task_manager.frames.send_bytes(msgspec.msgpack.encode(TaskManagerHeartbeat("tm-1", {})))
 
         with structlog.testing.capture_logs() as logs:
             reason = await task_manager.expect_close()

@@ -28,9 +28,8 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.deploy_blobs import dump_chain
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.tm.snapshot_pool import SnapshotPool
 from flowlet.tm.task import Task, TaskContext
-from flowlet.tm.task_checkpointing import CheckpointServices
+from flowlet.tm.task_checkpointing import CheckpointServices, SnapshotPool
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.loop.eventloop import EventLoopThread

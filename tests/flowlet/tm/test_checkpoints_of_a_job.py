@@ -27,7 +27,6 @@ from flowlet.messages.control_messages import (
     CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
-    DeployTask,
     InputChannelDescriptor,
     InputGateDescriptor,
     Registered,
@@ -204,7 +203,7 @@ class JobManager:
                 settings=settings,
                 restored=restored.get(name),
             )
-            await self.send(DeployTask(task))
+            await self.send(task)
         await self.reach(ExecutionState.RUNNING, NAMES)
 
     def _partition(self, subtask: int) -> ResultPartitionDescriptor:

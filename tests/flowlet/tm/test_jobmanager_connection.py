@@ -15,15 +15,14 @@ from flowlet.messages.control_messages import (
     AllowSourceWatermark,
     CancelTask,
     CheckpointAcknowledged,
-    DeployTask,
     EmitMark,
     FinishGate,
-    Heartbeat,
     MarkCompleted,
     NoMoreSplits,
     Registered,
     RegisterTaskManager,
     TaskDeploymentDescriptor,
+    TaskManagerHeartbeat,
     TaskStateChanged,
     ToJobManager,
     ToTaskManager,
@@ -58,8 +57,8 @@ class Listener:
     def handle(self, message: ToTaskManager) -> None:
         self.handled.append(message)
 
-    def heartbeat(self) -> Heartbeat:
-        return Heartbeat("tm-1", [])
+    def heartbeat(self) -> TaskManagerHeartbeat:
+        return TaskManagerHeartbeat("tm-1", {})
 
     async def session_lost(self, reason: str) -> None:
         await self.lost.put(reason)
@@ -138,7 +137,7 @@ async def test_the_first_message_is_the_registration_and_heartbeats_follow(serve
     assert await lost(listener) == "the JobManager's session ended: it closed the connection: the script is over"
     assert listener.sessions[0] == "jm-1"
     assert isinstance(server.received[0], RegisterTaskManager)
-    assert server.received[1:3] == [Heartbeat("tm-1", [])] * 2
+    assert server.received[1:3] == [TaskManagerHeartbeat("tm-1", {})] * 2
 
 
 async def test_orders_reach_the_listener_in_their_order(server: Server, listener: Listener) -> None:
@@ -210,7 +209,7 @@ async def test_what_was_not_signed_for_this_session_deploys_nothing(
 ) -> None:
     """Whoever only passed the handshake on has no key of it; the listener raises if it is told to deploy."""
     task = TaskDeploymentDescriptor("", "", "", "", 0, 1, 1, bytes(40), b"a pickle", [], [])
-    order = msgspec.msgpack.encode(DeployTask(task))
+    order = msgspec.msgpack.encode(task)
 
     async def deploy(socket: SignedWebSocket) -> None:
         await send(socket, Registered("jm-1", 1000))
@@ -274,7 +273,7 @@ async def test_before_its_first_session_a_task_manager_ends_where_it_is_refused(
     [
         TaskStateChanged(bytes(40), ExecutionState.FINISHED),
         CheckpointAcknowledged(bytes(40), 7),
-        Heartbeat("tm-1", []),
+        TaskManagerHeartbeat("tm-1", {}),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -301,7 +300,7 @@ async def test_a_message_that_finds_no_room_ends_the_session(server: Server, las
 
         def flood() -> None:
             for _ in range(10_000):  # the loop has no time to send any of them meanwhile
-                connection.send(Heartbeat("tm-1", []))
+                connection.send(TaskManagerHeartbeat("tm-1", {}))
             connection.send(last)
 
         listener.registered = registered  # type: ignore[method-assign]
@@ -317,7 +316,7 @@ async def test_a_message_that_finds_no_room_ends_the_session(server: Server, las
 async def test_a_heartbeat_that_cannot_be_made_ends_the_session(server: Server, listener: Listener) -> None:
     """A session without heartbeats would look alive for seconds, and then be taken for a lost process."""
 
-    def broken() -> Heartbeat:
+    def broken() -> TaskManagerHeartbeat:
         raise RuntimeError("no counters")
 
     async def welcome(socket: SignedWebSocket) -> None:

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from flowlet.errors import FlowletError
-from flowlet.tm.snapshot_pool import SnapshotPool
+from flowlet.tm.task_checkpointing import SnapshotPool
 from tests.waiting import PATIENCE_S, spin_until
 
 

@@ -22,7 +22,6 @@ from flowlet.jm.checkpoints.coordinator_events import (
     RunStarted,
     SavepointCompleted,
     SavepointFailed,
-    SavepointRequested,
     SnapshotSources,
     SourcesFailed,
     SourcesSnapshotted,
@@ -198,7 +197,7 @@ class Checkpoints(RuleBasedStateMachine):
         self.num_wanted += 1
         request = SavepointRequest(f"/{self.num_wanted}", kind)
         self.wanted.add(request)
-        self._handle(SavepointRequested(request))
+        self._handle(request)
 
     @rule(is_last=st.booleans())
     def end_run(self, is_last: bool) -> None:

@@ -4,7 +4,7 @@ unfinished tasks wait.
 
 import pytest
 
-from flowlet.jm.checkpoints.coordinator_events import Effect, FailJob, RunStarted, SavepointRequested, StopAnnounced
+from flowlet.jm.checkpoints.coordinator_events import Effect, FailJob, RunStarted, StopAnnounced
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.messages.control_messages import FinalCheckpointAwaited
 from flowlet.messages.execution_state import ExecutionState
@@ -175,7 +175,7 @@ def test_a_savepoint_is_no_last_checkpoint() -> None:
     """Tasks do not hear of its end, so they go on to wait."""
     coordinated = started()
     wait_for_it(coordinated, "s")
-    coordinated.handle(SavepointRequested(SavepointRequest("/savepoints/savepoint-1")))
+    coordinated.handle(SavepointRequest("/savepoints/savepoint-1"))
     assert coordinated.pending == [1]
 
     assert ids(coordinated.change("t", FINISHED)) == []
@@ -189,7 +189,7 @@ def test_no_last_checkpoint_is_triggered_while_a_stop_with_a_savepoint_is_near()
     before = ids(wait_for_it(coordinated, "s", "t"))
 
     stop = SavepointRequest("/savepoints/savepoint-1", SnapshotType.SAVEPOINT_TERMINATE)
-    triggers = triggered(coordinated.handle(SavepointRequested(stop)))
+    triggers = triggered(coordinated.handle(stop))
 
     assert (before, list(triggers), coordinated.pending) == ([], [1], [1])
 

@@ -15,7 +15,6 @@ from flowlet.jm.checkpoints.coordinator_events import (
     RunStarted,
     SavepointCompleted,
     SavepointFailed,
-    SavepointRequested,
     WriteManifest,
 )
 from flowlet.jm.checkpoints.pending_checkpoint import MAX_WAITING, SavepointRequest
@@ -51,7 +50,7 @@ def test_it_is_taken_at_once_into_its_own_directory() -> None:
     coordinated = started()
     s = attempt("s")
 
-    trigger = coordinated.handle(SavepointRequested(WANTED))
+    trigger = coordinated.handle(WANTED)
     written = coordinated.acknowledge(1)
     end = coordinated.write(1)
 
@@ -65,7 +64,7 @@ def test_a_job_without_periodic_checkpoints_takes_it() -> None:
     coordinated = started(interval_ms=None, directory="")
 
     idle = coordinated.at(1_000_000)
-    coordinated.handle(SavepointRequested(WANTED))
+    coordinated.handle(WANTED)
     end = coordinated.complete(1)
 
     assert idle == []
@@ -75,7 +74,7 @@ def test_a_job_without_periodic_checkpoints_takes_it() -> None:
 
 def test_periodic_checkpoints_wait_for_it() -> None:
     coordinated = started()
-    coordinated.handle(SavepointRequested(WANTED))
+    coordinated.handle(WANTED)
 
     meanwhile = coordinated.at(350)
     end = coordinated.complete(1)
@@ -89,7 +88,7 @@ def test_it_waits_for_a_checkpoint_that_is_on_its_way() -> None:
     coordinated = started()
     coordinated.at(100)
 
-    waiting = coordinated.handle(SavepointRequested(WANTED))
+    waiting = coordinated.handle(WANTED)
     still_waiting = coordinated.at(250)
     end = coordinated.complete(1)
 
@@ -102,8 +101,8 @@ def test_one_runs_after_the_other() -> None:
     other = SavepointRequest("/savepoints/other")
     coordinated = started()
 
-    coordinated.handle(SavepointRequested(WANTED))
-    coordinated.handle(SavepointRequested(other))
+    coordinated.handle(WANTED)
+    coordinated.handle(other)
     end = coordinated.complete(1)
 
     assert coordinated.pending == [2]
@@ -114,9 +113,9 @@ def test_too_many_that_wait_are_refused() -> None:
     coordinated = started()
     coordinated.at(100)
     for number in range(MAX_WAITING):
-        coordinated.handle(SavepointRequested(SavepointRequest(f"/{number}")))
+        coordinated.handle(SavepointRequest(f"/{number}"))
 
-    effects = coordinated.handle(SavepointRequested(WANTED))
+    effects = coordinated.handle(WANTED)
 
     assert effects == [SavepointFailed(WANTED, "16 savepoints wait already: wait for one of them")]
 
@@ -124,7 +123,7 @@ def test_too_many_that_wait_are_refused() -> None:
 def test_its_failure_does_not_count() -> None:
     """The job goes on; what was written goes, also what comes late."""
     coordinated = started(tolerable_failures=0)
-    coordinated.handle(SavepointRequested(WANTED))
+    coordinated.handle(WANTED)
 
     effects = coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED")
     late = coordinated.handle(CheckpointAcknowledged(attempt("s"), 1, STATE))
@@ -139,7 +138,7 @@ def test_its_failure_does_not_count() -> None:
 
 def test_a_manifest_that_cannot_be_written_fails_it() -> None:
     coordinated = started()
-    coordinated.handle(SavepointRequested(WANTED))
+    coordinated.handle(WANTED)
     coordinated.acknowledge(1)
 
     effects = coordinated.fail_to_write(1)
@@ -150,7 +149,7 @@ def test_a_manifest_that_cannot_be_written_fails_it() -> None:
 
 def test_a_manifest_that_is_written_too_late_is_removed() -> None:
     coordinated = started()
-    coordinated.handle(SavepointRequested(WANTED))
+    coordinated.handle(WANTED)
     coordinated.acknowledge(1)
 
     ended = coordinated.stop()
@@ -162,7 +161,7 @@ def test_a_manifest_that_is_written_too_late_is_removed() -> None:
 
 def test_it_expires_as_a_checkpoint_does() -> None:
     coordinated = started(interval_ms=None, directory="")
-    coordinated.handle(SavepointRequested(WANTED))
+    coordinated.handle(WANTED)
 
     effects = coordinated.at(1000)
 
@@ -186,7 +185,7 @@ def test_it_is_refused_unless_all_tasks_run(what: str) -> None:
         case _:
             pass
 
-    effects = coordinated.handle(SavepointRequested(WANTED))
+    effects = coordinated.handle(WANTED)
 
     assert len(reasons(effects)) == 1
     assert "only while all of its tasks run" in reasons(effects)[0]
@@ -195,7 +194,7 @@ def test_it_is_refused_unless_all_tasks_run(what: str) -> None:
 def test_one_that_waits_fails_with_the_run() -> None:
     coordinated = started()
     coordinated.at(100)
-    coordinated.handle(SavepointRequested(WANTED))
+    coordinated.handle(WANTED)
 
     effects = coordinated.change("t", FAILED)
 
@@ -207,7 +206,7 @@ def test_one_that_stops_the_job_is_told_to_all_and_nothing_follows() -> None:
     """The tasks wait for it; their states are those of the end."""
     coordinated = started()
 
-    trigger = coordinated.handle(SavepointRequested(DRAIN))
+    trigger = coordinated.handle(DRAIN)
     end = coordinated.complete(1)
     later = coordinated.at(1_000_000)
 
@@ -222,7 +221,7 @@ def test_one_that_stops_the_job_is_told_to_all_and_nothing_follows() -> None:
 
 def test_a_task_that_finished_before_it_took_part_fails_it() -> None:
     coordinated = started()
-    coordinated.handle(SavepointRequested(DRAIN))
+    coordinated.handle(DRAIN)
 
     effects = coordinated.change("s", FINISHED)
 
@@ -231,7 +230,7 @@ def test_a_task_that_finished_before_it_took_part_fails_it() -> None:
 
 def test_people_see_it_in_the_history() -> None:
     coordinated = started()
-    coordinated.handle(SavepointRequested(DRAIN))
+    coordinated.handle(DRAIN)
     pending = coordinated.coordinator.document()
     coordinated.complete(1)
 
