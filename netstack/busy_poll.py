@@ -16,47 +16,17 @@ from collections.abc import Callable
 
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 
-
-class PollWindow:
-    """Open for ``length_ns`` after each arrival of data; shut while another thread needs the core."""
-
-    __slots__ = ("_end_ns", "_is_held", "_length_ns")
-
-    def __init__(self, length_ns: int) -> None:
-        assert length_ns > 0, "a window of no length is never open"
-        self._length_ns = length_ns
-        self._end_ns = 0
-        self._is_held = False
-
-    def __repr__(self) -> str:
-        return f"<PollWindow of {self._length_ns / 1000:g} us{', held' if self._is_held else ''}>"
-
-    def news(self, now_ns: int) -> None:
-        """Data arrived: open the window."""
-        self._end_ns = now_ns + self._length_ns
-
-    def hold(self, *, is_held: bool) -> None:
-        """True shuts the window; False lets the next arrival open it again."""
-        self._is_held = is_held
-        if is_held:
-            self._end_ns = 0
-
-    def is_open(self, now_ns: int) -> bool:
-        """Whether the loop shall poll once more before it sleeps."""
-        return now_ns < self._end_ns and not self._is_held
-
-
 _NS_PER_US = 1000
 
 
 class BusyPoller:
-    """Keeps one loop from sleeping for ``length_us`` after the last data.
+    """Keeps one loop from sleeping for ``length_us`` after each arrival of data, unless another thread needs the core.
 
     Life cycle: until ``close``; afterwards ``news`` does nothing.
 
     Args:
         call_soon: calls a function in the loop's next turn; the loop does not sleep before such a turn.
-        length_us: of the window.
+        length_us: how long it polls.
         clock_ns: monotonic.
     """
 
@@ -66,19 +36,22 @@ class BusyPoller:
         length_us: int,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ):
+        assert length_us > 0, "without a length it never polls"
         self._call_soon = call_soon
         self._clock_ns = clock_ns
-        self._window = PollWindow(length_us * _NS_PER_US)
+        self._length_ns = length_us * _NS_PER_US
+        self._end_ns = 0
+        self._is_held = False
         self._is_pending = False
         self._is_closed = False
         self.num_looks = 0
 
     def __repr__(self) -> str:
-        return f"<BusyPoller {'looking' if self._is_pending else 'off'}, {self._window!r}, {self.num_looks} looks>"
+        return f"<BusyPoller {'looking' if self._is_pending else 'off'}, {self.num_looks} looks>"
 
     def news(self) -> None:
         """Data arrived."""
-        self._window.news(self._clock_ns())
+        self._end_ns = self._clock_ns() + self._length_ns
         if not self._is_pending:
             self._look()
 
@@ -86,7 +59,9 @@ class BusyPoller:
         """True: poll no longer, so that other threads get the core and the interpreter's lock; False: poll again after
         the next data.
         """
-        self._window.hold(is_held=is_held)
+        self._is_held = is_held
+        if is_held:
+            self._end_ns = 0
 
     def close(self) -> None:
         """Stop polling."""
@@ -94,7 +69,7 @@ class BusyPoller:
 
     def _look(self) -> None:
         self.num_looks += 1
-        self._is_pending = not self._is_closed and self._window.is_open(self._clock_ns())
+        self._is_pending = not (self._is_closed or self._is_held) and self._clock_ns() < self._end_ns
         if self._is_pending:
             self._call_soon(self._look)
 

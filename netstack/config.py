@@ -22,6 +22,7 @@ _PERCENT: Final = 100
 KERNEL_CONGESTION_CONTROL: Final = "kernel"  # value of ``congestion_control``: the kernel chooses for every connection
 _MAX_CONGESTION_CONTROL_CHARS: Final = 15  # Linux: TCP_CA_NAME_MAX, which counts the zero at the end
 _LEAST: Final = {
+    "segment_size_bytes": MIN_SEGMENT_SIZE_BYTES,
     "exclusive_buffers_per_channel": 0,
     "floating_buffers_per_gate": 0,
     # An open buffer and one left by a broadcast may stay for ever in an idle subpartition: with fewer than 3 its writer
@@ -128,16 +129,14 @@ class NetstackConfig:
     heartbeat_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.segment_size_bytes < MIN_SEGMENT_SIZE_BYTES:
-            raise ConfigError(f"segment_size_bytes is {self.segment_size_bytes}, the least is {MIN_SEGMENT_SIZE_BYTES}")
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}, the least is {least}")
         if self.network_memory_bytes < self.segment_size_bytes:
             raise ConfigError(
                 f"network_memory_bytes is {self.network_memory_bytes}, less than one segment of "
                 f"{self.segment_size_bytes}"
             )
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}, the least is {least}")
         if self.max_producer_memory_percent > _PERCENT:
             raise ConfigError(
                 f"max_producer_memory_percent is {self.max_producer_memory_percent}, the most is {_PERCENT}"

@@ -40,7 +40,7 @@ def _client_handlers(
     config: NetstackConfig, handler: CreditBasedPartitionRequestClientHandler, on_news: Callable[[], None] | None
 ) -> tuple[ChannelHandler, ...]:
     """The pipeline of an outgoing connection, head to tail."""
-    decoder = MessageDecoder.of(config, handler, accepted_ids=CLIENT_MESSAGE_IDS)
+    decoder = MessageDecoder(config, handler, accepted_ids=CLIENT_MESSAGE_IDS)
     return (MessageEncoder(), decoder, *(() if on_news is None else (NewsHandler(on_news),)), handler)
 
 
@@ -52,21 +52,12 @@ def backoff_s(config: NetstackConfig, num_failed: int) -> float:
 class _Connection:
     """The connection to one peer, connected on demand.  Loop thread only."""
 
-    def __init__(
-        self,
-        config: NetstackConfig,
-        loop: EventLoopThread,
-        connection_id: ConnectionID,
-        on_idle: "Callable[[_Connection], None]",
-        on_news: Callable[[], None] | None,
-    ) -> None:
+    def __init__(self, manager: "ConnectionManager", connection_id: ConnectionID) -> None:
         self.connection_id = connection_id
-        self._config = config
-        self._loop = loop
-        self._on_idle = on_idle
-        self._on_news = on_news
+        self._manager = manager
+        self._config = manager.config
         self._channel: NetworkChannel | None = None
-        self._handler = CreditBasedPartitionRequestClientHandler(self._loop.after_batch)
+        self._handler = CreditBasedPartitionRequestClientHandler(self._manager.loop.after_batch)
         self._attempt: _Attempt | None = None
         self._waiting: list[RemoteInputChannel] = []
         self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []  # orders during the attempt
@@ -106,24 +97,20 @@ class _Connection:
         if is_user and not self._users and not self._config.reuse_connections:
             self._close_unused()
         else:
-            self._cancel(channel)
-        if self.is_idle:
-            self._on_idle(self)
-
-    def _cancel(self, channel: RemoteInputChannel) -> None:
-        if self._is_open:
-            self._handler.cancel(channel)
-        elif self._attempt is not None:
-            self._early.append((channel, lambda: self._handler.cancel(channel)))
+            self._carry_out(channel, lambda: self._handler.cancel(channel))
+        self._forget_if_idle()
 
     def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
         """Carry out an order of a channel, after the current attempt if there is one; dropped without connection and
         attempt.
         """
+        self._carry_out(channel, lambda: self._handler.order(channel, message))
+
+    def _carry_out(self, channel: RemoteInputChannel, order: Callable[[], None]) -> None:
         if self._is_open:
-            self._handler.order(channel, message)
+            order()
         elif self._attempt is not None:
-            self._early.append((channel, lambda: self._handler.order(channel, message)))
+            self._early.append((channel, order))
 
     def _request_now(self, channel: RemoteInputChannel) -> None:
         if self._is_open:
@@ -153,17 +140,22 @@ class _Connection:
     async def _connect(self) -> tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]:
         if self._channel is not None:
             await self._channel.wait_closed()  # waits for the old connection to close; ended by close_timeout_s
+        config = self._config
         num_failed = 0
         while True:
             try:
-                return await self._connect_once()
+                handler = CreditBasedPartitionRequestClientHandler(self._manager.loop.after_batch)
+                handler.on_ended = self._forget_if_idle
+                handlers = partial(_client_handlers, config, handler, self._manager.on_news)
+                channel = await connect(config, self.connection_id, handlers, timeout_s=config.connect_timeout_s)
+                return channel, handler
             except AuthenticationError:
                 raise  # the secret or the certificate stays wrong
             except ConnectError as error:
                 num_failed += 1
-                if num_failed > self._config.connect_retries:
+                if num_failed > config.connect_retries:
                     raise
-                pause_s = backoff_s(self._config, num_failed)
+                pause_s = backoff_s(config, num_failed)
                 _log.warning(
                     "cannot connect, trying again",
                     peer=str(self.connection_id),
@@ -172,22 +164,15 @@ class _Connection:
                 )
             await asyncio.sleep(pause_s)
 
-    async def _connect_once(self) -> tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]:
-        handler = CreditBasedPartitionRequestClientHandler(self._loop.after_batch)
-        handler.on_ended = self._on_connection_ended
-        config = self._config
-        handlers = partial(_client_handlers, config, handler, self._on_news)
-        channel = await connect(config, self.connection_id, handlers, timeout_s=config.connect_timeout_s)
-        return channel, handler
-
     def _on_attempt_done(self, attempt: _Attempt) -> None:
         self._attempt = None
-        waiting, self._waiting = self._waiting, []
-        early, self._early = self._early, []
+        waiting = self._waiting
+        early = self._early
+        self._waiting = []
+        self._early = []
         error = self._error_of(attempt)
         if error is not None:
-            if self.is_idle:
-                self._on_idle(self)
+            self._forget_if_idle()
             run_all([partial(each.on_error, error) for each in waiting])
             return
         self._channel, self._handler = attempt.result()  # no wait: it is done
@@ -208,9 +193,9 @@ class _Connection:
 
     # ---------------------------------------------------------------- its end
 
-    def _on_connection_ended(self) -> None:
+    def _forget_if_idle(self) -> None:
         if self.is_idle:
-            self._on_idle(self)
+            self._manager.forget(self)
 
     def _close_unused(self) -> None:
         if self._is_open:
@@ -218,7 +203,8 @@ class _Connection:
 
     async def close(self) -> None:
         """End the attempt or the connection; channels that still read get an error."""
-        delayed, self._delayed = list(self._delayed.values()), {}
+        delayed = list(self._delayed.values())
+        self._delayed = {}
         closed = ResourceClosedError(f"the connection to {self.connection_id} was closed by this side")
         for _, timer in delayed:
             timer.cancel()
@@ -247,11 +233,9 @@ class NetworkPartitionRequestClient:
     Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
     """
 
-    __slots__ = ("_loop", "_manager", "connection_id")
-
-    def __init__(self, manager: "ConnectionManager", loop: EventLoopThread, connection_id: ConnectionID) -> None:
+    def __init__(self, manager: "ConnectionManager", connection_id: ConnectionID) -> None:
         self._manager = manager
-        self._loop = loop
+        self._loop = manager.loop
         self.connection_id = connection_id
 
     def __repr__(self) -> str:
@@ -292,9 +276,9 @@ class ConnectionManager:
     def __init__(
         self, config: NetstackConfig, loop: EventLoopThread, on_news: Callable[[], None] | None = None
     ) -> None:
-        self._config = config
-        self._loop = loop
-        self._on_news = on_news
+        self.config = config
+        self.loop = loop
+        self.on_news = on_news
         self._connections: dict[ConnectionID, _Connection] = {}
         self._is_closed = False
 
@@ -308,7 +292,7 @@ class ConnectionManager:
 
     def client(self, connection_id: ConnectionID) -> NetworkPartitionRequestClient:
         """A client of the shared connection to that peer, which the first request makes."""
-        return NetworkPartitionRequestClient(self, self._loop, connection_id)
+        return NetworkPartitionRequestClient(self, connection_id)
 
     def request(self, connection_id: ConnectionID, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
         """Loop thread: send a partition request, unless the channel was released meanwhile."""
@@ -319,9 +303,7 @@ class ConnectionManager:
             return
         connection = self._connections.get(connection_id)
         if connection is None:
-            connection = self._connections[connection_id] = _Connection(
-                self._config, self._loop, connection_id, self._forget, self._on_news
-            )
+            connection = self._connections[connection_id] = _Connection(self, connection_id)
         connection.request(channel, delay_ms)
 
     def order(self, connection_id: ConnectionID, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
@@ -336,7 +318,7 @@ class ConnectionManager:
         if connection is not None:
             connection.cancel(channel)
 
-    def _forget(self, connection: _Connection) -> None:
+    def forget(self, connection: _Connection) -> None:
         """Drop an ended connection: it still holds a read buffer, and peers return under other ports."""
         if self._connections.get(connection.connection_id) is connection:
             del self._connections[connection.connection_id]
@@ -344,7 +326,8 @@ class ConnectionManager:
     async def close(self) -> None:
         """Loop thread: close every connection."""
         self._is_closed = True
-        connections, self._connections = list(self._connections.values()), {}
+        connections = list(self._connections.values())
+        self._connections = {}
         # waits for all connections to close; ended by close_timeout_s
         results = await asyncio.gather(*(connection.close() for connection in connections), return_exceptions=True)
         for result in results:

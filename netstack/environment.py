@@ -142,10 +142,10 @@ class NetworkEnvironment:
         queue = PartitionRequestQueue(self.config, self._loop)
         self._queues.add(queue)
         server = PartitionRequestServerHandler(self.config, self._loop, self.partition_manager, queue)
-        offers = OfferedPartitionsHandler(self._loop, self.offered_gates)
+        offers = OfferedPartitionsHandler(self._loop, self.offered_gates.take_offer)
         return (
             MessageEncoder(),
-            MessageDecoder.of(self.config, offers, accepted_ids=SERVER_MESSAGE_IDS),
+            MessageDecoder(self.config, offers, accepted_ids=SERVER_MESSAGE_IDS),
             ConnectionRoles((server, queue), offers),
             offers,
             server,

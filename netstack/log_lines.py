@@ -10,16 +10,19 @@ Rules:      a program that has configured neither sees warnings and errors on st
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
 class LogLines:
-    """The logger of one module; each call takes an event and the values that belong to it."""
+    """The logger of one module; each call takes an event and the values that belong to it.
 
-    __slots__ = ("_name", "_structured")
+    ``may_log``: asked before each line, where a peer could fill the disk; None: nothing is left out.
+    """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, may_log: Callable[[], bool] | None = None) -> None:
         self._name = name
+        self._may_log = may_log
         self._structured: Any = None  # structlog's, from the first line on that goes there
 
     def __repr__(self) -> str:
@@ -46,6 +49,8 @@ class LogLines:
         self._log(logging.ERROR, event, {"exc_info": True, **values})
 
     def _log(self, level: int, event: str, values: dict[str, Any]) -> None:
+        if self._may_log is not None and not self._may_log():
+            return
         structlog: Any = sys.modules.get("structlog")
         if structlog is not None and is_configured(structlog):
             self._structured = self._structured or structlog.get_logger(self._name)

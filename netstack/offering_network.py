@@ -234,7 +234,7 @@ class OfferingNetwork:
             server = PartitionRequestServerHandler(config, self._loop, environment.partition_manager, queue)
             return (
                 MessageEncoder(),
-                MessageDecoder.of(config, accepted_ids=OFFERING_MESSAGE_IDS),
+                MessageDecoder(config, accepted_ids=OFFERING_MESSAGE_IDS),
                 handler,
                 server,
                 queue,
@@ -248,7 +248,8 @@ class OfferingNetwork:
         if self._timer is not None:
             self._timer.cancel()
         tasks = [attempt.task for attempt in [*self._attempts.values(), *self._retired]]
-        self._attempts, self._retired = {}, []
+        self._attempts = {}
+        self._retired = []
         for task in tasks:
             task.cancel()
         # waits for cancelled attempts to connect; ended by their timeouts at the latest
@@ -292,19 +293,17 @@ class OfferedPartition:
         Raises:
             NetstackError: the offer failed.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        is_reached = self._wait(lambda: self._progress.stage_of(num_first) >= stage, timeout_s)
+        if self._progress.failure is not None:
+            raise self._progress.failure
+        return is_reached
+
+    def _wait(self, is_reached: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until ``is_reached`` or the offer failed; returns whether it is reached."""
         with self._changed:
-            while True:
-                progress = self._progress
-                if progress.failure is not None:
-                    raise progress.failure
-                if progress.stage_of(num_first) >= stage:
-                    return True
-                left_s = None if deadline is None else deadline - time.monotonic()
-                if left_s is not None and left_s <= 0:
-                    return False
-                # waits for the gate; ended by its answer, an error, or a connection without heartbeats
-                self._changed.wait(left_s)
+            # waits for the gate; ended by its answer, an error, or a connection without heartbeats
+            self._changed.wait_for(lambda: self._progress.failure is not None or is_reached(), timeout_s)
+            return is_reached()
 
     def num_held(self) -> list[int]:
         """How many of its records each subtask will never need again; any thread."""
@@ -318,16 +317,12 @@ class OfferedPartition:
         Raises:
             NetstackError: the offer failed.
         """
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while any(held < wanted for held, wanted in zip(self._held, num_records, strict=True)):
-                if self._progress.failure is not None:
-                    raise self._progress.failure
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return False
-                self._changed.wait(left_s)
-            return True
+        is_held = self._wait(
+            lambda: all(held >= wanted for held, wanted in zip(self._held, num_records, strict=True)), timeout_s
+        )
+        if not is_held and self._progress.failure is not None:
+            raise self._progress.failure
+        return is_held
 
     def abort(self, error: Exception) -> None:
         """Fail the partition with ``error``, which the gate is told; any thread, any number of times."""

@@ -33,8 +33,6 @@ class ReplyBudget:
             out together.
     """
 
-    __slots__ = ("_max_bytes", "_max_messages", "_num_bytes", "_num_messages")
-
     def __init__(self, num_expected: int = 0) -> None:
         self._max_messages = MAX_WAITING_REPLIES + num_expected
         self._max_bytes = MAX_WAITING_REPLY_BYTES + num_expected * _EXPECTED_REPLY_BYTES
@@ -56,8 +54,6 @@ class ReplyBudget:
 
 class RateLimit:
     """A token bucket that refills by ``per_second`` and holds ten seconds' worth."""
-
-    __slots__ = ("_capacity", "_clock", "_per_second", "_tokens", "_updated_s")
 
     def __init__(self, per_second: float, clock: Callable[[], float]) -> None:
         self._per_second = per_second
@@ -98,16 +94,6 @@ class Admission(Generic[C]):
 
     Threading: none; its owner calls it on the loop thread.
     """
-
-    __slots__ = (
-        "_hosts",
-        "_max_connections",
-        "_max_unauthenticated",
-        "_max_unauthenticated_per_host",
-        "_num_evicted",
-        "_num_refused",
-        "_unauthenticated",
-    )
 
     def __init__(self, *, max_connections: int, max_unauthenticated: int, max_unauthenticated_per_host: int) -> None:
         self._max_connections = max_connections

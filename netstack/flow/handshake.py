@@ -31,7 +31,6 @@ from enum import Enum, IntEnum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from netstack.errors import LocalProtocolError, NetstackError
-from netstack.late import dataclass
 from netstack.security import normalized_authority
 from netstack.wire.message_bytes import (
     CLIENT_MESSAGE_IDS,
@@ -41,7 +40,7 @@ from netstack.wire.message_bytes import (
     SERVER_MESSAGE_IDS,
     encode,
 )
-from netstack.wire.messages import Hello, Message, Proof, Ready
+from netstack.wire.messages import HandshakeMessage, Hello, Message, Proof, Ready
 from netstack.wire.offer_messages import GateHello, GateIdentity
 
 PROTOCOL_VERSION_MIN: Final = 2  # 1: no authority in the hello, no seals
@@ -53,7 +52,6 @@ _SERVER_LABEL: Final = b"netstack data port proof v1: server"
 _CLIENT_SEAL_LABEL: Final = b"netstack data port seal v1: client"
 _SERVER_SEAL_LABEL: Final = b"netstack data port seal v1: server"
 
-HandshakeMessage: TypeAlias = Hello | GateHello | Proof | Ready
 GateKey: TypeAlias = Callable[[GateIdentity], bytes | None]
 
 
@@ -111,39 +109,12 @@ def derive_key(secret: bytes) -> bytes:
     return hmac.digest(secret, _KEY_LABEL, "sha256")
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRange:
-    """The protocol versions that one end speaks; both bounds included."""
-
-    least: int = PROTOCOL_VERSION_MIN
-    greatest: int = PROTOCOL_VERSION_MAX
-
-    def agree(self, other: "VersionRange") -> int | None:
-        """The greatest version that both speak, or None."""
-        version = min(self.greatest, other.greatest)
-        return version if version >= max(self.least, other.least) else None
-
-
 class Handshake:
     """One end of the handshake of one connection.
 
     Threading: none; its owner calls it on the loop thread.
     Life cycle: ``connected`` once, then ``receive`` until ``phase`` is READY or FAILED.
     """
-
-    __slots__ = (
-        "_authorities",
-        "_gate_key",
-        "_is_client",
-        "_is_tls_required",
-        "_key",
-        "_mine",
-        "_peer_role",
-        "_theirs",
-        "_tls_binding",
-        "_version",
-        "phase",
-    )
 
     def __init__(
         self,
@@ -152,7 +123,7 @@ class Handshake:
         nonce: bytes,
         *,
         is_tls_required: bool = False,
-        versions: VersionRange = VersionRange(),
+        versions: tuple[int, int] = (PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX),
         gate: GateIdentity | None = None,
         gate_key: GateKey | None = None,
         authorities: Collection[str] = (),
@@ -164,7 +135,7 @@ class Handshake:
             key: ``derive_key`` of the secret, or of the token of ``gate``.
             nonce: 32 fresh random bytes.
             is_tls_required: refuse a connection without TLS.
-            versions: those that this end speaks.
+            versions: the least and the greatest that this end speaks.
             gate: producer that dials only: the gate that it offers to.
             gate_key: server only: returns the key of a gate's token, None if the token has expired.
             authorities: server only: addresses at which it is dialled, besides the one given to ``connected``.
@@ -174,33 +145,30 @@ class Handshake:
         self.phase = HandshakePhase.NEW
         self._key = key
         self._is_tls_required = is_tls_required
-        self._is_client = role is Role.CONSUMER or gate is not None
+        self.is_client = role is Role.CONSUMER or gate is not None
+        """Whether this end dialled."""
         self._gate_key = gate_key
         self._authorities = frozenset(map(normalized_authority, authorities))
         self._mine: Hello | GateHello
         if gate is None:
-            self._mine = Hello(versions.least, versions.greatest, role, nonce)
+            self._mine = Hello(*versions, role, nonce)
             self._peer_role = Role.PRODUCER if role is Role.CONSUMER else Role.CONSUMER
         else:
-            self._mine = GateHello(versions.least, versions.greatest, nonce, gate)
+            self._mine = GateHello(*versions, nonce, gate)
             self._peer_role = Role.GATE
         self._theirs: Hello | GateHello | None = None
         self._tls_binding = b""
-        self._version = 0
+        self.version = 0
+        """The greatest version that both ends speak; 0 before both hellos are known."""
 
     def __repr__(self) -> str:
         what = "producer that dials" if isinstance(self._mine, GateHello) else Role(self._mine.role).name.lower()
         return f"<Handshake of a {what}, {self.phase.name.lower()}>"
 
     @property
-    def version(self) -> int:
-        """The chosen version; 0 before both hellos are known."""
-        return self._version
-
-    @property
     def welcome_ids(self) -> frozenset[int]:
         """Ids of the messages that the peer may send once the connection is ready."""
-        if self._is_client:
+        if self.is_client:
             ids = OFFERING_MESSAGE_IDS if isinstance(self._mine, GateHello) else CLIENT_MESSAGE_IDS
         else:
             ids = SERVER_MESSAGE_IDS if self.peer_gate is None else GATE_MESSAGE_IDS
@@ -210,11 +178,6 @@ class Handshake:
     def peer_gate(self) -> GateIdentity | None:
         """The gate that the peer offers partitions to; None for any other peer."""
         return self._theirs.gate if isinstance(self._theirs, GateHello) else None
-
-    @property
-    def is_client(self) -> bool:
-        """Whether this end dialled."""
-        return self._is_client
 
     @property
     def is_consumer(self) -> bool:
@@ -230,7 +193,7 @@ class Handshake:
         keys = [
             hmac.digest(self._key, self._covered(label), "sha256") for label in (_CLIENT_SEAL_LABEL, _SERVER_SEAL_LABEL)
         ]
-        return (keys[0], keys[1]) if self._is_client else (keys[1], keys[0])
+        return (keys[0], keys[1]) if self.is_client else (keys[1], keys[0])
 
     def connected(self, *, tls_binding: bytes | None, authority: str = "") -> list[HandshakeMessage]:
         """Begin; returns the messages to send.
@@ -247,12 +210,12 @@ class Handshake:
         if self._is_tls_required and not tls_binding:
             raise self._fail(FailureReason.NOT_ENCRYPTED)
         self._tls_binding = tls_binding or b""
-        if not tls_binding and self._is_client:
+        if not tls_binding and self.is_client:
             self._mine = replace(self._mine, authority=normalized_authority(authority))
         elif not tls_binding:
             self._authorities |= {normalized_authority(authority)}
         self.phase = HandshakePhase.TRANSPORT_READY
-        return [self._mine] if self._is_client else []
+        return [self._mine] if self.is_client else []
 
     def receive(self, message: Message) -> list[HandshakeMessage]:
         """Process the peer's next message; returns the messages to send.
@@ -261,7 +224,7 @@ class Handshake:
             HandshakeFailedError: the peer's proof, role, version or message is wrong; the phase is FAILED.
         """
         match self.phase, message:
-            case HandshakePhase.TRANSPORT_READY, GateHello() if not self._is_client and self._gate_key is not None:
+            case HandshakePhase.TRANSPORT_READY, GateHello() if not self.is_client and self._gate_key is not None:
                 return self._on_gate_hello(message, self._gate_key)
             case HandshakePhase.TRANSPORT_READY, Hello():
                 if message.role != self._peer_role:
@@ -288,37 +251,36 @@ class Handshake:
         mine = self._mine
         if hmac.compare_digest(theirs.nonce, mine.nonce):
             raise self._fail(FailureReason.REFLECTED)
-        version = VersionRange(mine.version_min, mine.version_max).agree(
-            VersionRange(theirs.version_min, theirs.version_max)
-        )
-        if version is None:
+        version = min(mine.version_max, theirs.version_max)
+        if version < max(mine.version_min, theirs.version_min):
             raise self._fail(FailureReason.VERSION)
         if (
-            not (self._is_client or self._tls_binding)
+            not (self.is_client or self._tls_binding)
             and normalized_authority(theirs.authority) not in self._authorities
         ):
             raise self._fail(
                 FailureReason.AUTHORITY,
                 f" (it dialled {theirs.authority}, here is {', '.join(sorted(self._authorities))})",
             )
-        self._theirs, self._version = theirs, version
+        self._theirs = theirs
+        self.version = version
         self.phase = HandshakePhase.CHALLENGED
-        return [self._proof(_CLIENT_LABEL)] if self._is_client else [mine]
+        return [self._proof(_CLIENT_LABEL)] if self.is_client else [mine]
 
     def _on_proof(self, mac: bytes) -> list[HandshakeMessage]:
-        expected = self._proof(_SERVER_LABEL if self._is_client else _CLIENT_LABEL)
+        expected = self._proof(_SERVER_LABEL if self.is_client else _CLIENT_LABEL)
         if not hmac.compare_digest(mac, expected.mac):
             raise self._fail(FailureReason.PROOF)
-        if self._is_client:
+        if self.is_client:
             self.phase = HandshakePhase.AUTHENTICATED
             return []
         self.phase = HandshakePhase.READY
-        return [self._proof(_SERVER_LABEL), Ready(self._version)]
+        return [self._proof(_SERVER_LABEL), Ready(self.version)]
 
     def _on_ready(self, version: int) -> list[HandshakeMessage]:
-        if not self._is_client:
+        if not self.is_client:
             raise self._fail(FailureReason.UNEXPECTED)
-        if version != self._version:
+        if version != self.version:
             raise self._fail(FailureReason.DOWNGRADED)
         self.phase = HandshakePhase.READY
         return []
@@ -327,12 +289,12 @@ class Handshake:
         return Proof(hmac.digest(self._key, self._covered(label), "sha256"))
 
     def _covered(self, label: bytes) -> bytes:
-        mine, theirs = self._mine, self._theirs
-        assert theirs is not None, "a proof needs both hellos"
-        client, server = (mine, theirs) if self._is_client else (theirs, mine)
+        assert self._theirs is not None, "a proof needs both hellos"
+        hellos = [encode(self._mine), encode(self._theirs)]
+        client, server = hellos if self.is_client else reversed(hellos)
         # Every part but the last has a fixed length or starts with its length, and no label is a prefix of the other.
         # Otherwise two different handshakes could cover the same bytes, and a proof of one would fit the other.
-        return b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server), self._tls_binding))
+        return b"".join((label, self.version.to_bytes(2, "big"), client, server, self._tls_binding))
 
     def _fail(self, reason: FailureReason, details: str = "") -> HandshakeFailedError:
         self.phase = HandshakePhase.FAILED

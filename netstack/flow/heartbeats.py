@@ -70,8 +70,6 @@ class Silence:
         look_s: the time from one look to the next; None: a fifth of ``timeout_s``.
     """
 
-    __slots__ = ("_looked_s", "_timeout_s", "look_s", "silent_s")
-
     NUM_LOOKS: Final = 5  # a stall hides at most a fifth of a real silence
 
     def __init__(self, timeout_s: float, now_s: float, look_s: float | None = None) -> None:
@@ -112,8 +110,6 @@ class Heartbeats:
         timeout_s: the silence after which the peer is lost.
         now_s: the connection became ready.
     """
-
-    __slots__ = ("_interval_s", "_num_bytes_in", "_num_bytes_out", "_sending_s", "_silence", "_timeout_s")
 
     def __init__(self, interval_s: float, timeout_s: float, now_s: float) -> None:
         self._interval_s = self._sending_s = interval_s

@@ -36,8 +36,6 @@ class OfferProgress:
     Threading: none; its owner locks.
     """
 
-    __slots__ = ("_stages", "failure")
-
     def __init__(self, num_subtasks: int) -> None:
         self._stages = [Stage.OFFERED] * num_subtasks
         self.failure: Exception | None = None
@@ -132,18 +130,6 @@ class OfferBook:
 
     Threading: none; its owner locks.
     """
-
-    __slots__ = (
-        "_attempts",
-        "_max_open",
-        "_num_aborted",
-        "_num_completed",
-        "_num_refused",
-        "_open",
-        "_shape",
-        "_waiting",
-        "is_sealed",
-    )
 
     def __init__(self, shape: GateShape, max_open: int | None = None) -> None:
         self._shape = shape

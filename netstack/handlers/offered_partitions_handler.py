@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, Protocol
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias
 
 from netstack.errors import ResourceClosedError
 from netstack.flow.admission import RateLimit
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-_log = LogLines(__name__)
 _LOGS_PER_S = 1.0  # of the refusals to one peer
 _LOOK_INTERVAL_S = 10.0  # how often a connection with an expired token is checked for open offers
 _MS_PER_S = 1000
@@ -45,24 +44,25 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class OfferTaker(Protocol):
-    """Finds the gate of an offer; ``OfferedGates`` implements it."""
-
-    def take_offer(self, gate: GateIdentity, offer: PartitionOffer, client: "NetworkOfferedPartitionClient") -> None:
-        """Request the offered partition, or refuse it; loop thread.  A bad offer is refused, not raised."""
+TakeOffer: TypeAlias = Callable[[GateIdentity, PartitionOffer, "NetworkOfferedPartitionClient"], None]
+"""Finds the gate of an offer, which requests the offered partition or refuses it; loop thread.  A bad offer is refused,
+not raised.
+"""
 
 
 class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
     """The last handler of a connection that a producer dialled: a request client that also receives offers."""
 
-    def __init__(self, loop: EventLoopThread, taker: OfferTaker, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(
+        self, loop: EventLoopThread, take_offer: TakeOffer, clock_ms: Callable[[], int] = wall_clock_ms
+    ) -> None:
         super().__init__(loop.after_batch)
         self._clock_ms = clock_ms
         self._expiry: asyncio.TimerHandle | None = None
         self.identity: GateIdentity | None = None  # Set before the connection becomes active.
         self._loop = loop
-        self._taker = taker
-        self._logs = RateLimit(_LOGS_PER_S, loop.loop.time)
+        self._take_offer = take_offer
+        self._log = LogLines(__name__, RateLimit(_LOGS_PER_S, loop.loop.time).take)
         # Any thread appends, the loop thread takes.
         self._refusals: deque[tuple[PartitionOffer, RefusalCode, str]] = deque()
 
@@ -78,7 +78,7 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
                 f"the token for {self.identity} was good until {_readable(self.identity)}",
             )
             return
-        self._taker.take_offer(self.identity, message, client)
+        self._take_offer(self.identity, message, client)
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Start the timer of the token's expiry."""
@@ -96,7 +96,8 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         return self._loop.loop.call_later(max(_LOOK_INTERVAL_S, delay_ms / _MS_PER_S), self._end_expired)
 
     def _end_expired(self) -> None:
-        ctx, identity = self._ctx, self.identity
+        ctx = self._ctx
+        identity = self.identity
         if ctx is None or identity is None:
             return
         left_ms = identity.expires_ms - self._clock_ms()
@@ -124,14 +125,8 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         ctx = self._ctx
         if ctx is None or not ctx.channel.is_active:
             return
-        if self._logs.take():
-            _log.info(
-                "an offer was refused or queued",
-                gate=str(self.identity),
-                offer=str(offer),
-                code=code.name,
-                reason=reason,
-            )
+        gate = str(self.identity)
+        self._log.info("an offer was refused or queued", gate=gate, offer=str(offer), code=code.name, reason=reason)
         if self._replies.spend(len(reason), is_writable=ctx.channel.is_writable):
             ctx.write_and_flush(OfferRefused(offer.offer_id, offer.subtask, code, reason))
         else:
@@ -149,8 +144,6 @@ class NetworkOfferedPartitionClient:
     Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
     """
 
-    __slots__ = ("_handler", "_loop")
-
     def __init__(self, handler: OfferedPartitionsHandler, loop: EventLoopThread) -> None:
         self._handler = handler
         self._loop = loop
@@ -167,7 +160,7 @@ class NetworkOfferedPartitionClient:
 
     def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
         """The channel has credit to announce."""
-        self._order(self._handler.notify_credit_available, channel)
+        self._order(self._handler.order, channel, None)
 
     def order(self, channel: "RemoteInputChannel", message: ChannelOrder) -> None:
         """Send ``message`` to the producer, behind what was ordered before."""
@@ -218,6 +211,6 @@ class ConnectionRoles(ChannelHandler):
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Remove the handlers of the other role, then pass the event on."""
         for handler in self._of_consumers if self._is_of_gate else (self._of_gates,):
-            ctx.pipeline.remove_handler(handler)
-        ctx.pipeline.remove(ctx)
+            ctx.pipeline.remove(handler)
+        ctx.pipeline.remove(self)
         ctx.fire_channel_active()

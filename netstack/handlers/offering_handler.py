@@ -5,6 +5,7 @@ Invariants: every message of the gate about an open offer goes on to the handler
             consumer's.  When the connection ends, the listener of every open offer is told.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from netstack.errors import ConnectionLostError, NetstackError
@@ -102,7 +103,7 @@ class OfferingHandler(ChannelHandler):
             self._on_refused(message)
             return
         if isinstance(message, TaskEventRequest) and (num_records := decode_held(message.event)) is not None:
-            self._on_held(message.receiver, num_records)
+            self._tell(message.receiver, lambda listener, subtask: listener.held(subtask, num_records))
             return
         if isinstance(message, PartitionRequest):
             key = self._by_partition.get((message.partition, message.first_subpartition))
@@ -118,33 +119,20 @@ class OfferingHandler(ChannelHandler):
         ctx.fire_channel_read(message)
         match message:
             case PartitionRequest():
-                self._advance(message.receiver, Stage.REQUESTED)
+                self._tell(message.receiver, lambda listener, subtask: listener.advanced(subtask, Stage.REQUESTED))
             case AckAllUserRecordsProcessed(receiver):
-                self._advance(receiver, Stage.PROCESSED)
+                self._tell(receiver, lambda listener, subtask: listener.advanced(subtask, Stage.PROCESSED))
             case CancelPartitionRequest(receiver):
-                self._on_cancel(receiver)
+                self._tell(receiver, _left)
             case _:
                 pass
 
-    def _advance(self, receiver: InputChannelID, stage: Stage) -> None:
-        if (found := self._offer_of(receiver)) is not None:
+    def _tell(self, receiver: InputChannelID, call: Callable[[OfferListener, int], None]) -> None:
+        """Call the listener of the open offer that ``receiver`` reads, with its subtask."""
+        found = self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
+        if found is not None:
             offer, listener = found
-            listener.advanced(offer.subtask, stage)
-
-    def _offer_of(self, receiver: InputChannelID) -> tuple[PartitionOffer, OfferListener] | None:
-        """The open offer that ``receiver`` reads."""
-        return self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
-
-    def _on_held(self, receiver: InputChannelID, num_records: int) -> None:
-        if (found := self._offer_of(receiver)) is not None:
-            offer, listener = found
-            listener.held(offer.subtask, num_records)
-
-    def _on_cancel(self, receiver: InputChannelID) -> None:
-        if (found := self._offer_of(receiver)) is not None:
-            offer, listener = found
-            reason = f"subtask {offer.subtask} of the gate stopped to read before it had processed everything"
-            listener.left(offer.subtask, OfferRefusedError(RefusalCode.GATE_ENDED, reason))
+            call(listener, offer.subtask)
 
     def _on_refused(self, message: OfferRefused) -> None:
         found = self._offers.get((message.offer_id, message.subtask))
@@ -174,9 +162,15 @@ class OfferingHandler(ChannelHandler):
         self._ctx = None
 
     def _fail_all(self, error: NetstackError) -> None:
-        offers, self._offers = list(self._offers.values()), {}
+        offers = list(self._offers.values())
+        self._offers = {}
         self._by_partition.clear()
         self._by_receiver.clear()
         self._receivers.clear()
         for offer, listener in offers:
             listener.lost(offer.subtask, error)
+
+
+def _left(listener: OfferListener, subtask: int) -> None:
+    reason = f"subtask {subtask} of the gate stopped to read before it had processed everything"
+    listener.left(subtask, OfferRefusedError(RefusalCode.GATE_ENDED, reason))

@@ -11,6 +11,7 @@ import errno
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, assert_never, cast
 
 from netstack.availability import AvailabilityFuture
@@ -67,7 +68,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def __init__(self, after_batch: Callable[[Callable[[], None]], None] = _at_once) -> None:
         """``after_batch`` runs a function once after all orders of the current batch of the loop."""
         self._after_batch = after_batch
-        self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
+        self._log = LogLines(__name__, RateLimit(_LOGS_PER_S, time.monotonic).take)
         self._channels: dict[InputChannelID, RemoteInputChannel] = {}
         self._not_found: set[InputChannelID] = set()  # keys of _channels whose requests the server has forgotten
         self._cancelled: dict[InputChannelID, None] = {}  # oldest first
@@ -124,10 +125,6 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             self._forget(channel.channel_id)
             channel.on_error(_as_netstack_error(error, "sending the partition request failed"))
 
-    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
-        """The channel recycled buffers; announce the credit when the socket is writable."""
-        self.order(channel, None)
-
     def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
         """Send ``message`` when the socket is writable; None: announce the channel's credit."""
         if self._ctx is not None and channel.channel_id in self._channels:
@@ -160,9 +157,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     ) -> NetworkBuffer | None:
         """For the decoder: a buffer of the receiving channel; None if the channel is unknown or has no buffer."""
         channel = self._channels.get(receiver)
-        return (
-            None if channel is None else channel.receiver.allocate(size_bytes, data_type, is_compressed=is_compressed)
-        )
+        if channel is None:
+            return None
+        return channel.receiver.allocate(size_bytes, data_type, is_compressed=is_compressed)
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[NetworkBuffer]:
         """For the decoder: several buffers for plain data; fewer if the channel has less credit."""
@@ -174,7 +171,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         if type(message) is BufferResponse:
             buffer_channel = self._channels.get(message[0])
             if buffer_channel is None or buffer_channel.lifecycle is _RELEASED:
-                self._refuse_buffer(message)
+                self._refuse_data(message[0])
+                if message.buffer is not None:
+                    message.buffer.recycle()
                 return
             try:
                 buffer_channel.receiver.on_response(message)
@@ -197,19 +196,16 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def _on_other(self, message: object) -> None:
         raise RemoteProtocolError(f"a client does not serve {type(message).__name__}")
 
-    def _refuse_buffer(self, response: BufferResponse) -> None:
+    def _refuse_data(self, receiver: InputChannelID) -> None:
         # Forgotten before the cancel: a later acknowledgement for it would reach the server after the cancel.
-        is_ours = self._forget(response.receiver)
-        self._cancel_once(response.receiver, is_answer=not is_ours)
-        if response.buffer is not None:
-            response.buffer.recycle()
+        is_ours = self._forget(receiver)
+        self._cancel_once(receiver, is_answer=not is_ours)
 
     def _on_run(self, run: BufferRun) -> None:
         buffers = cast("Sequence[NetworkBuffer]", run.buffers)  # ``allocate_run`` made them
         channel = self._channels.get(run.receiver)
         if channel is None or channel.lifecycle is _RELEASED:
-            is_ours = self._forget(run.receiver)
-            self._cancel_once(run.receiver, is_answer=not is_ours)
+            self._refuse_data(run.receiver)
             recycle_all(buffers)
             return
         try:
@@ -219,11 +215,14 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def _on_backlog(self, receiver: InputChannelID, backlog: int) -> None:
         channel = self._channels.get(receiver)
-        if channel is None or channel.lifecycle is _RELEASED:
-            return
+        if channel is not None and channel.lifecycle is not _RELEASED:
+            self._tell(channel, lambda: channel.receiver.on_sender_backlog(backlog))
+
+    def _tell(self, channel: RemoteInputChannel, call: Callable[[], None]) -> None:
+        """Make a call of one channel; its error ends that channel alone."""
         try:
-            channel.receiver.on_sender_backlog(backlog)
-        except Exception as error:  # noqa: BLE001 - as above
+            call()
+        except Exception as error:  # noqa: BLE001 - its task and the sender are told, other channels continue
             self._fail_channel(channel, error)
 
     def _on_error_response(self, ctx: ChannelHandlerContext, response: ErrorResponse) -> None:
@@ -233,23 +232,16 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             return
         channel = self._channels.get(receiver)
         if channel is None:
-            if self._logs.take():
-                _log.info("an error of a channel that has ended", peer=ctx.channel.peer, error=response.message)
+            self._log.info("an error of a channel that has ended", peer=ctx.channel.peer, error=response.message)
             return
         error = _error_of(response, ctx.channel.peer, "Error")
         if isinstance(error, PartitionNotFoundError):
-            self._on_partition_not_found(channel, error)
+            # The server has forgotten the request; the channel decides whether to repeat it.
+            self._not_found.add(channel.channel_id)
+            self._tell(channel, partial(channel.on_failed_partition_request, error))
         else:
             # A cancel follows: the server keeps the reader until then, because older orders of ours may still arrive.
             self._fail_channel(channel, error)
-
-    def _on_partition_not_found(self, channel: RemoteInputChannel, error: PartitionNotFoundError) -> None:
-        """The server has forgotten the request; the channel decides whether to repeat it."""
-        self._not_found.add(channel.channel_id)
-        try:
-            channel.on_failed_partition_request(error)
-        except Exception as second:  # noqa: BLE001 - as above
-            self._fail_channel(channel, second)
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
         """Wake the tasks, once per read: earlier they would only wait for the channel's lock while
@@ -262,10 +254,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         wakeups = self._wakeups
         while wakeups:
             channel, pending = wakeups.pop()
-            try:
-                pending.complete()
-            except Exception as error:  # noqa: BLE001 - a callback of one task failed; other channels continue
-                self._fail_channel(channel, error)
+            self._tell(channel, pending.complete)
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
         """Send the orders that waited for the socket."""
@@ -305,7 +294,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._not_found.clear()
         self._orders.clear()
         for channel in channels:
-            _tell(channel, error)
+            _end(channel, error)
 
     # ---------------------------------------------------------------- helpers
 
@@ -357,10 +346,10 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def _fail_channel(self, channel: RemoteInputChannel, error: Exception) -> None:
         self._forget(channel.channel_id)
         self._cancel_once(channel.channel_id)
-        _tell(channel, _as_netstack_error(error, f"{channel!r} failed"))
+        _end(channel, _as_netstack_error(error, f"{channel!r} failed"))
 
 
-def _tell(channel: RemoteInputChannel, error: NetstackError) -> None:
+def _end(channel: RemoteInputChannel, error: NetstackError) -> None:
     try:
         channel.on_error(error)
     except Exception as second:  # noqa: BLE001 - the error is stored; a failing callback of the gate must not stop the other channels

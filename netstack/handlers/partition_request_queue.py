@@ -27,6 +27,7 @@ from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingV
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
+from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.transport.direct_writer import MAX_DIRECT_BYTES, DirectWriter
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer, OutboundRun, encode_buffer
@@ -72,7 +73,7 @@ class PartitionRequestQueue(ChannelHandler):
         self._max_readers = config.max_readers
         self._replies = ReplyBudget()
         self._late_replies = ReplyBudget(config.max_waiting_requests)
-        self._logs = RateLimit(_LOGS_PER_S, loop.loop.time)
+        self._log = LogLines(__name__, RateLimit(_LOGS_PER_S, loop.loop.time).take)
         self._cancels = RateLimit(config.max_cancels_per_s, loop.loop.time)
 
     def __repr__(self) -> str:
@@ -212,19 +213,14 @@ class PartitionRequestQueue(ChannelHandler):
         if reader is not None:
             self._obeys(receiver, reader.acknowledge_all_data_processed)
 
-    def notify_new_buffer_size(self, receiver: InputChannelID, size_bytes: int) -> None:
-        """The receiver wants buffers of another size; ignored without a reader, because consumers tell all their
+    def tell_producer(self, receiver: InputChannelID, order: Callable[[ResultSubpartitionView], None]) -> None:
+        """Hand an order to the view of the receiver's reader; ignored without one, because consumers tell all their
         producers.
         """
         reader = self._readers.get(receiver)
-        if reader is not None:
-            self._obeys(receiver, partial(reader.notify_new_buffer_size, size_bytes))
-
-    def notify_required_segment_id(self, receiver: InputChannelID, subpartition: int, segment: int) -> None:
-        """The receiver wants one of its subpartitions to continue with this segment; ignored without a reader."""
-        reader = self._readers.get(receiver)
-        if reader is not None:
-            self._obeys(receiver, partial(reader.notify_required_segment_id, subpartition, segment))
+        view = None if reader is None else reader.open_view
+        if view is not None:
+            self._obeys(receiver, partial(order, view))
 
     def _obeys(self, receiver: InputChannelID, order: Callable[[], None]) -> bool:
         """Carry out ``order``; if it fails, tell the peer and return False.  The reader stays as it was."""
@@ -283,8 +279,7 @@ class PartitionRequestQueue(ChannelHandler):
 
     def _fail_reader(self, reader: CreditBasedSequenceNumberingViewReader, error: Exception) -> None:
         """The subpartition could not be read: tell the receiver; the other readers continue."""
-        if self._logs.take():
-            _log.warning("a subpartition cannot be read", reader=repr(reader), exc_info=error)
+        self._log.warning("a subpartition cannot be read", reader=repr(reader), exc_info=error)
         try:
             self._end_reader(reader)
         except Exception as second:  # noqa: BLE001 - a broken reader may fail in its release, too
@@ -312,10 +307,9 @@ class PartitionRequestQueue(ChannelHandler):
         ctx = self._ctx
         if ctx is None or self._is_closed:
             return
-        if self._logs.take():
-            _log.warning(
-                "answered with an error", peer=ctx.channel.peer, code=message.code.name, error=message.message[:200]
-            )
+        self._log.warning(
+            "answered with an error", peer=ctx.channel.peer, code=message.code.name, error=message.message[:200]
+        )
         num_bytes = BUFFER_RESPONSE_HEADER_BYTES + len(message.message.encode("utf-8", "replace"))
         replies = self._late_replies if is_late else self._replies
         if replies.spend(num_bytes, is_writable=ctx.channel.is_writable):
@@ -417,7 +411,7 @@ class PartitionRequestQueue(ChannelHandler):
         size = buffer.size
         # As ``OutboundBuffer(...)``, without the Python call of its ``__new__``.  bench: transport.
         self._gather.append(
-            _new_tuple(OutboundBuffer, (reader.receiver, subpartition, sequence_number, backlog, buffer, ()))
+            _new_tuple(OutboundBuffer, (reader.receiver, subpartition, sequence_number, backlog, buffer))
         )
         return size + BUFFER_RESPONSE_HEADER_BYTES
 

@@ -20,7 +20,6 @@ from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
 from netstack.handlers.partition_request_queue import PartitionRequestQueue, describe_error
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
-from netstack.ids import ResultPartitionID
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.loop_timers import RunningTimer
@@ -55,12 +54,10 @@ class PartitionRequestServerHandler(ChannelHandler):
         manager: ResultPartitionManager,
         queue: PartitionRequestQueue,
     ) -> None:
-        self._timeout_s = config.partition_request_timeout_s
+        self._config = config
         self._loop = loop
         self._manager = manager
         self._queue = queue
-        self._max_readers = config.max_readers
-        self._max_waiting = config.max_waiting_requests
         self._num_waiting = 0
 
     def __repr__(self) -> str:
@@ -77,7 +74,7 @@ class PartitionRequestServerHandler(ChannelHandler):
             case ResumeConsumption(receiver):
                 self._queue.resume_consumption(receiver)
             case NewBufferSize(receiver, size_bytes):
-                self._queue.notify_new_buffer_size(receiver, size_bytes)
+                self._queue.tell_producer(receiver, lambda view: view.notify_new_buffer_size(size_bytes))
             case CancelPartitionRequest(receiver):
                 self._queue.cancel(receiver)
             case AckAllUserRecordsProcessed(receiver):
@@ -85,7 +82,7 @@ class PartitionRequestServerHandler(ChannelHandler):
             case TaskEventRequest():
                 self._publish(message)
             case SegmentId(receiver, subpartition, segment):
-                self._queue.notify_required_segment_id(receiver, subpartition, segment)
+                self._queue.tell_producer(receiver, lambda view: view.notify_required_segment_id(subpartition, segment))
             case CloseRequest():
                 self._queue.release_all()
                 ctx.close()
@@ -102,13 +99,16 @@ class PartitionRequestServerHandler(ChannelHandler):
     # ---------------------------------------------------------------- partition requests
 
     def _serve_request(self, request: PartitionRequest) -> None:
-        first, last = request.first_subpartition, request.last_subpartition
         if self._queue.is_full and self._queue.reader(request.receiver) is None:
-            text = f"this connection has {self._max_readers} readers already (max_readers)"
+            text = f"this connection has {self._config.max_readers} readers already (max_readers)"
             self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
             return
         reader = CreditBasedSequenceNumberingViewReader(
-            request.receiver, request.credit, self._queue, first=first, last=last
+            request.receiver,
+            request.credit,
+            self._queue,
+            first=request.first_subpartition,
+            last=request.last_subpartition,
         )
         self._queue.add_reader(reader)
         self._try_to_open(request, reader)
@@ -125,16 +125,20 @@ class PartitionRequestServerHandler(ChannelHandler):
             with contextlib.suppress(ResourceClosedError):
                 self._loop.execute_threadsafe(self._on_partition_registered, request, reader)
 
-        partition, first, last = request.partition, request.first_subpartition, request.last_subpartition
+        partition = request.partition
+        first = request.first_subpartition
+        last = request.last_subpartition
         view = self._manager.create_view_or_listen(
             partition, first, reader, on_partition, last=None if last == first else last
         )
         if view is not None:
             reader.set_view(view)
             self._queue.enqueue_available_reader(reader)
-        elif self._num_waiting == self._max_waiting:
+        elif self._num_waiting == (max_waiting := self._config.max_waiting_requests):
             self._manager.cancel_listener(partition, on_partition)
-            self._refuse_waiting(request)
+            self._queue.remove_reader(request.receiver)
+            text = f"{max_waiting} requests of this connection wait for their partition already (max_waiting_requests)"
+            self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
         else:
             self._wait(request, reader, on_partition)
 
@@ -144,7 +148,9 @@ class PartitionRequestServerHandler(ChannelHandler):
         reader: CreditBasedSequenceNumberingViewReader,
         on_partition: Callable[[], None],
     ) -> None:
-        timer = RunningTimer(self._loop.loop, self._timeout_s, partial(self._on_timeout, request, reader))
+        timer = RunningTimer(
+            self._loop.loop, self._config.partition_request_timeout_s, partial(self._on_timeout, request, reader)
+        )
         self._num_waiting += 1
 
         def stop_waiting() -> None:
@@ -172,7 +178,9 @@ class PartitionRequestServerHandler(ChannelHandler):
         if self._manager.is_announced(request.partition):  # its producer is being deployed
             self._try_again(request, reader)
         else:
-            self._refuse(request, _not_registered(request.partition, self._timeout_s), is_late=True)
+            timeout_s = self._config.partition_request_timeout_s
+            text = f"partition {request.partition} was not registered at its producer within {timeout_s:g} s"
+            self._refuse(request, PartitionNotFoundError(text), is_late=True)
 
     def _refuse(self, request: PartitionRequest, error: Exception, *, is_late: bool = False) -> None:
         receiver = request.receiver
@@ -183,13 +191,6 @@ class PartitionRequestServerHandler(ChannelHandler):
             return
         code = ErrorCode.SUBPARTITION_TAKEN if isinstance(error, LocalProtocolError) else ErrorCode.INTERNAL
         self._queue.reply(ErrorResponse(code, describe_error(error), None, about=receiver))
-
-    def _refuse_waiting(self, request: PartitionRequest) -> None:
-        self._queue.remove_reader(request.receiver)
-        text = (
-            f"{self._max_waiting} requests of this connection wait for their partition already (max_waiting_requests)"
-        )
-        self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
 
     # ---------------------------------------------------------------- task events
 
@@ -203,7 +204,3 @@ class PartitionRequestServerHandler(ChannelHandler):
         if not is_published:
             text = f"Task event receiver not found. Partition {request.partition} takes no events here."
             self._queue.reply(ErrorResponse(ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER, text, request.receiver))
-
-
-def _not_registered(partition: ResultPartitionID, timeout_s: float) -> PartitionNotFoundError:
-    return PartitionNotFoundError(f"partition {partition} was not registered at its producer within {timeout_s:g} s")

@@ -54,23 +54,6 @@ class CreditBasedSequenceNumberingViewReader:
     Life cycle: made by a ``PartitionRequest``; gets its view when the partition is registered; ends with ``release``.
     """
 
-    __slots__ = (
-        "_initial_credit",
-        "_notify",
-        "_num_unended",
-        "_poll_run",
-        "_poll_view",
-        "_view",
-        "credit",
-        "is_blocked",
-        "is_released",
-        "last_sequence_number",
-        "on_release",
-        "queue",
-        "receiver",
-        "subpartition",
-    )
-
     def __init__(
         self,
         receiver: InputChannelID,
@@ -217,15 +200,10 @@ class CreditBasedSequenceNumberingViewReader:
         if self._initial_credit == 0:
             self.credit.reset()
 
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        """The receiver wants buffers of another size; ignored without a view."""
-        if self._view is not None and not self.is_released:
-            self._view.notify_new_buffer_size(size_bytes)
-
-    def notify_required_segment_id(self, subpartition: int, segment: int) -> None:
-        """The receiver wants ``subpartition`` to continue with ``segment``; ignored without a view."""
-        if self._view is not None and not self.is_released:
-            self._view.notify_required_segment_id(subpartition, segment)
+    @property
+    def open_view(self) -> ResultSubpartitionView | None:
+        """Its view, from the registration of the partition until the release."""
+        return None if self.is_released else self._view
 
     def acknowledge_all_data_processed(self) -> None:
         """The receiver has processed every record before its end of data."""
@@ -246,7 +224,7 @@ class CreditBasedSequenceNumberingViewReader:
 
     def statistics(self, *, is_queued: bool) -> ViewReaderStatistics:
         """The state now; ``is_queued``: whether the caller has queued this reader."""
-        view = None if self.is_released else self._view
+        view = self.open_view
         return ViewReaderStatistics(
             receiver=self.receiver.hex(),
             state=self._state,

@@ -37,8 +37,6 @@ class ClosedInChildren:
         owner: the object that uses it; kept alive in the child, so that its destructor does not run.
     """
 
-    __slots__ = ("_descriptor", "_identity", "_owner")
-
     def __init__(self, descriptor: int, owner: object) -> None:
         self._descriptor = descriptor
         self._identity = _identity(descriptor)
@@ -72,8 +70,6 @@ class PortClosedInChildren:
 
     For sockets that a library makes.  Threading: any thread.
     """
-
-    __slots__ = ("port",)
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -7,17 +7,15 @@ Source:     Netty ``EmbeddedChannel``.  It differs from ``NetworkChannel`` in on
             inside ``close``.
 """
 
-import threading
 from collections import deque
 
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.transport.direct_writer import DirectWriter, FrameSocket
-from netstack.transport.handler import Channel, ChannelHandler
+from netstack.transport.handler import Channel, ChannelHandler, ChannelPipeline
 from netstack.transport.message_codec import MessageDecoder
-from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
-from netstack.transport.pipeline import ChannelPipeline
+from netstack.transport.outbound_buffer import OutboundFrame
 
 
 class EmbeddedChannel(Channel):
@@ -33,27 +31,21 @@ class EmbeddedChannel(Channel):
         config: NetstackConfig | None = None,
         event_loop: EmbeddedEventLoop | None = None,
     ) -> None:
-        config = NetstackConfig() if config is None else config
-        self.peer = "embedded"
+        super().__init__(NetstackConfig() if config is None else config, "embedded")
         self.event_loop = EmbeddedEventLoop() if event_loop is None else event_loop
-        self._outbound = ChannelOutboundBuffer(config.high_watermark_bytes, config.low_watermark_bytes)
         self._unflushed: list[object] = []
         self._readable: deque[object] = deque()
         self._inbound: deque[object] = deque()
         self._errors: list[Exception] = []
         self._is_open = True
-        self._num_bytes_in = self._num_bytes_out = 0
         self.certificate: bytes | None = None
         self.is_reading = True
         """False after ``pause_reading``, which does not stop ``write_inbound``."""
-        self.turn = threading.RLock()
-        self.direct: DirectWriter | None = None
-        """Returned by ``direct_writer``; ``open_direct`` or the test sets it before the first reader is added."""
         self.was_aborted = False
         """Whether ``abort`` ended the channel."""
         self.pipeline = ChannelPipeline(self, handlers)
         self.pipeline.handlers_added()
-        self.pipeline.fire_channel_active()
+        self.pipeline.head.fire_channel_active()
 
     def __repr__(self) -> str:
         return f"<EmbeddedChannel {'open' if self._is_open else 'closed'}, {self._outbound!r}>"
@@ -67,8 +59,8 @@ class EmbeddedChannel(Channel):
         if isinstance(message, bytes):
             self._read_bytes(memoryview(message))
         else:
-            self.pipeline.fire_channel_read(message)
-            self.pipeline.fire_channel_read_complete()
+            self.pipeline.head.fire_channel_read(message)
+            self.pipeline.head.fire_channel_read_complete()
 
     def read_inbound(self) -> object | None:
         """The next message that no handler consumed, or None."""
@@ -104,11 +96,7 @@ class EmbeddedChannel(Channel):
         self.transport_flush()
         pending = self._outbound.pending_bytes
         num_bytes = pending if max_bytes is None else min(max_bytes, pending)
-        self._num_bytes_out += num_bytes
-        callbacks, is_writable_again = self._outbound.written(num_bytes)
-        self._run_callbacks(callbacks)
-        if is_writable_again:
-            self.pipeline.fire_channel_writability_changed()
+        self._account(num_bytes)
         return num_bytes
 
     def open_direct(self, sock: FrameSocket) -> None:
@@ -128,8 +116,8 @@ class EmbeddedChannel(Channel):
             return
         self._is_open = False
         if error is not None:
-            self.pipeline.fire_exception_caught(error)
-        self._finish_close()
+            self.pipeline.head.fire_exception_caught(error)
+        self._tell_end(was_active=True)
 
     def check_exception(self) -> None:
         """Raise the first error that no handler handled, if there is one.
@@ -153,40 +141,16 @@ class EmbeddedChannel(Channel):
         return self._is_open
 
     @property
-    def is_writable(self) -> bool:
-        """Whether the channel is open and below its watermarks; see ``ChannelOutboundBuffer``."""
-        return self._is_open and self._outbound.is_writable
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that were written and that ``flush_outbound`` has not taken."""
-        return self._outbound.pending_bytes
-
-    @property
-    def num_bytes_in(self) -> int:
-        """Bytes that ``write_inbound`` got."""
-        return self._num_bytes_in
-
-    @property
-    def num_bytes_out(self) -> int:
-        """Bytes that ``flush_outbound`` has taken."""
-        return self._num_bytes_out
-
-    @property
     def peer_certificate(self) -> bytes | None:
         """``certificate``, which the test sets."""
         return self.certificate
-
-    def direct_writer(self) -> DirectWriter | None:
-        """``direct``, which the channel closes."""
-        return self.direct
 
     def abort(self) -> None:
         """End at once; unflushed frames are dropped."""
         if self._is_open:
             self._is_open, self.was_aborted = False, True
             self._unflushed.clear()
-            self._finish_close()
+            self._tell_end(was_active=True)
 
     def pause_reading(self) -> None:
         """Remember it."""
@@ -217,7 +181,7 @@ class EmbeddedChannel(Channel):
             return
         self._unflushed.append(message)
         if self._outbound.add(message.views, message.on_written):
-            self.pipeline.fire_channel_writability_changed()
+            self.pipeline.head.fire_channel_writability_changed()
 
     def transport_flush(self) -> None:
         """Make queued objects readable; they stay pending."""
@@ -231,7 +195,7 @@ class EmbeddedChannel(Channel):
         if self._is_open:
             self._is_open = False
             self.transport_flush()
-            self._finish_close()
+            self._tell_end(was_active=True)
 
     def on_unhandled_message(self, message: object) -> None:
         """Keep the message for ``read_inbound``."""
@@ -249,24 +213,10 @@ class EmbeddedChannel(Channel):
         if decoder is None:
             raise LocalProtocolError(f"{self.pipeline!r} has no MessageDecoder to read into")
         while rest and self._is_open:
-            buffer = decoder.read_buffer()
+            buffer = decoder.frames.get_buffer()
             num_bytes = min(len(buffer), len(rest))
             buffer[:num_bytes] = rest[:num_bytes]
             rest = rest[num_bytes:]
             self._num_bytes_in += num_bytes
-            self.pipeline.fire_channel_read(num_bytes)
-            self.pipeline.fire_channel_read_complete()
-
-    def _run_callbacks(self, callbacks: list[OnWritten]) -> None:
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception as error:  # noqa: BLE001 - as NetworkChannel does
-                self.pipeline.fire_exception_caught(error)
-
-    def _finish_close(self) -> None:
-        if self.direct is not None:
-            self.direct.close()
-        self._run_callbacks(self._outbound.fail_all())
-        self.pipeline.fire_channel_inactive()
-        self.pipeline.handlers_removed()
+            self.pipeline.head.fire_channel_read(num_bytes)
+            self.pipeline.head.fire_channel_read_complete()

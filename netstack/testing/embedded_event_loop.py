@@ -25,8 +25,6 @@ class ManualClock:
     Threading: one thread at a time.
     """
 
-    __slots__ = ("_now_ns",)
-
     def __init__(self, now_ns: int = 0) -> None:
         self._now_ns = now_ns
 

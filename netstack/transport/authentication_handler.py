@@ -1,6 +1,7 @@
 """Runs the handshake of a connection before any other handler sees the connection.
 
-``CertificateHandler`` accepts a peer by its certificate alone, which TLS has verified: for peers without our handshake.
+``PeerCheck`` accepts a peer by its address, or by its certificate alone, which TLS has verified: for peers without our
+handshake.
 
 Side:       loop.
 Invariants: until the handshake is over, the decoder accepts nothing but its messages, one by one, and has little
@@ -20,33 +21,37 @@ from collections.abc import Callable
 from functools import partial
 
 from netstack.errors import AuthenticationError, ConnectError, ConnectionLostError, LocalProtocolError, NetstackError
-from netstack.flow.admission import RateLimit
-from netstack.flow.handshake import Handshake, HandshakeMessage, HandshakePhase
+from netstack.flow.handshake import Handshake, HandshakePhase
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.loop_timers import RunningTimer
+from netstack.security import TlsConfig
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.tls import is_expected
 from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import HANDSHAKE_MESSAGE_IDS
-from netstack.wire.messages import Hello, Proof, Ready
-from netstack.wire.offer_messages import GateHello, GateIdentity
+from netstack.wire.messages import HandshakeMessage
+from netstack.wire.offer_messages import GateIdentity
 
 
-class CertificateHandler(ChannelHandler):
-    """Looks once at the peer's certificate, then leaves the pipeline.
+class PeerCheck(ChannelHandler):
+    """Looks once at the peer, then leaves the pipeline, or ends the connection.
 
     Args:
-        pins: SHA-256 digests of the accepted certificates; empty: every certificate that TLS accepts.
+        refuse: what is wrong with the peer; None: nothing.
         on_ready: called behind ``channel_active`` of the handlers.
         on_failed: called with the cause when the connection is ended instead.
     """
 
     def __init__(
-        self, pins: frozenset[bytes], *, on_ready: Callable[[Channel], None], on_failed: Callable[[NetstackError], None]
+        self,
+        refuse: Callable[[Channel], NetstackError | None],
+        *,
+        on_ready: Callable[[Channel], object],
+        on_failed: Callable[[NetstackError], None],
     ) -> None:
-        self._pins = pins
+        self._refuse = refuse
         self._on_ready = on_ready
         self._on_failed = on_failed
         self._is_refused = False
@@ -54,16 +59,13 @@ class CertificateHandler(ChannelHandler):
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Let the handlers behind see the channel, or end it."""
         channel = ctx.channel
-        if not is_expected(channel.peer_certificate, self._pins):
+        error = self._refuse(channel)
+        if error is not None:
             self._is_refused = True
-            self._on_failed(
-                AuthenticationError(
-                    f"{channel.peer} has none of the expected certificates (security.tls.peer_fingerprints)"
-                )
-            )
+            self._on_failed(error)
             channel.abort()
             return
-        ctx.pipeline.remove(ctx)
+        ctx.pipeline.remove(self)
         ctx.fire_channel_active()
         self._on_ready(channel)
 
@@ -71,6 +73,13 @@ class CertificateHandler(ChannelHandler):
         """Pass it on only if ``channel_active`` was."""
         if not self._is_refused:
             ctx.fire_channel_inactive()
+
+
+def refuse_certificate(tls: TlsConfig, channel: Channel) -> AuthenticationError | None:
+    """For ``PeerCheck``: whether the peer's certificate is none of the pinned ones."""
+    if is_expected(channel.peer_certificate, tls.pins):
+        return None
+    return AuthenticationError(f"{channel.peer} has none of the expected certificates (security.tls.peer_fingerprints)")
 
 
 _log = LogLines(__name__)
@@ -101,7 +110,7 @@ class AuthenticationHandler(ChannelHandler):
         on_failed: the connection failed; gets the cause.
         late_after_s: a peer that hangs up so long after this end began to dial may have waited for it in vain, or was
             late itself: that is a ``LateHandshakeError``.
-        logs: limits the log of failures of all connections of one server; None: no limit.
+        log: of failures; that of a server is limited.
     """
 
     def __init__(
@@ -115,7 +124,7 @@ class AuthenticationHandler(ChannelHandler):
         on_ready: Callable[[Channel], None],
         on_failed: Callable[[NetstackError], None],
         late_after_s: float = math.inf,
-        logs: RateLimit | None = None,
+        log: LogLines = _log,
     ) -> None:
         self._handshake = handshake
         self._loop = loop
@@ -124,7 +133,7 @@ class AuthenticationHandler(ChannelHandler):
         self._pins = pins
         self._on_ready = on_ready
         self._on_failed = on_failed
-        self._logs = logs
+        self._log = log
         self._timer: asyncio.TimerHandle | RunningTimer | None = None
         self._late_after_s = late_after_s
         self._began_s = loop.time()
@@ -144,7 +153,7 @@ class AuthenticationHandler(ChannelHandler):
         self._decoder = ctx.pipeline.find(MessageDecoder)
         if self._decoder is None:
             raise LocalProtocolError(f"{ctx.pipeline!r} has no MessageDecoder to protect")
-        self._decoder.accept(HANDSHAKE_MESSAGE_IDS, is_known=False)
+        self._decoder.frames.accept(HANDSHAKE_MESSAGE_IDS, is_known=False)
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
         """Cancel the timers."""
@@ -173,7 +182,7 @@ class AuthenticationHandler(ChannelHandler):
         """Process the next message of the handshake; after a failure messages are dropped."""
         if self._has_failed:
             return
-        assert isinstance(message, (Hello, GateHello, Proof, Ready)), "the decoder understands nothing else"
+        assert isinstance(message, HandshakeMessage), "the decoder understands nothing else"
         self._is_judged_late = False
         try:
             messages = self._handshake.receive(message)
@@ -218,8 +227,8 @@ class AuthenticationHandler(ChannelHandler):
         keys, channel, seal = self._handshake.seal_keys(), ctx.channel, None
         if keys is not None:
             channel.seal, seal = FrameSeal(keys[0], channel.peer), FrameSeal(keys[1], channel.peer)
-        self._decoder.accept(self._handshake.welcome_ids, seal)
-        ctx.pipeline.remove(ctx)
+        self._decoder.frames.accept(self._handshake.welcome_ids, seal)
+        ctx.pipeline.remove(self)
         ctx.fire_user_event_triggered(PeerAuthenticated(self._handshake.peer_gate))
         ctx.fire_channel_active()
         self._on_ready(channel)
@@ -239,11 +248,11 @@ class AuthenticationHandler(ChannelHandler):
 
     def _report(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         self._has_failed = True
-        peer, reason = ctx.channel.peer, str(error)[:_MAX_REASON_CHARACTERS]
-        if self._logs is None or self._logs.take():
-            # A peer that went away may just be shutting down; a peer that was refused may be an attacker.
-            tell = _log.info if _is_gone(error) else _log.warning
-            tell("a connection was not authenticated", peer=peer, reason=repr(reason))
+        peer = ctx.channel.peer
+        reason = str(error)[:_MAX_REASON_CHARACTERS]
+        # A peer that went away may just be shutting down; a peer that was refused may be an attacker.
+        tell = self._log.info if _is_gone(error) else self._log.warning
+        tell("a connection was not authenticated", peer=peer, reason=repr(reason))
         failure: NetstackError = AuthenticationError(
             f"{peer} did not authenticate: {reason}; do both processes use the same secret file, and is nothing "
             "between them?"

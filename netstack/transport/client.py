@@ -10,21 +10,28 @@ import contextlib
 import secrets
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.ids import ConnectionID
+from netstack.late import dataclass
 from netstack.loop.loop_timers import running_timeout
 from netstack.security import SecurityConfig, SecurityMode, is_loopback, required_security
-from netstack.transport.authentication_handler import AuthenticationHandler, CertificateHandler, LateHandshakeError
-from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
+from netstack.transport.authentication_handler import (
+    AuthenticationHandler,
+    LateHandshakeError,
+    PeerCheck,
+    refuse_certificate,
+)
+from netstack.transport.handler import Channel, ChannelHandler
 from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.message_codec import behind_decoder
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
 from netstack.transport.socket_options import check_congestion_control
-from netstack.transport.tls import client_context, timeouts
+from netstack.transport.tls import timeouts, tls_context
 from netstack.wire.offer_messages import GateIdentity
 
 
@@ -67,48 +74,21 @@ async def connect(
 _MAX_LATE_HANDSHAKES = 10  # each of them took seconds, in which a function kept the interpreter's lock
 
 
-class _LoopbackOnly(ChannelHandler):
-    """First handler of a connection without TLS: closes it if the name was resolved to another machine's address."""
-
-    def __init__(self, on_loopback: Callable[[], None], on_refused: Callable[[str], None]) -> None:
-        self._on_loopback = on_loopback
-        self._on_refused = on_refused
-        self._is_refused = False
-
-    def channel_active(self, ctx: ChannelHandlerContext) -> None:
-        assert isinstance(ctx.channel, NetworkChannel), "a client makes NetworkChannels"
-        if is_loopback(ctx.channel.peer_host):
-            self._on_loopback()
-            ctx.fire_channel_active()
-        else:
-            self._is_refused = True
-            self._on_refused(ctx.channel.peer)
-            ctx.channel.abort()
-
-    def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
-        if not self._is_refused:
-            ctx.fire_channel_inactive()
-
-
+@dataclass(eq=False)
 class _Attempt:
     """One connection until it is ready."""
 
-    def __init__(
-        self,
-        config: NetstackConfig,
-        security: SecurityConfig,
-        connection_id: ConnectionID,
-        handlers_factory: HandlersFactory,
-        timeout_s: float,
-        gate: GateIdentity | None,
-    ) -> None:
-        self._gate = gate
+    config: NetstackConfig
+    security: SecurityConfig
+    address: ConnectionID
+    handlers_factory: HandlersFactory
+    timeout_s: float
+    gate: GateIdentity | None
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._security = security
-        self._id = connection_id
-        self._timeout_s = timeout_s
-        self._channel = NetworkChannel(config, lambda: self._handlers(config, handlers_factory))
+        self._channel = NetworkChannel(self.config, self._handlers)
 
     async def run(self) -> NetworkChannel:
         channel = self._channel
@@ -122,13 +102,13 @@ class _Attempt:
         return channel
 
     async def _connect(self) -> None:
-        address, timeout_s = self._id, self._timeout_s
+        address = self.address
         try:
-            async with running_timeout(timeout_s):
+            async with running_timeout(self.timeout_s):
                 await self._dial()
                 await self._ready
         except TimeoutError as error:
-            raise ConnectError(f"cannot connect to {address} within {timeout_s:g} s") from error
+            raise ConnectError(f"cannot connect to {address} within {self.timeout_s:g} s") from error
         except ssl.SSLError as error:
             raise AuthenticationError(f"cannot connect to {address}: TLS failed: {error}") from error
         except (OSError, OverflowError, UnicodeError) as error:
@@ -141,7 +121,8 @@ class _Attempt:
         Later, uvloop would close the transport without calling ``connection_lost``, and ``wait_closed`` would never
         return.
         """
-        address, channel = self._id, self._channel
+        address = self.address
+        channel = self._channel
         dial = self._loop.create_task(
             self._loop.create_connection(lambda: channel, address.host, address.port, **self._tls_options()),
             name=f"dial {address}",
@@ -156,49 +137,63 @@ class _Attempt:
             raise
 
     def _tls_options(self) -> dict[str, Any]:
-        tls = self._security.tls
+        tls = self.security.tls
         if tls is None:
             return {}
-        return {"ssl": client_context(tls), "server_hostname": self._id.host, **timeouts(self._security)}
+        return {
+            "ssl": tls_context(tls, is_server=False),
+            "server_hostname": self.address.host,
+            **timeouts(self.security),
+        }
 
-    def _handlers(self, config: NetstackConfig, handlers_factory: HandlersFactory) -> tuple[ChannelHandler, ...]:
-        security, handlers = self._security, handlers_factory()
+    def _handlers(self) -> tuple[ChannelHandler, ...]:
+        security = self.security
+        handlers = self.handlers_factory()
         if security.mode is SecurityMode.NONE:
-            return (_LoopbackOnly(self._succeed, self._refuse), *handlers)
+            return (self._loopback_check(self._succeed), *handlers)
         if security.mode is SecurityMode.CERTIFICATES:
             assert security.tls is not None, "checked when it was made"
-            return (CertificateHandler(security.tls.pins, on_ready=self._succeed, on_failed=self._fail), *handlers)
+            check = partial(refuse_certificate, security.tls)
+            return (PeerCheck(check, on_ready=self._succeed, on_failed=self._fail), *handlers)
         handshake = Handshake(
             Role.CONSUMER,
             derive_key(security.secret),
             secrets.token_bytes(NONCE_BYTES),
             is_tls_required=security.mode is SecurityMode.TLS,
-            gate=self._gate,
+            gate=self.gate,
         )
         authentication = AuthenticationHandler(
             handshake,
             self._loop,
             # Not ``handshake_timeout_s``: a peer that is only busy must not look like an impostor.
-            timeout_s=self._timeout_s,
+            timeout_s=self.timeout_s,
             failure_delay_s=0,
             pins=frozenset() if security.tls is None else security.tls.pins,
             on_ready=self._succeed,
             on_failed=self._fail,
             late_after_s=security.handshake_timeout_s,
         )
-        behind = (*behind_decoder(handlers, authentication), HeartbeatHandler(config, self._loop, sends_first=True))
-        return behind if security.mode is SecurityMode.TLS else (_LoopbackOnly(lambda: None, self._refuse), *behind)
+        behind = (
+            *behind_decoder(handlers, authentication),
+            HeartbeatHandler(self.config, self._loop, sends_first=True),
+        )
+        return behind if security.mode is SecurityMode.TLS else (self._loopback_check(lambda _: None), *behind)
 
-    def _succeed(self, _channel: Channel | None = None) -> None:
+    def _loopback_check(self, on_ready: Callable[[Channel], object]) -> PeerCheck:
+        """The first handler without TLS: the name may have been resolved to another machine's address."""
+        return PeerCheck(self._refuse_other_machine, on_ready=on_ready, on_failed=self._fail)
+
+    def _refuse_other_machine(self, channel: Channel) -> ConnectError | None:
+        if is_loopback(self._channel.peer_host):
+            return None
+        return ConnectError(
+            f"cannot connect to {self.address}: that is {channel.peer}, and only loopback addresses are allowed "
+            "without TLS"
+        )
+
+    def _succeed(self, _channel: Channel) -> None:
         if not self._ready.done():
             self._ready.set_result(None)
-
-    def _refuse(self, peer: str) -> None:
-        self._fail(
-            ConnectError(
-                f"cannot connect to {self._id}: that is {peer}, and only loopback addresses are allowed without TLS"
-            )
-        )
 
     def _fail(self, error: NetstackError) -> None:
         if not self._ready.done():

@@ -51,17 +51,6 @@ class DirectWriter:
             main thread.
     """
 
-    __slots__ = (
-        "_barred_threads",
-        "_flush_threadsafe",
-        "_is_open",
-        "_outbound",
-        "_sock",
-        "_turn",
-        "num_bytes_out",
-        "num_writes",
-    )
-
     def __init__(
         self,
         sock: FrameSocket,

@@ -1,21 +1,28 @@
-"""``ChannelHandler``, ``ChannelHandlerContext`` and ``Channel``.
+"""A ``Channel``, and the ``ChannelPipeline`` of ``ChannelHandler``s between its transport and the application.
 
 Side:       loop.  Hot path.
 Invariants: inbound events go from the head to the tail, outbound operations from the tail to the head.  An exception of
             an inbound method goes to ``exception_caught`` of the same handler, one of an outbound method to the caller
-            of the operation.
-Source:     Netty's classes of these names.  Operations return no promise; the ``on_written`` of a frame is called
-            instead.
+            of the operation.  The head, which calls the transport, stands before the first handler, and the tail, which
+            reports unhandled messages, behind the last.  A handler can be removed from a connected channel, as Netty's
+            handshake handlers are; then it costs nothing.
+Source:     Netty's classes of these names, ``DefaultChannelPipeline``.  Operations return no promise; the
+            ``on_written`` of a frame is called instead.
 Absent:     adding handlers to a connected channel; executors of single handlers.
 """
 
 import threading
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
+
+from netstack.config import NetstackConfig
+from netstack.errors import LocalProtocolError
+from netstack.transport.direct_writer import DirectWriter
+from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten
 
 if TYPE_CHECKING:
-    from netstack.transport.direct_writer import DirectWriter
-    from netstack.transport.pipeline import ChannelPipeline
     from netstack.wire.frame_seal import FrameSeal
 
 
@@ -80,19 +87,6 @@ class ChannelHandlerContext:
     operation to the next handler towards the head.  Handlers that do not override a hot method are skipped.
     """
 
-    __slots__ = (
-        "_completer",
-        "_flusher",
-        "_next",
-        "_previous",
-        "_reader",
-        "_watcher",
-        "_writer",
-        "channel",
-        "handler",
-        "pipeline",
-    )
-
     def __init__(self, pipeline: "ChannelPipeline", handler: ChannelHandler) -> None:
         self.pipeline = pipeline
         self.channel: Channel = pipeline.channel
@@ -126,17 +120,28 @@ class ChannelHandlerContext:
 
     def fire_channel_active(self) -> None:
         """Tell the next handler that the channel is connected."""
-        ctx = self._next
-        try:
-            ctx.handler.channel_active(ctx)
-        except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
-            ctx.catch(error)
+        self._fire("channel_active")
 
     def fire_channel_inactive(self) -> None:
         """Tell the next handler that the connection ended."""
+        self._fire("channel_inactive")
+
+    def fire_user_event_triggered(self, event: object) -> None:
+        """Hand ``event`` to the next handler."""
+        self._fire("user_event_triggered", event)
+
+    def fire_channel_writability_changed(self) -> None:
+        """Tell the next handler with a ``channel_writability_changed`` that ``is_writable`` flipped."""
+        ctx = self._watcher
+        try:
+            ctx.handler.channel_writability_changed(ctx)
+        except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
+            ctx.catch(error)
+
+    def _fire(self, method: str, *arguments: object) -> None:
         ctx = self._next
         try:
-            ctx.handler.channel_inactive(ctx)
+            getattr(ctx.handler, method)(ctx, *arguments)
         except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
             ctx.catch(error)
 
@@ -153,22 +158,6 @@ class ChannelHandlerContext:
         ctx = self._completer
         try:
             ctx.handler.channel_read_complete(ctx)
-        except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
-            ctx.catch(error)
-
-    def fire_user_event_triggered(self, event: object) -> None:
-        """Hand ``event`` to the next handler."""
-        ctx = self._next
-        try:
-            ctx.handler.user_event_triggered(ctx, event)
-        except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
-            ctx.catch(error)
-
-    def fire_channel_writability_changed(self) -> None:
-        """Tell the next handler with a ``channel_writability_changed`` that ``is_writable`` flipped."""
-        ctx = self._watcher
-        try:
-            ctx.handler.channel_writability_changed(ctx)
         except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
             ctx.catch(error)
 
@@ -210,6 +199,103 @@ def _overrides(handler: ChannelHandler, name: str) -> bool:
     return getattr(type(handler), name) is not getattr(ChannelHandler, name)
 
 
+H = TypeVar("H", bound=ChannelHandler)
+
+
+class _Head(ChannelHandler):
+    """Turns operations into calls of the transport."""
+
+    def write(self, ctx: ChannelHandlerContext, message: object) -> None:
+        ctx.channel.transport_write(message)
+
+    def flush(self, ctx: ChannelHandlerContext) -> None:
+        ctx.channel.transport_flush()
+
+    def close(self, ctx: ChannelHandlerContext) -> None:
+        ctx.channel.transport_close()
+
+
+class _Tail(ChannelHandler):
+    """Ends every inbound event."""
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        pass
+
+    channel_inactive = channel_read_complete = channel_writability_changed = channel_active
+
+    def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
+        ctx.channel.on_unhandled_message(message)
+
+    def user_event_triggered(self, ctx: ChannelHandlerContext, event: object) -> None:
+        pass
+
+    def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
+        ctx.channel.on_unhandled_exception(error)
+
+
+class ChannelPipeline:
+    """A chain of handlers between the transport and the application.
+
+    Threading: loop thread only.
+
+    Attributes:
+        head: the context before the first handler, where inbound events are fired.
+        tail: the context behind the last handler, where operations begin.
+    """
+
+    __slots__ = ("_contexts", "channel", "head", "tail")
+
+    def __init__(self, channel: "Channel", handlers: Sequence[ChannelHandler]) -> None:
+        self.channel = channel
+        self.head = ChannelHandlerContext(self, _Head())
+        self._contexts = tuple(ChannelHandlerContext(self, handler) for handler in handlers)
+        self.tail = ChannelHandlerContext(self, _Tail())
+        self._link()
+
+    def _link(self) -> None:
+        chain = (self.head, *self._contexts, self.tail)
+        for previous, ctx in pairwise(chain):
+            ctx.link(previous)
+        for ctx in reversed(chain[:-1]):
+            ctx.link_reader()
+
+    def __repr__(self) -> str:
+        return f"<ChannelPipeline {', '.join(type(ctx.handler).__name__ for ctx in self._contexts)}>"
+
+    def find(self, kind: type[H]) -> H | None:
+        """The first handler of this class, or None."""
+        for ctx in self._contexts:
+            if isinstance(ctx.handler, kind):
+                return ctx.handler
+        return None
+
+    def remove(self, handler: ChannelHandler) -> None:
+        """Remove ``handler`` and call its ``handler_removed``; its last events still go to its old neighbours.
+
+        Raises:
+            LocalProtocolError: it is not in this pipeline, or not any more.
+        """
+        ctx = next((each for each in self._contexts if each.handler is handler), None)
+        if ctx is None:
+            raise LocalProtocolError(f"{handler!r} is not in {self!r}")
+        self._contexts = tuple(each for each in self._contexts if each is not ctx)
+        self._link()
+        handler.handler_removed(ctx)
+
+    def handlers_added(self) -> None:
+        """Channel only: call every ``handler_added``, head to tail; called once, when ``channel.pipeline`` is set."""
+        for ctx in self._contexts:
+            ctx.handler.handler_added(ctx)
+
+    def handlers_removed(self) -> None:
+        """Channel only: call every ``handler_removed``, tail to head; errors go to the channel."""
+        for ctx in reversed(self._contexts):
+            try:
+                ctx.handler.handler_removed(ctx)
+            except Exception as error:  # noqa: BLE001 - reported by the channel; the other handlers still learn it
+                self.channel.on_unhandled_exception(error)
+
+
 class Channel(ABC):
     """One connection, as its handlers see it.
 
@@ -217,16 +303,23 @@ class Channel(ABC):
                head.
     """
 
-    pipeline: "ChannelPipeline"
-    peer: str
-    """The peer's address, for logs and errors."""
-    turn: "threading.RLock"
-    """Held from the choice of the next frame until it is written; see ``DirectWriter``."""
+    pipeline: ChannelPipeline
     seal: "FrameSeal | None" = None
     """Seals every frame that leaves.
 
     Set once, when the peer has proven that it knows the secret; used with the ``turn`` held.
     """
+
+    def __init__(self, config: NetstackConfig, peer: str) -> None:
+        self.peer = peer
+        """The peer's address, for logs and errors."""
+        self.turn = threading.RLock()
+        """Held from the choice of the next frame until it is written; see ``DirectWriter``."""
+        self._outbound = ChannelOutboundBuffer(config.high_watermark_bytes, config.low_watermark_bytes)
+        self.direct: DirectWriter | None = None
+        """What ``direct_writer`` returns, once it is made; set before the first reader is added."""
+        self._num_bytes_in = 0
+        self._num_bytes_out = 0
 
     @property
     @abstractmethod
@@ -239,24 +332,25 @@ class Channel(ABC):
         """Whether the channel is connected and has not been closed."""
 
     @property
-    @abstractmethod
     def is_writable(self) -> bool:
         """False above the high watermark until the low one is reached; see ``ChannelOutboundBuffer``."""
+        return self._outbound.is_writable and self.is_open
 
     @property
-    @abstractmethod
     def pending_bytes(self) -> int:
         """Bytes that were written and that the kernel has not taken."""
+        return self._outbound.pending_bytes
 
     @property
-    @abstractmethod
     def num_bytes_in(self) -> int:
-        """Bytes received so far."""
+        """Bytes received so far; with TLS, of plaintext."""
+        return self._num_bytes_in
 
     @property
-    @abstractmethod
     def num_bytes_out(self) -> int:
         """Bytes that the kernel has taken so far."""
+        direct = self.direct
+        return self._num_bytes_out + (0 if direct is None else direct.num_bytes_out)
 
     @property
     def host_silent_s(self) -> float:
@@ -264,9 +358,9 @@ class Channel(ABC):
         return 0.0
 
     @property
-    @abstractmethod
     def peer_certificate(self) -> bytes | None:
         """The peer's certificate in DER form, checked by TLS; None without TLS."""
+        return None
 
     @property
     def tls_binding(self) -> bytes | None:
@@ -278,9 +372,9 @@ class Channel(ABC):
         """This end's address, in the form of ``peer``."""
         return ""
 
-    def direct_writer(self) -> "DirectWriter | None":
+    def direct_writer(self) -> DirectWriter | None:
         """The channel's ``DirectWriter``, or None; the channel closes it."""
-        return None
+        return self.direct
 
     @abstractmethod
     def abort(self) -> None:
@@ -326,19 +420,49 @@ class Channel(ABC):
 
     def write(self, message: object) -> None:
         """Send ``message`` through all handlers; it leaves with the next flush."""
-        self.pipeline.write(message)
+        self.pipeline.tail.write(message)
 
     def flush(self) -> None:
         """Send everything written so far."""
-        self.pipeline.flush()
+        self.pipeline.tail.flush()
 
     def write_and_flush(self, message: object) -> None:
         """``write`` and then ``flush``."""
-        self.pipeline.write(message)
-        self.pipeline.flush()
+        self.pipeline.tail.write_and_flush(message)
 
     def close(self) -> None:
         """End the connection, through all handlers; bytes already written are still sent, within
         ``close_timeout_s``.
         """
-        self.pipeline.close()
+        self.pipeline.tail.close()
+
+    # ---------------------------------------------------------------- for the transport
+
+    def _account(self, num_bytes: int) -> None:
+        """The kernel took ``num_bytes`` more."""
+        self._num_bytes_out += num_bytes
+        callbacks, is_writable_again = self._outbound.written(num_bytes)
+        self._run_callbacks(callbacks)
+        if is_writable_again:
+            self.pipeline.head.fire_channel_writability_changed()
+
+    def _run_callbacks(self, callbacks: Iterable[OnWritten]) -> None:
+        """Call every callback; errors go to the handlers."""
+        remaining = iter(callbacks)
+        while True:
+            try:
+                for callback in remaining:
+                    callback()
+            except Exception as error:  # noqa: BLE001 - the top of the loop: handlers report it
+                self.pipeline.head.fire_exception_caught(error)
+            else:
+                return
+
+    def _tell_end(self, *, was_active: bool) -> None:
+        """Drop what is unsent; tell the handlers that the connection is gone."""
+        if self.direct is not None:
+            self.direct.close()
+        self._run_callbacks(self._outbound.fail_all())
+        if was_active:
+            self.pipeline.head.fire_channel_inactive()
+        self.pipeline.handlers_removed()

@@ -112,5 +112,5 @@ class HeartbeatHandler(ChannelHandler):
 
     @staticmethod
     def _cut(channel: Channel, reason: str) -> None:
-        channel.pipeline.fire_exception_caught(ConnectionLostError(reason))
+        channel.pipeline.head.fire_exception_caught(ConnectionLostError(reason))
         channel.abort()

@@ -32,60 +32,16 @@ from netstack.wire.message_bytes import (
     encode,
     encode_buffer_response_header,
 )
-from netstack.wire.messages import (
-    AckAllUserRecordsProcessed,
-    AddCredit,
-    BacklogAnnouncement,
-    BufferAllocator,
-    BufferResponse,
-    BufferRun,
-    CancelPartitionRequest,
-    CloseRequest,
-    DataType,
-    ErrorResponse,
-    Heartbeat,
-    Hello,
-    NewBufferSize,
-    PartitionRequest,
-    PayloadBuffer,
-    Proof,
-    Ready,
-    ResumeConsumption,
-    RunAllocator,
-    SegmentId,
-    TaskEventRequest,
-)
-from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer
+from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, PayloadBuffer
 
 _pack_header = BUFFER_RESPONSE_HEADER.pack
 _pack_numbers = BUFFER_RESPONSE_NUMBERS.pack
-_ENCODABLE = (
-    AddCredit,
-    AckAllUserRecordsProcessed,
-    PartitionRequest,
-    CancelPartitionRequest,
-    ErrorResponse,
-    BacklogAnnouncement,
-    CloseRequest,
-    NewBufferSize,
-    ResumeConsumption,
-    TaskEventRequest,
-    SegmentId,
-    Hello,
-    Proof,
-    Ready,
-    Heartbeat,
-    GateHello,
-    PartitionOffer,
-    OfferRefused,
-)
 
 
 class OutboundBuffer(NamedTuple):
     """One buffer to send to ``receiver``; the receiver gets it as a ``BufferResponse``.
 
     Ownership: writing it hands ``buffer`` over.
-    ``partial_sizes``: the sizes of the small buffers that ``buffer`` is made of; empty if it is one buffer.
     """
 
     receiver: InputChannelID
@@ -93,7 +49,6 @@ class OutboundBuffer(NamedTuple):
     sequence_number: int
     backlog: int
     buffer: PayloadBuffer
-    partial_sizes: tuple[int, ...] = ()
 
 
 class OutboundRun(NamedTuple):
@@ -124,11 +79,9 @@ class MessageEncoder(ChannelHandler):
         if type(message) is list:
             frame = _frame_of_all(message)
         elif type(message) is OutboundBuffer:
-            frame = _frame_of(message)
-        elif isinstance(message, _ENCODABLE):
-            frame = OutboundFrame((encode(message),), None)
+            frame = _frame_of_all([message])
         else:
-            raise LocalProtocolError(f"{type(message).__name__} is not a message that can be written")
+            frame = OutboundFrame((encode(message),), None)
         channel = ctx.channel
         if channel.seal is None:
             ctx.write(frame)
@@ -149,19 +102,8 @@ def encode_buffer(
     has ``seal``.
     """
     view = buffer.view
-    size = len(view)
-    header = _pack_header(  # ``encode_buffer_response_header`` inlined.  bench: latency.
-        BUFFER_RESPONSE_HEADER_BYTES + size,
-        MAGIC,
-        BUFFER_RESPONSE_ID,
-        receiver,
-        subpartition,
-        0,
-        sequence_number,
-        backlog,
-        buffer.data_type,
-        buffer.is_compressed,
-        size,
+    header = encode_buffer_response_header(
+        receiver, subpartition, sequence_number, backlog, buffer.data_type, buffer.is_compressed, len(view)
     )
     return b"".join((header, view) if seal is None else (header, view, seal.sign(header, view)))
 
@@ -184,26 +126,6 @@ def _sealed(views: Sequence[View], seal: FrameSeal) -> list[View]:
     return sealed
 
 
-def _frame_of(message: OutboundBuffer) -> OutboundFrame:
-    receiver, subpartition, sequence_number, backlog, buffer, partial_sizes = message
-    try:
-        view = buffer.view
-        header = encode_buffer_response_header(
-            receiver,
-            subpartition,
-            sequence_number,
-            backlog,
-            buffer.data_type,
-            buffer.is_compressed,
-            len(view),
-            partial_sizes,
-        )
-    except BaseException:
-        buffer.recycle()
-        raise
-    return OutboundFrame((header, view), buffer.recycle)
-
-
 def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame:
     """One frame of all messages; the buffers are recycled together when its last byte was written."""
     views: list[View] = []
@@ -213,34 +135,23 @@ def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame
                 _add_run(message, views)
                 continue
             assert type(message) is OutboundBuffer, "nothing else is gathered"
-            receiver, subpartition, sequence_number, backlog, buffer, partial_sizes = message
+            receiver, subpartition, sequence_number, backlog, buffer = message
             view = buffer.view
             size = len(view)
-            if partial_sizes:
-                header = encode_buffer_response_header(
-                    receiver,
-                    subpartition,
-                    sequence_number,
-                    backlog,
-                    buffer.data_type,
-                    buffer.is_compressed,
-                    size,
-                    partial_sizes,
-                )
-            else:  # ``encode_buffer_response_header`` inlined: one Python call less per buffer.  bench: transport.
-                header = _pack_header(
-                    BUFFER_RESPONSE_HEADER_BYTES + size,
-                    MAGIC,
-                    BUFFER_RESPONSE_ID,
-                    receiver,
-                    subpartition,
-                    0,
-                    sequence_number,
-                    backlog,
-                    buffer.data_type,
-                    buffer.is_compressed,
-                    size,
-                )
+            # ``encode_buffer_response_header`` inlined: one Python call less per buffer.  bench: transport.
+            header = _pack_header(
+                BUFFER_RESPONSE_HEADER_BYTES + size,
+                MAGIC,
+                BUFFER_RESPONSE_ID,
+                receiver,
+                subpartition,
+                0,
+                sequence_number,
+                backlog,
+                buffer.data_type,
+                buffer.is_compressed,
+                size,
+            )
             views += (header, view)
     except BaseException:
         _recycle_all(messages)
@@ -286,49 +197,27 @@ def _recycle_all(messages: list[OutboundBuffer | OutboundRun]) -> None:
 class MessageDecoder(ChannelHandler):
     """Owns the read buffer of its channel; decodes the bytes read into messages."""
 
-    def __init__(self, decoder: FrameDecoder) -> None:
-        self._decoder = decoder
-        self._is_known = True
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         config: NetstackConfig,
-        allocator: BufferAllocator | RunAllocator | None = None,
+        allocator: BufferAllocator | None = None,
         *,
         accepted_ids: frozenset[int] | None = None,
-    ) -> "MessageDecoder":
+    ) -> None:
         """A decoder for data of up to one segment and events of any size that may be queued.
 
         Payloads go into the buffers of ``allocator``.
         """
-        max_data_frame_bytes = BUFFER_RESPONSE_HEADER_BYTES + config.segment_size_bytes
-        return cls(
-            FrameDecoder(
-                allocator,
-                max_data_frame_bytes=max_data_frame_bytes,
-                max_event_bytes=config.max_queued_event_bytes,
-                staging_bytes=config.read_buffer_bytes,
-                accepted_ids=accepted_ids,
-            )
+        self.frames = FrameDecoder(
+            allocator,
+            max_data_frame_bytes=BUFFER_RESPONSE_HEADER_BYTES + config.segment_size_bytes,
+            max_event_bytes=config.max_queued_event_bytes,
+            staging_bytes=config.read_buffer_bytes,
+            accepted_ids=accepted_ids,
         )
 
     def __repr__(self) -> str:
-        return f"<MessageDecoder of {self._decoder!r}>"
-
-    def accept(self, message_ids: frozenset[int], seal: FrameSeal | None = None, *, is_known: bool = True) -> None:
-        """Accept only these messages; see ``FrameDecoder.accept``.  A stranger's messages are handled one by one."""
-        self._decoder.accept(message_ids, seal, is_known=is_known)
-        self._is_known = is_known
-
-    def read_buffer(self) -> memoryview:
-        """The memory that the transport reads the next bytes into."""
-        return self._decoder.get_buffer()
-
-    @property
-    def is_mid_frame(self) -> bool:
-        """Whether a frame is incomplete."""
-        return self._decoder.is_mid_frame
+        return f"<MessageDecoder of {self.frames!r}>"
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Decode the bytes in the read buffer (``message`` is their number) and fire each message.
@@ -338,11 +227,12 @@ class MessageDecoder(ChannelHandler):
                 ``exception_caught`` of the handlers behind this one.
         """
         assert type(message) is int, "the transport tells how many bytes it read"
-        decoder, is_known = self._decoder, self._is_known
+        decoder = self.frames
+        is_known = decoder.is_known
         messages = decoder.buffer_updated(message)
         self._fire(ctx, messages)
         while not is_known and messages and decoder.failure is None:
-            is_known = self._is_known  # the last message may have ended the handshake
+            is_known = decoder.is_known  # the last message may have ended the handshake
             messages = decoder.buffer_updated(0)
             self._fire(ctx, messages)
         if decoder.failure is not None and ctx.channel.is_open:
@@ -360,7 +250,7 @@ class MessageDecoder(ChannelHandler):
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
         """Recycle the buffer of an incomplete payload."""
-        self._decoder.close()
+        self.frames.close()
 
 
 def behind_decoder(handlers: Sequence[ChannelHandler], handler: ChannelHandler) -> tuple[ChannelHandler, ...]:

@@ -17,24 +17,21 @@ import asyncio
 import os
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
 from netstack.flow.admission import RateLimit
-from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.forks import ClosedInChildren
 from netstack.transport.direct_writer import DirectWriter
-from netstack.transport.handler import Channel, ChannelHandler
+from netstack.transport.handler import Channel, ChannelHandler, ChannelPipeline
 from netstack.transport.message_codec import MessageDecoder
-from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
-from netstack.transport.pipeline import ChannelPipeline
+from netstack.transport.outbound_buffer import OutboundFrame
 from netstack.transport.socket_options import host_silent_s, set_options
 
 _log = LogLines(__name__)
@@ -53,17 +50,6 @@ class _State(Enum):
     CLOSED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkChannelStatistics:
-    """Counters of one channel since it was connected."""
-
-    num_bytes_in: int
-    num_bytes_out: int
-    num_reads: int
-    num_writes: int
-    pending_bytes: int
-
-
 class NetworkChannel(asyncio.BufferedProtocol, Channel):
     """One connection; made by ``NetworkServer`` and ``connect``.
 
@@ -72,10 +58,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     """
 
     def __init__(self, config: NetstackConfig, handlers_factory: HandlersFactory) -> None:
-        self.peer = "not connected"
+        Channel.__init__(self, config, "not connected")
         self._close_timeout_s = config.close_timeout_s
         self._max_write_batch_bytes = config.max_write_batch_bytes
-        self._outbound = ChannelOutboundBuffer(config.high_watermark_bytes, config.low_watermark_bytes)
         self._state = _State.CONNECTING
         self._loop: asyncio.AbstractEventLoop | None = None
         self._transport: asyncio.Transport | None = None
@@ -83,24 +68,22 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._is_paused = False
         self._is_flushing = False
         self._is_flush_wanted = False
-        self.turn = threading.RLock()
-        self._direct_writer: DirectWriter | None = None
         self._is_debug = is_debug()
         self._close_timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
-        self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
+        self._log = LogLines(__name__, RateLimit(_LOGS_PER_S, time.monotonic).take)
         self._guards: list[ClosedInChildren] = []  # of the open sockets
         self._config = config
         self._is_tls = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._num_bytes_at_check = self._num_idle_checks = 0
-        self._num_bytes_in = self._num_bytes_out = self._num_reads = self._num_writes = 0
+        self.num_writes = 0
+        """Gather writes."""
         self.pipeline = ChannelPipeline(self, handlers_factory())
         decoder = self.pipeline.find(MessageDecoder)
         if decoder is None:
             raise LocalProtocolError(f"{self.pipeline!r} has no MessageDecoder to read into")
         self._decoder = decoder
-        self._read_buffer = decoder.read_buffer
         self._head = self.pipeline.head
         self.pipeline.handlers_added()
 
@@ -125,48 +108,19 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         return self._state is _State.OPEN
 
     @property
-    def is_writable(self) -> bool:
-        """Whether the channel is open and below its watermarks; see ``ChannelOutboundBuffer``."""
-        return self._outbound.is_writable and self.is_open
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that were written and that the kernel has not taken."""
-        return self._outbound.pending_bytes
-
-    @property
-    def num_bytes_in(self) -> int:
-        """Bytes received so far; with TLS, of plaintext."""
-        return self._num_bytes_in
-
-    @property
-    def num_bytes_out(self) -> int:
-        """Bytes that the kernel has taken so far."""
-        direct = self._direct_writer
-        return self._num_bytes_out + (0 if direct is None else direct.num_bytes_out)
-
-    @property
     def peer_host(self) -> str:
         """The address in ``peer``."""
         return self.peer.rpartition(":")[0].strip("[]")
 
-    def statistics(self) -> NetworkChannelStatistics:
-        """Counters since the connection was made."""
-        direct = self._direct_writer
-        num_writes = self._num_writes + (0 if direct is None else direct.num_writes)
-        return NetworkChannelStatistics(
-            self._num_bytes_in, self.num_bytes_out, self._num_reads, num_writes, self.pending_bytes
-        )
-
     @property
     def local_address(self) -> str:
         """This end's address; "" before the channel is connected."""
-        return "" if self._transport is None else describe_address(self._transport.get_extra_info("sockname"))
+        return "" if self._transport is None else describe_address(self._extra("sockname"))
 
     @property
     def peer_certificate(self) -> bytes | None:
         """The peer's certificate in DER form, checked by TLS; None without TLS."""
-        tls = self._tls_object
+        tls: ssl.SSLObject | None = self._extra("ssl_object")
         return None if tls is None else tls.getpeercert(binary_form=True)
 
     @property
@@ -174,34 +128,28 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         """The client's TLS Finished message, which covers the whole TLS handshake with both certificates; None without
         TLS.
         """
-        tls = self._tls_object
+        tls: ssl.SSLObject | None = self._extra("ssl_object")
         return None if tls is None else tls.get_channel_binding("tls-unique")
 
     @property
     def host_silent_s(self) -> float:
         """How long the kernel of the peer's host has acknowledged nothing; 0 if that is not known."""
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        sock = self._extra("socket")
         return 0.0 if sock is None or sock.fileno() < 0 else host_silent_s(sock)
 
-    @property
-    def _tls_object(self) -> ssl.SSLObject | None:
-        return (
-            None
-            if self._transport is None
-            else cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
-        )
+    def _extra(self, name: str) -> Any:
+        """What asyncio's transport knows under ``name``; None without transport."""
+        return None if self._transport is None else self._transport.get_extra_info(name)
 
     def direct_writer(self) -> DirectWriter | None:
         """The ``DirectWriter``, made at the first call; None with TLS and before the connection is made."""
-        if self._direct_writer is None and self._transport is not None and self._loop is not None and not self._is_tls:
-            sock = _duplicate(self._transport.get_extra_info("socket"))
+        if self.direct is None and self._transport is not None and self._loop is not None and not self._is_tls:
+            sock = _duplicate(self._extra("socket"))
             if sock is not None:
                 self._guards.append(ClosedInChildren(sock.fileno(), sock))
                 flush = partial(self._loop.call_soon_threadsafe, self.transport_flush)
-                self._direct_writer = DirectWriter(
-                    sock, self._outbound, self.turn, lambda: self._state is _State.OPEN, flush
-                )
-        return self._direct_writer
+                self.direct = DirectWriter(sock, self._outbound, self.turn, lambda: self._state is _State.OPEN, flush)
+        return self.direct
 
     def abort(self) -> None:
         """End the connection at once, without the handlers; queued frames are dropped.  A second call does nothing."""
@@ -241,13 +189,8 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     def on_unhandled_message(self, message: object) -> None:
         """Log a message that no handler consumed."""
-        if self._logs.take():
-            _log.warning(
-                "no handler serves the message",
-                peer=self.peer,
-                kind=type(message).__name__,
-                pipeline=repr(self.pipeline),
-            )
+        kind = type(message).__name__
+        self._log.warning("no handler serves the message", peer=self.peer, kind=kind, pipeline=repr(self.pipeline))
 
     def on_unhandled_exception(self, error: Exception) -> None:
         """Log an error that no handler handled, and close."""
@@ -276,7 +219,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         with self.turn:
             is_full = self._outbound.add(views, on_written)
         if is_full:
-            self.pipeline.fire_channel_writability_changed()
+            self._head.fire_channel_writability_changed()
 
     def transport_flush(self) -> None:
         """Hand queued frames to the transport, at once or when it has written the earlier ones."""
@@ -330,7 +273,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         if not views or transport.is_closing():
             return 0
         num_bytes = outbound.pending_bytes
-        self._num_writes += 1
+        self.num_writes += 1
         transport.writelines(views)
         if transport.is_closing():
             return num_bytes
@@ -342,26 +285,6 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._set_write_limits(transport)
         self._account(num_bytes - held)
         return num_bytes
-
-    def _account(self, num_bytes: int) -> None:
-        """The kernel took ``num_bytes`` more."""
-        self._num_bytes_out += num_bytes
-        callbacks, is_writable_again = self._outbound.written(num_bytes)
-        self._run_callbacks(callbacks)
-        if is_writable_again:
-            self.pipeline.fire_channel_writability_changed()
-
-    def _run_callbacks(self, callbacks: list[OnWritten]) -> None:
-        """Call every callback; errors go to the handlers."""
-        remaining = iter(callbacks)
-        while True:
-            try:
-                for callback in remaining:
-                    callback()
-            except Exception as error:  # noqa: BLE001 - the top of the loop: handlers report it
-                self.pipeline.fire_exception_caught(error)
-            else:
-                return
 
     # ---------------------------------------------------------------- closing
 
@@ -392,20 +315,17 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._transport.abort()
 
     def _finish_close(self) -> None:
-        was_connected = self._state is not _State.CONNECTING
-        if self._direct_writer is not None:
-            self._direct_writer.close()
-        self._state, self._transport, self._held_bytes = _State.CLOSED, None, 0
+        was_active = self._state is not _State.CONNECTING
+        self._state = _State.CLOSED
+        self._transport = None
+        self._held_bytes = 0
         for guard in self._guards:
             guard.release()
         self._guards.clear()
         for timer in (self._close_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
-        self._run_callbacks(self._outbound.fail_all())
-        if was_connected:
-            self.pipeline.fire_channel_inactive()
-        self.pipeline.handlers_removed()
+        self._tell_end(was_active=was_active)
         self._closed.set()
 
     def _check_idle(self) -> None:
@@ -415,12 +335,12 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         assert self._loop is not None, "checked since it was connected"
         timeout_s = self._config.heartbeat_timeout_s  # the peer's process may stand still in the middle of a frame, too
         self._idle_timer = self._loop.call_later(timeout_s / _IDLE_CHECKS, self._check_idle)
-        if not self._decoder.is_mid_frame or self._num_bytes_in != self._num_bytes_at_check:
+        if not self._decoder.frames.is_mid_frame or self._num_bytes_in != self._num_bytes_at_check:
             self._num_bytes_at_check, self._num_idle_checks = self._num_bytes_in, 0
             return
         self._num_idle_checks += 1
         if self._num_idle_checks >= _IDLE_CHECKS:
-            self.pipeline.fire_exception_caught(
+            self._head.fire_exception_caught(
                 ConnectionLostError(
                     f"{self.peer} stopped in the middle of a frame and sent nothing for {timeout_s:g} s"
                 )
@@ -448,24 +368,23 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._set_write_limits(tcp)
             self._guards.append(ClosedInChildren(sock.fileno(), tcp))
         except Exception as error:  # noqa: BLE001 - a handler that was not told could neither time the connection out nor count it
-            self.pipeline.fire_exception_caught(error)
+            self._head.fire_exception_caught(error)
             self.abort()
             return
         self._idle_timer = self._loop.call_later(self._config.heartbeat_timeout_s / _IDLE_CHECKS, self._check_idle)
-        self.pipeline.fire_channel_active()
+        self._head.fire_channel_active()
         if self._is_flush_wanted:
             self.transport_flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The decoder's read buffer."""
-        return self._read_buffer()
+        return self._decoder.frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Decode ``nbytes`` received bytes; a closing channel drops them."""
         if self._state is not _State.OPEN:
             return
         self._num_bytes_in += nbytes
-        self._num_reads += 1
         head = self._head
         head.fire_channel_read(nbytes)
         head.fire_channel_read_complete()
@@ -501,7 +420,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._state, self._transport = _State.CLOSING, None
             error = ConnectionLostError(f"lost the connection to {self.peer}: {type(exc).__name__}: {exc}")
             error.__cause__ = exc
-            self.pipeline.fire_exception_caught(error)
+            self._head.fire_exception_caught(error)
         self._finish_close()
 
 

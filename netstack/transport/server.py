@@ -11,6 +11,7 @@ Source:     Flink ``NettyServer``.
 import asyncio
 import secrets
 import time
+from functools import partial
 
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
@@ -19,7 +20,7 @@ from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.log_lines import LogLines, shown_state
 from netstack.loop.forks import ClosedInChildren, PortClosedInChildren
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, required_security
-from netstack.transport.authentication_handler import AuthenticationHandler, CertificateHandler
+from netstack.transport.authentication_handler import AuthenticationHandler, PeerCheck, refuse_certificate
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.message_codec import behind_decoder
@@ -46,7 +47,7 @@ class _ChannelGroup(ChannelHandler):
         self._producers: set[NetworkChannel] = set()
         self._max_producers = max(1, config.max_connections // 2)
         self.is_closed = False
-        self.logs = RateLimit(_LOGS_PER_S, time.monotonic)
+        self.log = LogLines(__name__, RateLimit(_LOGS_PER_S, time.monotonic).take)
         self._is_open_to_all = security.mode is SecurityMode.NONE
         self.admission: Admission[NetworkChannel] = Admission(
             max_connections=config.max_connections,
@@ -58,19 +59,15 @@ class _ChannelGroup(ChannelHandler):
         """Count a new channel, and cut others for it if necessary; False: the new one was refused."""
         evicted = self.admission.arrive(channel, channel.peer_host)
         if evicted is None:
-            if self.logs.take():
-                _log.warning(
-                    "a connection was refused: there are too many", peer=channel.peer, admission=repr(self.admission)
-                )
+            self.log.warning(
+                "a connection was refused: there are too many", peer=channel.peer, admission=repr(self.admission)
+            )
             return False
         self.channels.add(channel)
         for each in evicted:
-            if self.logs.take():
-                _log.warning(
-                    "a connection was cut: too many are not authenticated",
-                    peer=each.peer,
-                    admission=repr(self.admission),
-                )
+            self.log.warning(
+                "a connection was cut: too many are not authenticated", peer=each.peer, admission=repr(self.admission)
+            )
             each.abort()
         return True
 
@@ -81,13 +78,12 @@ class _ChannelGroup(ChannelHandler):
         assert isinstance(channel, NetworkChannel), "a server makes NetworkChannels"
         if gate is not None and channel in self.channels:
             if len(self._producers) >= self._max_producers:
-                if self.logs.take():
-                    _log.warning(
-                        "a producer was refused: there are too many",
-                        peer=channel.peer,
-                        gate=str(gate),
-                        limit=self._max_producers,
-                    )
+                self.log.warning(
+                    "a producer was refused: there are too many",
+                    peer=channel.peer,
+                    gate=str(gate),
+                    limit=self._max_producers,
+                )
                 channel.abort()
                 return
             self._producers.add(channel)
@@ -243,10 +239,12 @@ class NetworkServer:
             return NetworkChannel(self._config, lambda: (self._group, *self._handlers_factory()))
         if security.mode is SecurityMode.CERTIFICATES:
             assert security.tls is not None, "checked when it was made"
-            pins = security.tls.pins
-            return NetworkChannel(
-                self._config, lambda: (self._group, self._certificate_handler(pins), *self._handlers_factory())
+            check = PeerCheck(
+                partial(refuse_certificate, security.tls),
+                on_ready=lambda channel: self._group.authenticated(channel, None),
+                on_failed=self._on_failed,
             )
+            return NetworkChannel(self._config, lambda: (self._group, check, *self._handlers_factory()))
         handshake = Handshake(
             Role.PRODUCER,
             self._key,
@@ -264,16 +262,11 @@ class NetworkServer:
             pins=frozenset() if security.tls is None else security.tls.pins,
             on_ready=lambda channel: self._group.authenticated(channel, handshake.peer_gate),
             on_failed=self._on_failed,
-            logs=self._group.logs,
+            log=self._group.log,
         )
         heartbeats = HeartbeatHandler(self._config, loop, sends_first=False)
         return NetworkChannel(
             self._config, lambda: (self._group, *behind_decoder(self._handlers_factory(), authentication), heartbeats)
-        )
-
-    def _certificate_handler(self, pins: frozenset[bytes]) -> CertificateHandler:
-        return CertificateHandler(
-            pins, on_ready=lambda channel: self._group.authenticated(channel, None), on_failed=self._on_failed
         )
 
     def _gate_key(self, gate: GateIdentity) -> bytes | None:
@@ -282,8 +275,7 @@ class NetworkServer:
         return derive_key(gate_token(self._security.secret, gate))
 
     def _on_tls_failed(self, error: Exception) -> None:
-        if self._group.logs.take():
-            _log.warning("a connection was not encrypted", error=str(error), kind=type(error).__name__)
+        self._group.log.warning("a connection was not encrypted", error=str(error), kind=type(error).__name__)
 
     def _on_failed(self, _error: NetstackError) -> None:
         self._num_failed += 1

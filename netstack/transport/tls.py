@@ -24,23 +24,30 @@ from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.network_channel import NetworkChannel
 
 
-def server_context(tls: TlsConfig) -> ssl.SSLContext:
-    """The context of the side that listens.
+def tls_context(tls: TlsConfig, *, is_server: bool) -> ssl.SSLContext:
+    """The context of the side that listens, or of the one that dials.
+
+    Who dials wants a certificate that names the dialled host, unless ``verify_hostname`` is False.
 
     Raises:
         ConfigError: a file is missing, unreadable or not a PEM file of the right kind.
     """
-    return _context(tls, ssl.PROTOCOL_TLS_SERVER, "server")
-
-
-def client_context(tls: TlsConfig) -> ssl.SSLContext:
-    """The context of the side that dials: the server's certificate must name the dialled host, unless
-    ``verify_hostname`` is False.
-
-    Raises:
-        ConfigError: as ``server_context``.
-    """
-    return _context(tls, ssl.PROTOCOL_TLS_CLIENT, "client")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = not is_server and tls.verify_hostname
+    context.verify_mode = ssl.CERT_REQUIRED
+    if is_server:
+        context.num_tickets = 0
+    try:
+        context.load_cert_chain(tls.certificate_file, tls.key_file, password=_no_password)
+        context.load_verify_locations(cafile=tls.ca_file)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        # Flink: "Failed to initialize SSL Context for the Netty Server/Client".
+        raise ConfigError(
+            f"failed to initialize the TLS context of the {'server' if is_server else 'client'} from "
+            f"{tls.certificate_file}, {tls.key_file} and {tls.ca_file}: {error}"
+        ) from error
+    return context
 
 
 def timeouts(security: SecurityConfig) -> dict[str, Any]:
@@ -49,25 +56,6 @@ def timeouts(security: SecurityConfig) -> dict[str, Any]:
         "ssl_handshake_timeout": security.tls_handshake_timeout_s,
         "ssl_shutdown_timeout": security.tls_shutdown_timeout_s,
     }
-
-
-def _context(tls: TlsConfig, protocol: int, side: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = side == "client" and tls.verify_hostname
-    context.verify_mode = ssl.CERT_REQUIRED
-    if side == "server":
-        context.num_tickets = 0
-    try:
-        context.load_cert_chain(tls.certificate_file, tls.key_file, password=_no_password)
-        context.load_verify_locations(cafile=tls.ca_file)
-    except (OSError, ValueError) as error:  # SSLError is an OSError
-        # Flink: "Failed to initialize SSL Context for the Netty Server/Client".
-        raise ConfigError(
-            f"failed to initialize the TLS context of the {side} from {tls.certificate_file}, {tls.key_file} and "
-            f"{tls.ca_file}: {error}"
-        ) from error
-    return context
 
 
 def _no_password() -> str:
@@ -105,7 +93,7 @@ class TlsAcceptor:
         on_failed: Callable[[Exception], None],
     ) -> None:
         assert security.tls is not None, "a server without TLS needs none of this"
-        self._context: ssl.SSLContext = server_context(security.tls)
+        self._context: ssl.SSLContext = tls_context(security.tls, is_server=True)
         self._timeouts = timeouts(security)
         self._max_handshakes = security.max_unauthenticated
         self._make_channel = make_channel

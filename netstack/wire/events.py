@@ -12,35 +12,36 @@ Source:     Flink 2.3 ``EventSerializer`` (i32 type, then the fields, big endian
 from collections.abc import Callable
 from dataclasses import field, replace
 from enum import IntEnum, unique
+from functools import partial
 from struct import Struct
 from struct import error as struct_error
-from typing import Final, TypeAlias, TypeVar, assert_never
+from typing import Final, TypeAlias, TypeVar
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.late import dataclass
-from netstack.wire.java import decode_utf, encode_utf
+from netstack.wire.java import FieldsOf, decode_utf, encode_utf
 from netstack.wire.messages import DataType
 
 NO_ALIGNED_TIMEOUT: Final = 2**63 - 1
 
 _TYPE = Struct(">i")
-_TYPE_AND_BYTE = Struct(">iB")
-_TYPE_AND_INT = Struct(">ii")
-_TYPE_AND_TWO_INTS = Struct(">iii")
-_TYPE_AND_LONG = Struct(">iq")
 _BARRIER_START = Struct(">iqqB")
 _LOCATION_BYTES = Struct(">i")
 _BARRIER_END = Struct(">Bq")
-_WATERMARK_KIND = Struct(">?i")
-_ALIGNED_AND_KIND = Struct(">Bi")
+_WATERMARK_KIND = Struct(">Bi")
 _BYTE = Struct(">B")
 _LONG = Struct(">q")
-_ANNOUNCEMENT = _TYPE.pack(6)
+_ANNOUNCEMENT_START = Struct(">ii")
+_BARRIER = 1
+_OTHER = 3
+_ANNOUNCEMENT = 6
+_WATERMARK = 11
 # Flink writes a barrier to an array of this size plus its location, and other events to arrays of at least 128 bytes.
 _BARRIER_ARRAY_BYTES = 38
 _LEAST_ARRAY_BYTES = 128
 _NO_LOCATION = -1
-_LONG_WATERMARK, _BOOL_WATERMARK = 0, 1
+_LONG_WATERMARK = 0
+_BOOL_WATERMARK = 1
 
 
 @unique
@@ -267,6 +268,31 @@ AnnouncedEvent: TypeAlias = (
 Event: TypeAlias = AnnouncedEvent | EventAnnouncement
 
 
+E = TypeVar("E", bound=IntEnum)
+
+
+def _member(name: str, kind: type[E], number: int) -> E:
+    try:
+        return kind(number)
+    except ValueError:
+        raise RemoteProtocolError(f"{name} with the unknown {kind.__name__} {number}") from None
+
+
+# Event type -> its fields, if all of them have a fixed size.
+_PLAIN: Final = {
+    0: FieldsOf[AnnouncedEvent](EndOfPartition),
+    2: FieldsOf[AnnouncedEvent](EndOfSuperstep),
+    4: FieldsOf[AnnouncedEvent](CancelCheckpointMarker, "checkpoint_id:q"),
+    5: FieldsOf[AnnouncedEvent](EndOfOutputChannelState),
+    7: FieldsOf[AnnouncedEvent](SubtaskConnectionDescriptor, "input_subtask:i output_subtask:i"),
+    8: FieldsOf[AnnouncedEvent](EndOfData, "mode:B", mode=partial(_member, "EndOfData", StopMode)),
+    9: FieldsOf[AnnouncedEvent](EndOfSegment),
+    10: FieldsOf[AnnouncedEvent](RecoveryMetadata, "final_subpartition:i"),
+    12: FieldsOf[AnnouncedEvent](EndOfInputChannelState),
+}
+_NUMBERS: Final[dict[object, int]] = {fields.kind: number for number, fields in _PLAIN.items()}
+
+
 def serialize_event(event: Event) -> bytes:
     """Encode ``event`` in Flink's layout.
 
@@ -281,39 +307,22 @@ def serialize_event(event: Event) -> bytes:
 
 def _serialize(event: Event) -> bytes:
     match event:
-        case EndOfPartition():
-            return _TYPE.pack(0)
         case CheckpointBarrier():
             return _serialize_barrier(event)
-        case EndOfSuperstep():
-            return _TYPE.pack(2)
         case OtherEvent(class_name, body):
-            return _TYPE.pack(3) + encode_utf(class_name) + body
-        case CancelCheckpointMarker(checkpoint_id):
-            return _TYPE_AND_LONG.pack(4, checkpoint_id)
-        case EndOfOutputChannelState():
-            return _TYPE.pack(5)
+            return _TYPE.pack(_OTHER) + encode_utf(class_name) + body
         case EventAnnouncement(sequence_number, announced):
-            return _TYPE_AND_INT.pack(6, sequence_number) + _serialize(announced)
-        case SubtaskConnectionDescriptor(input_subtask, output_subtask):
-            return _TYPE_AND_TWO_INTS.pack(7, input_subtask, output_subtask)
-        case EndOfData(mode):
-            return _TYPE_AND_BYTE.pack(8, mode)
-        case EndOfSegment():
-            return _TYPE.pack(9)
-        case RecoveryMetadata(final_subpartition):
-            return _TYPE_AND_INT.pack(10, final_subpartition)
+            return _ANNOUNCEMENT_START.pack(_ANNOUNCEMENT, sequence_number) + _serialize(announced)
         case WatermarkEvent():
             return _serialize_watermark(event)
-        case EndOfInputChannelState():
-            return _TYPE.pack(12)
         case _:
-            assert_never(event)
+            number = _NUMBERS[type(event)]
+            return _TYPE.pack(number) + _PLAIN[number].pack(event)
 
 
 def _serialize_barrier(barrier: CheckpointBarrier) -> bytes:
     options = barrier.options
-    start = _BARRIER_START.pack(1, barrier.checkpoint_id, barrier.timestamp_ms, options.type)
+    start = _BARRIER_START.pack(_BARRIER, barrier.checkpoint_id, barrier.timestamp_ms, options.type)
     if options.savepoint_format is not None:
         start += bytes([options.savepoint_format])
     location = options.location
@@ -324,10 +333,10 @@ def _serialize_barrier(barrier: CheckpointBarrier) -> bytes:
 
 
 def _serialize_watermark(event: WatermarkEvent) -> bytes:
-    start = _TYPE.pack(11) + encode_utf(event.identifier)
-    if isinstance(event.value, bool):
-        return start + _WATERMARK_KIND.pack(event.is_aligned, _BOOL_WATERMARK) + bytes([event.value])
-    return start + _WATERMARK_KIND.pack(event.is_aligned, _LONG_WATERMARK) + _LONG.pack(event.value)
+    is_bool = isinstance(event.value, bool)
+    kind = _WATERMARK_KIND.pack(event.is_aligned, _BOOL_WATERMARK if is_bool else _LONG_WATERMARK)
+    value = (_BYTE if is_bool else _LONG).pack(event.value)
+    return _TYPE.pack(_WATERMARK) + encode_utf(event.identifier) + kind + value
 
 
 # ---------------------------------------------------------------- reading
@@ -341,22 +350,24 @@ def deserialize_event(view: memoryview) -> Event:
     """
     if len(view) < _TYPE.size:
         raise RemoteProtocolError(f"an event of {len(view)} bytes has no type")
-    (kind,) = _TYPE.unpack_from(view)
-    read = _READERS.get(kind)
-    if read is None:
-        raise RemoteProtocolError(f"unknown event type {kind}")
-    return read(view)
-
-
-def _read_end_of_data(view: memoryview) -> EndOfData:
-    _, mode = _unpack("EndOfData", _TYPE_AND_BYTE, view)
-    return EndOfData(_member("EndOfData", StopMode, mode))
+    (number,) = _TYPE.unpack_from(view)
+    read = _READERS.get(number)
+    if read is not None:
+        return read(view)
+    fields = _PLAIN.get(number)
+    if fields is None:
+        raise RemoteProtocolError(f"unknown event type {number}")
+    num_bytes = _TYPE.size + fields.num_bytes
+    if len(view) != num_bytes:
+        raise RemoteProtocolError(f"{fields.kind.__name__} has {len(view)} bytes, expected {num_bytes}")
+    return fields.unpack(view[_TYPE.size :])
 
 
 def _read_barrier(view: memoryview) -> CheckpointBarrier:
     _, checkpoint_id, timestamp_ms, number = _unpack_start("CheckpointBarrier", _BARRIER_START, view, 0)
     at = _BARRIER_START.size
-    snapshot, savepoint_format = _member("CheckpointBarrier", SnapshotType, number), None
+    snapshot = _member("CheckpointBarrier", SnapshotType, number)
+    savepoint_format = None
     if snapshot.is_savepoint:
         (number,) = _unpack_start("CheckpointBarrier", _BYTE, view, at)
         savepoint_format = _member("CheckpointBarrier", SavepointFormat, number)
@@ -386,35 +397,22 @@ def _read_other(view: memoryview) -> OtherEvent:
     return OtherEvent(class_name, bytes(view[_TYPE.size + num_bytes :]))
 
 
-def _read_cancel_marker(view: memoryview) -> CancelCheckpointMarker:
-    return CancelCheckpointMarker(_unpack("CancelCheckpointMarker", _TYPE_AND_LONG, view)[1])
-
-
 def _read_announcement(view: memoryview) -> EventAnnouncement:
-    _, sequence_number = _unpack_start("EventAnnouncement", _TYPE_AND_INT, view, 0)
-    announced = view[_TYPE_AND_INT.size :]
+    _, sequence_number = _unpack_start("EventAnnouncement", _ANNOUNCEMENT_START, view, 0)
+    announced = view[_ANNOUNCEMENT_START.size :]
     # Checked before it is decoded: a peer could nest announcements deeper than Python's recursion limit.
-    if announced[: _TYPE.size] == _ANNOUNCEMENT:
+    if announced[: _TYPE.size] == _TYPE.pack(_ANNOUNCEMENT):
         raise RemoteProtocolError(f"EventAnnouncement {sequence_number} announces an announcement")
     event = deserialize_event(announced)
     assert not isinstance(event, EventAnnouncement), "checked above"
     return EventAnnouncement(sequence_number, event)
 
 
-def _read_descriptor(view: memoryview) -> SubtaskConnectionDescriptor:
-    _, input_subtask, output_subtask = _unpack("SubtaskConnectionDescriptor", _TYPE_AND_TWO_INTS, view)
-    return SubtaskConnectionDescriptor(input_subtask, output_subtask)
-
-
-def _read_recovery_metadata(view: memoryview) -> RecoveryMetadata:
-    return RecoveryMetadata(_unpack("RecoveryMetadata", _TYPE_AND_INT, view)[1])
-
-
 def _read_watermark(view: memoryview) -> WatermarkEvent:
     identifier, num_bytes = decode_utf(view[_TYPE.size :])
     at = _TYPE.size + num_bytes
-    is_aligned, kind = _unpack_start("WatermarkEvent", _ALIGNED_AND_KIND, view, at)
-    at += _ALIGNED_AND_KIND.size
+    is_aligned, kind = _unpack_start("WatermarkEvent", _WATERMARK_KIND, view, at)
+    at += _WATERMARK_KIND.size
     if len(view) >= _LEAST_ARRAY_BYTES:
         view = _without_filling(view, at + (1 if kind == _BOOL_WATERMARK else _LONG.size), len(view))
     rest = view[at:]
@@ -430,32 +428,11 @@ def _read_watermark(view: memoryview) -> WatermarkEvent:
     return WatermarkEvent(identifier, value == 1, is_aligned == 1)
 
 
-E = TypeVar("E", bound=IntEnum)
-Plain = TypeVar("Plain", EndOfPartition, EndOfSuperstep, EndOfOutputChannelState, EndOfInputChannelState, EndOfSegment)
-
-
-def _plain(event: Plain) -> Callable[[memoryview], Plain]:
-    def read(view: memoryview) -> Plain:
-        _unpack(type(event).__name__, _TYPE, view)
-        return event
-
-    return read
-
-
 _READERS: Final[dict[int, Callable[[memoryview], Event]]] = {
-    0: _plain(EndOfPartition()),
-    1: _read_barrier,
-    2: _plain(EndOfSuperstep()),
-    3: _read_other,
-    4: _read_cancel_marker,
-    5: _plain(EndOfOutputChannelState()),
-    6: _read_announcement,
-    7: _read_descriptor,
-    8: _read_end_of_data,
-    9: _plain(EndOfSegment()),
-    10: _read_recovery_metadata,
-    11: _read_watermark,
-    12: _plain(EndOfInputChannelState()),
+    _BARRIER: _read_barrier,
+    _OTHER: _read_other,
+    _ANNOUNCEMENT: _read_announcement,
+    _WATERMARK: _read_watermark,
 }
 
 
@@ -480,13 +457,6 @@ def _without_filling(view: memoryview, num_bytes: int, num_array_bytes: int) -> 
     return view
 
 
-def _member(name: str, kind: type[E], number: int) -> E:
-    try:
-        return kind(number)
-    except ValueError:
-        raise RemoteProtocolError(f"{name} with the unknown {kind.__name__} {number}") from None
-
-
 # ---------------------------------------------------------------- the data type of an event's buffer
 
 
@@ -505,23 +475,13 @@ def event_data_type(event: Event, *, has_priority: bool = False) -> DataType:
             return DataType.END_OF_DATA
         case EndOfOutputChannelState():
             return DataType.RECOVERY_COMPLETION
+        case WatermarkEvent(is_aligned=True):
+            return DataType.ALIGNED_WATERMARK_EVENT
         case WatermarkEvent():
-            return DataType.ALIGNED_WATERMARK_EVENT if event.is_aligned else DataType.UNALIGNED_WATERMARK_EVENT
+            return DataType.UNALIGNED_WATERMARK_EVENT
+        case CheckpointBarrier(options=options) if options.is_timeoutable:
+            return DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
         case CheckpointBarrier(options=options) if options.needs_alignment:
-            return (
-                DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
-                if options.is_timeoutable
-                else DataType.ALIGNED_CHECKPOINT_BARRIER
-            )
-        case (
-            CheckpointBarrier()
-            | CancelCheckpointMarker()
-            | EventAnnouncement()
-            | EndOfSuperstep()
-            | EndOfInputChannelState()
-        ):
-            return DataType.EVENT_BUFFER
-        case EndOfSegment() | RecoveryMetadata() | SubtaskConnectionDescriptor() | OtherEvent():
-            return DataType.EVENT_BUFFER
+            return DataType.ALIGNED_CHECKPOINT_BARRIER
         case _:
-            assert_never(event)
+            return DataType.EVENT_BUFFER

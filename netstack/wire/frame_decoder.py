@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NoReturn, TypeAlias
 
-from netstack.errors import ConfigError, RemoteProtocolError
+from netstack.errors import RemoteProtocolError
 from netstack.ids import INPUT_CHANNEL_ID_BYTES
 from netstack.wire.frame_seal import SEAL_BYTES, FrameSeal
 from netstack.wire.message_bytes import (
@@ -42,7 +42,6 @@ from netstack.wire.messages import (
     DataType,
     Message,
     PayloadBuffer,
-    RunAllocator,
 )
 
 Decoded: TypeAlias = Message | BufferRun
@@ -79,35 +78,9 @@ class FrameDecoder:
     Ownership: the decoder owns an allocated buffer until it returns its message; ``close`` recycles it.
     """
 
-    __slots__ = (
-        "_allocate_run",
-        "_allocator",
-        "_capacity",
-        "_direct_read_bytes",
-        "_end",
-        "_head",
-        "_is_direct",
-        "_is_known",
-        "_limits",
-        "_max_data_frame_bytes",
-        "_max_event_bytes",
-        "_max_frame_bytes",
-        "_needed",
-        "_num_missing",
-        "_payload",
-        "_pending",
-        "_rest",
-        "_seal",
-        "_seal_bytes",
-        "_staging",
-        "_staging_bytes",
-        "_start",
-        "failure",
-    )
-
     def __init__(
         self,
-        allocator: BufferAllocator | RunAllocator | None = None,
+        allocator: BufferAllocator | None = None,
         *,
         max_data_frame_bytes: int,
         max_event_bytes: int = 0,
@@ -127,21 +100,16 @@ class FrameDecoder:
             direct_read_bytes: the socket reads a rest of a payload of at least this size into its buffer.
             accepted_ids: the messages accepted until ``accept`` is called; None: all.
         """
-        if max_data_frame_bytes < BUFFER_RESPONSE_HEADER_BYTES:
-            raise ConfigError(
-                f"max_data_frame_bytes is {max_data_frame_bytes}, the least is {BUFFER_RESPONSE_HEADER_BYTES}"
-            )
-        if staging_bytes < FRAME_HEADER_BYTES:
-            raise ConfigError(f"staging_bytes is {staging_bytes}, the least is {FRAME_HEADER_BYTES}")
+        assert max_data_frame_bytes >= BUFFER_RESPONSE_HEADER_BYTES, "NetstackConfig has a least segment"
+        assert staging_bytes >= FRAME_HEADER_BYTES, "NetstackConfig has a least read buffer"
         self._allocator = allocator
-        self._allocate_run = allocator.allocate_run if isinstance(allocator, RunAllocator) else None
+        self._allocate_run = None if allocator is None else allocator.allocate_run
         self._max_data_frame_bytes = max_data_frame_bytes
         self._max_event_bytes = max(max_event_bytes, max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES)
         self._max_frame_bytes = max_frame_bytes
         self._direct_read_bytes = max(1, direct_read_bytes)
         self._staging_bytes = staging_bytes
         self._staging = _NO_PAYLOAD
-        self._capacity = 0
         self._start = 0  # first byte of the first incomplete frame
         self._end = 0  # first free byte
         self._needed = FRAME_HEADER_BYTES  # bytes of the incomplete frame without which it cannot be decoded further
@@ -185,7 +153,7 @@ class FrameDecoder:
         self._limits = {message_id: self._limits_of(message_id) for message_id in message_ids}
         self._seal = seal
         self._seal_bytes = 0 if seal is None else SEAL_BYTES
-        self._is_known = is_known
+        self.is_known = is_known
         self._needed = FRAME_HEADER_BYTES
 
     def get_buffer(self) -> memoryview:
@@ -196,8 +164,8 @@ class FrameDecoder:
         start, end = self._start, self._end
         if start == end:
             self._start = self._end = end = 0
-        wanted = self._staging_bytes if self._is_known else _STRANGERS_STAGING_BYTES
-        if self._needed > self._capacity or wanted > self._capacity:
+        wanted = self._staging_bytes if self.is_known else _STRANGERS_STAGING_BYTES
+        if max(self._needed, wanted) > len(self._staging):
             self._grow(max(self._needed, wanted))
         elif start and end:
             # Cheap: less than a frame without payload, so a few dozen bytes or a control message.
@@ -220,7 +188,7 @@ class FrameDecoder:
         if self._is_direct:
             self._take(num_bytes, messages)
             return messages
-        assert 0 <= num_bytes <= self._capacity - self._end, "no more than the buffer takes"
+        assert 0 <= num_bytes <= len(self._staging) - self._end, "no more than the buffer takes"
         self._end += num_bytes
         try:
             if self._pending is not None:
@@ -235,24 +203,10 @@ class FrameDecoder:
                 raise
         return messages
 
-    def feed(self, data: bytes) -> list[Decoded]:
-        """Decode ``data`` as if a socket had read it; for tests.  Raises as ``buffer_updated`` does."""
-        messages: list[Decoded] = []
-        rest = memoryview(data)
-        while rest:
-            buffer = self.get_buffer()
-            num_bytes = min(len(buffer), len(rest))
-            buffer[:num_bytes] = rest[:num_bytes]
-            rest = rest[num_bytes:]
-            messages += self.buffer_updated(num_bytes)
-            if self.failure is not None:
-                break
-        return messages
-
     def close(self) -> None:
         """Recycle the buffer of an incomplete payload, and drop the staging buffer; a second call does nothing."""
         # Now: the garbage collector comes late to a channel and its handlers.
-        self._staging, self._capacity = _NO_PAYLOAD, 0
+        self._staging = _NO_PAYLOAD
         if self.failure is not None:
             self.failure.__traceback__ = None  # its frames hold the staging buffer, too
         self._start = self._end = 0
@@ -264,8 +218,8 @@ class FrameDecoder:
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
-        assert 0 <= self._start <= self._end <= self._capacity == len(self._staging), repr(self)
-        if self._is_known:
+        assert 0 <= self._start <= self._end <= len(self._staging), repr(self)
+        if self.is_known:
             assert self._end - self._start < self._needed, f"a whole frame is left over in {self!r}"
         assert self._num_missing >= 0, repr(self)
         assert (self._num_missing > 0) <= (self._pending is not None), repr(self)
@@ -309,7 +263,7 @@ class FrameDecoder:
         grown = memoryview(bytearray(capacity))
         grown[:num_bytes] = self._staging[self._start : self._end]
         # A new buffer instead of a resized one: the transport may still hold a view of the old one.
-        self._staging, self._capacity = grown, capacity
+        self._staging = grown
         self._start, self._end = 0, num_bytes
 
     def _decode(self, messages: list[Decoded]) -> None:
@@ -317,7 +271,7 @@ class FrameDecoder:
         staging, start, end = self._staging, self._start, self._end
         max_plain_data_frame_bytes = self._max_data_frame_bytes
         _, max_data_frame_bytes = self._limits.get(BUFFER_RESPONSE_ID, _NO_LENGTH)
-        allocator, allocate_run, is_known, seal = self._allocator, self._allocate_run, self._is_known, self._seal
+        allocator, allocate_run, is_known, seal = self._allocator, self._allocate_run, self.is_known, self._seal
         while end - start >= FRAME_HEADER_BYTES and (is_known or not messages):
             if staging[start + _ID_OFFSET] != BUFFER_RESPONSE_ID or end - start < BUFFER_RESPONSE_HEADER_BYTES:
                 length = self._decode_other(start, end, messages)
@@ -373,7 +327,10 @@ class FrameDecoder:
             if seal is not None and is_whole:
                 seal.check(staging[start:body], staging[body:behind], staging[behind : behind + SEAL_BYTES])
             if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0 or subpartition < 0:
-                raise _bad_field(data_type, is_compressed, backlog, subpartition)
+                raise RemoteProtocolError(
+                    f"a BufferResponse with data type {data_type}, compression flag {is_compressed}, backlog {backlog},"
+                    f" subpartition {subpartition}"
+                )
             kind, is_packed = _DATA_TYPES[data_type], is_compressed == 1
             buffer = (
                 None if allocator is None else allocator.allocate(receiver, size_bytes, kind, is_compressed=is_packed)
@@ -547,10 +504,3 @@ def _partial_sizes(view: memoryview, size_bytes: int) -> tuple[int, ...]:
             f"the {len(sizes)} partial sizes of a BufferResponse do not add up to its {size_bytes} bytes"
         )
     return sizes
-
-
-def _bad_field(data_type: int, is_compressed: int, backlog: int, subpartition: int) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"a BufferResponse with data type {data_type}, compression flag {is_compressed}, backlog {backlog}, "
-        f"subpartition {subpartition}"
-    )

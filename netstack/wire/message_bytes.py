@@ -2,8 +2,8 @@
 
 Side:       pure.  ``encode_buffer_response_header`` is hot path.
 Invariants: a frame starts with its length, the magic number and the message id.  The length does not count the seal
-            (``frame_seal``) that follows every frame of a sealed connection.  The decoder refuses every value that the
-            encoder refuses (a credit below one, a negative backlog).
+            (``frame_seal``) that follows every frame of a sealed connection.  Encoder and decoder read the same table
+            (``_LAYOUTS``), so the decoder refuses every value that the encoder refuses (a credit below one).
 Units:      lengths in bytes, all integers big endian.
 Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a serialized Java throwable.  Its class makes
             Flink react correctly; its message starts with the name of our error code.  ``Hello``, ``Proof``, ``Ready``,
@@ -11,27 +11,18 @@ Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a serializ
 """
 
 import re
-from collections.abc import Callable
+from operator import attrgetter
 from struct import Struct
-from struct import error as struct_error
-from typing import Final, assert_never
+from typing import Final
 
 from netstack.errors import LocalProtocolError, RemoteProtocolError
-from netstack.ids import (
-    ATTEMPT_ID_BYTES,
-    INPUT_CHANNEL_ID_BYTES,
-    PARTITION_ID_BYTES,
-    ExecutionAttemptID,
-    InputChannelID,
-    IntermediateResultPartitionID,
-    ResultPartitionID,
-)
-from netstack.wire.java import JAVA_STREAM_MAGIC, JavaClass, describe_throwable, encode_throwable
+from netstack.ids import INPUT_CHANNEL_ID_BYTES, InputChannelID, ResultPartitionID
+from netstack.late import dataclass
+from netstack.wire.java import JAVA_STREAM_MAGIC, FieldsOf, JavaClass, describe_throwable, encode_throwable
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
     BacklogAnnouncement,
-    BufferResponse,
     CancelPartitionRequest,
     CloseRequest,
     DataType,
@@ -49,18 +40,13 @@ from netstack.wire.messages import (
     TaskEventRequest,
 )
 from netstack.wire.offer_messages import (
-    GATE_HELLO_ID,
-    MAX_AUTHORITY_BYTES,
-    OFFER_DECODERS,
-    OFFER_FRAME_BYTES,
-    OFFER_REFUSED_ID,
-    PARTITION_OFFER_ID,
+    MAX_GATE_NAME_BYTES,
+    MAX_JOB_NAME_BYTES,
     GateHello,
+    GateIdentity,
     OfferRefused,
     PartitionOffer,
-    decode_authority,
-    encode_authority,
-    encode_offer_message,
+    RefusalCode,
 )
 
 MAGIC: Final = 0xBADC0FFE
@@ -80,26 +66,20 @@ BUFFER_RESPONSE_NUMBERS: Final = Struct(">ii")
 NUMBERS_START: Final = Struct(">IIB16sii").size
 NUMBERS_END: Final = NUMBERS_START + BUFFER_RESPONSE_NUMBERS.size
 # The messages that each end accepts, as in Flink's two decoders.
-HANDSHAKE_MESSAGE_IDS: Final = frozenset({64, 65, 66, GATE_HELLO_ID})
+HANDSHAKE_MESSAGE_IDS: Final = frozenset({64, 65, 66, 67})
 SERVER_MESSAGE_IDS: Final = frozenset({2, 3, 4, 5, 6, 7, 8, 10, 11})
 CLIENT_MESSAGE_IDS: Final = frozenset({BUFFER_RESPONSE_ID, 1, 9})
 # A gate that listens is a client that also accepts offers; a producer that dials is a server that also accepts
 # refusals.
-GATE_MESSAGE_IDS: Final = CLIENT_MESSAGE_IDS | {PARTITION_OFFER_ID}
-OFFERING_MESSAGE_IDS: Final = SERVER_MESSAGE_IDS | {OFFER_REFUSED_ID}
+GATE_MESSAGE_IDS: Final = CLIENT_MESSAGE_IDS | {68}
+OFFERING_MESSAGE_IDS: Final = SERVER_MESSAGE_IDS | {69}
 # Accepted from authenticated peers, beside the messages above.
 HEARTBEAT_ID: Final = 70
 MIN_HEARTBEAT_INTERVAL_MS: Final = 100  # a peer that asks for more heartbeats would only cost time
 
-_REQUEST = Struct(">20s40sii16si")
-_NUMBER_AND_RECEIVER = Struct(">i16s")
 _EVENT_LENGTH = Struct(">i")
-_PARTITION_AND_RECEIVER = Struct(">20s40s16s")
-_SEGMENT_AND_RECEIVER = Struct(">ii16s")
-_HELLO = Struct(">HHB32s")
-_VERSION = Struct(">H")
-_INTERVAL = Struct(">i")
-_SECRET_BYTES = 32  # of a nonce and of a proof
+_ADD_CREDIT_ID: Final = 6
+_ADD_CREDIT = Struct(">i16s")
 # The prefix of the message of our throwables: the error code, and the receiver that the error is about.
 _OUR_MARK = re.compile(r"\[([A-Z_]+)(?: ([0-9a-f]{32}))?\] ")
 # A serialized throwable ends with TC_ENDBLOCKDATA or TC_NULL (Java object serialization, section 6.4.2).
@@ -143,55 +123,156 @@ def encode_buffer_response_header(
     data_type: DataType,
     is_compressed: bool,  # noqa: FBT001 - hot path, positional is cheaper
     size_bytes: int,
-    partial_sizes: tuple[int, ...] = (),
 ) -> bytes:
     """The header of a ``BufferResponse``; its payload of ``size_bytes`` bytes follows on the wire.
 
     ``subpartition`` and ``backlog`` must not be negative; they are not checked, because this runs once per buffer.
 
     Raises:
-        LocalProtocolError: ``partial_sizes`` are too many, one is negative, or they do not add up to ``size_bytes``.
         struct.error: a number does not fit 32 bits.
     """
-    num_partial = len(partial_sizes)
-    header = _pack_header(
-        BUFFER_RESPONSE_HEADER_BYTES + 4 * num_partial + size_bytes,
+    return _pack_header(
+        BUFFER_RESPONSE_HEADER_BYTES + size_bytes,
         MAGIC,
         BUFFER_RESPONSE_ID,
         receiver,
         subpartition,
-        num_partial,
+        0,  # partial sizes, which Flink alone sends
         sequence_number,
         backlog,
         data_type,
         is_compressed,
         size_bytes,
     )
-    if not num_partial:
-        return header
-    if num_partial > MAX_PARTIAL_SIZES or min(partial_sizes) < 0:
-        raise LocalProtocolError(
-            f"{num_partial} partial sizes from {min(partial_sizes)} cannot be sent, the most is {MAX_PARTIAL_SIZES} "
-            "from 0"
-        )
-    if sum(partial_sizes) != size_bytes:
-        raise LocalProtocolError(
-            f"partial sizes {partial_sizes} add up to {sum(partial_sizes)}, not to {size_bytes} bytes"
-        )
-    return header + Struct(f">{num_partial}i").pack(*partial_sizes)
 
 
-def encode(message: Message) -> bytes:
+# ---------------------------------------------------------------- messages
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The body of a kind of message: its fields, then texts without a length, which are divided by zeros."""
+
+    fields: FieldsOf[Message]
+    texts: tuple[str, ...] = ()
+    """Names of fields."""
+
+    def encode(self, message: object) -> bytes:
+        texts = [_encode_text(name, attrgetter(name)(message)) for name in self.texts]
+        return self.fields.pack(message) + b"\0".join(texts)
+
+    def decode(self, body: memoryview) -> Message:
+        # From the right: a gate's name may have a zero, an authority has none.
+        texts = bytes(body[self.fields.num_bytes :]).rsplit(b"\0", len(self.texts) - 1)
+        if len(texts) != len(self.texts):
+            raise LocalProtocolError(f"it has {len(texts)} texts, not {len(self.texts)}")
+        return self.fields.unpack(
+            body, **{name: _decode_text(name, text) for name, text in zip(self.texts, texts, strict=True)}
+        )
+
+    @property
+    def frame_bytes(self) -> tuple[int, int]:
+        """The least and the greatest number of bytes of the whole frame."""
+        fixed = FRAME_HEADER_BYTES + self.fields.num_bytes + max(0, len(self.texts) - 1)
+        least, greatest = ([_TEXT_BYTES[name][end] for name in self.texts] for end in (0, 1))
+        return fixed + sum(least), fixed + sum(greatest)
+
+
+# Least and greatest number of bytes.
+_TEXT_BYTES: Final = {
+    "authority": (0, 96),  # a literal IPv6 address with scope and port has fewer
+    "gate.name": (1, MAX_GATE_NAME_BYTES),
+    "job": (1, MAX_JOB_NAME_BYTES),
+    "message": (0, 4096),  # longer ones are cut
+}
+
+
+def _encode_text(name: str, text: str) -> bytes:
+    least, greatest = _TEXT_BYTES[name]
+    if name == "message":
+        # The cut may split a character, which would not decode.
+        return text.encode("utf-8", "replace")[:greatest].decode("utf-8", "ignore").encode()
+    data = text.encode()
+    if not least <= len(data) <= greatest:
+        raise LocalProtocolError(f"the {name} has {least} to {greatest} bytes, got {len(data)}")
+    if name == "authority" and not (text.isascii() and text.isprintable()):
+        raise LocalProtocolError(f"an authority has printable ASCII characters, got {text!r}")
+    return data
+
+
+def _decode_text(name: str, data: bytes) -> str:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"the {name} is not UTF-8 text") from error
+    _encode_text(name, text)  # refuses what may not be sent
+    return text
+
+
+_VERSIONS: Final = "version_min:H version_max:H"
+# All but ``ErrorResponse`` and ``TaskEventRequest``, which have functions of their own.
+_LAYOUTS: Final = {
+    2: _Layout(
+        FieldsOf(
+            PartitionRequest,
+            "partition.partition:20s partition.producer:40s first_subpartition:i last_subpartition:i receiver:16s "
+            "credit:i:0",
+            partition=ResultPartitionID,
+        )
+    ),
+    4: _Layout(FieldsOf(CancelPartitionRequest, "receiver:16s")),
+    5: _Layout(FieldsOf(CloseRequest)),
+    6: _Layout(FieldsOf(AddCredit, "credit:i:1 receiver:16s")),
+    7: _Layout(FieldsOf(ResumeConsumption, "receiver:16s")),
+    8: _Layout(FieldsOf(AckAllUserRecordsProcessed, "receiver:16s")),
+    9: _Layout(FieldsOf(BacklogAnnouncement, "backlog:i:1 receiver:16s")),
+    10: _Layout(FieldsOf(NewBufferSize, "size_bytes:i:1 receiver:16s")),
+    11: _Layout(FieldsOf(SegmentId, "subpartition:i:0 segment:i:1 receiver:16s")),
+    64: _Layout(FieldsOf(Hello, f"{_VERSIONS} role:B nonce:32s"), ("authority",)),
+    65: _Layout(FieldsOf(Proof, "mac:32s")),
+    66: _Layout(FieldsOf(Ready, "version:H")),
+    67: _Layout(
+        FieldsOf(GateHello, f"{_VERSIONS} nonce:32s gate.job_id:16s gate.expires_ms:q", gate=GateIdentity),
+        ("gate.name", "authority"),
+    ),
+    68: _Layout(
+        FieldsOf(
+            PartitionOffer,
+            "offer_id:16s result_partition.partition:20s result_partition.producer:40s subtask:i:0 num_subtasks:i "
+            "num_producers:i:0 epoch:q:0 partition:i:0 attempt:i:0 fingerprint:16s first_record:q:0",
+            result_partition=ResultPartitionID,
+        ),
+        ("job",),
+    ),
+    69: _Layout(FieldsOf(OfferRefused, "offer_id:16s subtask:i:0 code:B", code=RefusalCode), ("message",)),
+    HEARTBEAT_ID: _Layout(FieldsOf(Heartbeat, f"interval_ms:i:{MIN_HEARTBEAT_INTERVAL_MS}")),
+}
+_BY_KIND: Final[dict[object, tuple[int, _Layout]]] = {
+    each.fields.kind: (number, each) for number, each in _LAYOUTS.items()
+}
+_WITH_RANGES: Final = frozenset({2, 64, 67, 68})
+
+
+def encode(message: object) -> bytes:
     """The frame of any message but ``BufferResponse``, whose payload is written without a copy.
 
     Raises:
         LocalProtocolError: a field is out of range, an id has the wrong length, the frame exceeds ``MAX_FRAME_BYTES``,
-            or the message is a ``BufferResponse``.
+            or ``message`` is something else.
     """
-    try:
-        message_id, body = _encode_body(message)
-    except struct_error as error:
-        raise LocalProtocolError(f"{message!r} cannot be encoded: {error}") from error
+    if (found := _BY_KIND.get(type(message))) is not None:
+        message_id, layout = found
+        if message_id in _WITH_RANGES:
+            _check_ranges(message)
+        body = layout.encode(message) if layout.texts else layout.fields.pack(message)
+    elif isinstance(message, ErrorResponse):
+        message_id = 1
+        body = _encode_error(message)
+    elif isinstance(message, TaskEventRequest):
+        message_id = 3
+        body = _EVENT_LENGTH.pack(len(message.event)) + message.event + _EVENT_END.pack(message)
+    else:
+        raise LocalProtocolError(f"{type(message).__name__} is not a message that can be written")
     num_bytes = FRAME_HEADER_BYTES + len(body)
     if num_bytes > MAX_FRAME_BYTES:
         raise LocalProtocolError(
@@ -200,86 +281,63 @@ def encode(message: Message) -> bytes:
     return FRAME_HEADER.pack(num_bytes, MAGIC, message_id) + body
 
 
-def _encode_body(message: Message) -> tuple[int, bytes]:
+def decode_body(message_id: int, body: memoryview) -> Message:
+    """Decode the body of any message but ``BufferResponse``; the caller has checked its length against ``FRAME_BYTES``.
+
+    Raises:
+        RemoteProtocolError: a field is out of range, or the fields do not fill the body exactly.
+    """
+    if message_id == _ADD_CREDIT_ID:
+        # The one message that is sent per read, without the way through the table.  bench: transport.
+        credit, receiver = _ADD_CREDIT.unpack(body)
+        if credit > 0:
+            return AddCredit(receiver, credit)
+    if message_id == 1:
+        return _decode_error(body)
+    if message_id == 3:
+        return _decode_task_event(body)
+    layout = _LAYOUTS[message_id]
+    try:
+        message = layout.decode(body) if layout.texts else layout.fields.unpack(body)
+        if message_id in _WITH_RANGES:
+            _check_ranges(message)
+    except LocalProtocolError as error:
+        raise RemoteProtocolError(f"a broken {layout.fields.kind.__name__}: {error}") from error
+    return message
+
+
+def _check_ranges(message: object) -> None:
+    """Check the fields that depend on each other."""
     match message:
-        case ErrorResponse():
-            return 1, _encode_error(message)
-        case PartitionRequest(partition, first, last, receiver, credit):
-            if not 0 <= first <= last:
-                raise LocalProtocolError(f"subpartitions {first} to {last} are not a range")
-            _at_least(0, "credit", credit)
-            return 2, _REQUEST.pack(*_partition_fields(partition), first, last, _checked(receiver), credit)
-        case TaskEventRequest(event, partition, receiver):
-            tail = _PARTITION_AND_RECEIVER.pack(*_partition_fields(partition), _checked(receiver))
-            return 3, _EVENT_LENGTH.pack(len(event)) + event + tail
-        case CancelPartitionRequest(receiver):
-            return 4, _checked(receiver)
-        case CloseRequest():
-            return 5, b""
-        case AddCredit(receiver, credit):
-            return 6, _encode_number("credit", credit, 1, receiver)
-        case ResumeConsumption(receiver):
-            return 7, _checked(receiver)
-        case AckAllUserRecordsProcessed(receiver):
-            return 8, _checked(receiver)
-        case BacklogAnnouncement(receiver, backlog):
-            return 9, _encode_number("backlog", backlog, 1, receiver)
-        case NewBufferSize(receiver, size_bytes):
-            return 10, _encode_number("buffer size", size_bytes, 1, receiver)
-        case SegmentId(receiver, subpartition, segment):
-            _at_least(0, "subpartition", subpartition)
-            _at_least(1, "segment", segment)
-            return 11, _SEGMENT_AND_RECEIVER.pack(subpartition, segment, _checked(receiver))
-        case Hello(version_min, version_max, role, nonce, authority):
-            if version_min > version_max:
-                raise LocalProtocolError(f"versions {version_min} to {version_max} are not a range")
-            return 64, _HELLO.pack(version_min, version_max, role, _checked_secret("nonce", nonce)) + encode_authority(
-                authority
-            )
-        case Proof(mac):
-            return 65, _checked_secret("proof", mac)
-        case Ready(version):
-            return 66, _VERSION.pack(version)
-        case Heartbeat(interval_ms):
-            _at_least(MIN_HEARTBEAT_INTERVAL_MS, "heartbeat interval", interval_ms)
-            return HEARTBEAT_ID, _INTERVAL.pack(interval_ms)
-        case GateHello() | PartitionOffer() | OfferRefused():
-            return encode_offer_message(message)
-        case BufferResponse():
-            raise LocalProtocolError("a BufferResponse is written as its header and its payload")
+        case PartitionRequest(first_subpartition=first, last_subpartition=last) if not 0 <= first <= last:
+            raise LocalProtocolError(f"subpartitions {first} to {last} are not a range")
+        case Hello() | GateHello() if message.version_min > message.version_max:
+            raise LocalProtocolError(f"versions {message.version_min} to {message.version_max} are not a range")
+        case PartitionOffer(subtask=subtask, num_subtasks=num_subtasks) if subtask >= num_subtasks:
+            raise LocalProtocolError(f"subtask {subtask} is none of {num_subtasks}")
         case _:
-            assert_never(message)
+            pass
 
 
-def _at_least(least: int, name: str, number: int) -> None:
-    if number < least:
-        raise LocalProtocolError(f"a {name} of {number} cannot be sent, the least is {least}")
+# ---------------------------------------------------------------- task events and errors
+
+_EVENT_END: Final = FieldsOf(
+    TaskEventRequest, "partition.partition:20s partition.producer:40s receiver:16s", partition=ResultPartitionID
+)
 
 
-def _encode_number(name: str, number: int, least: int, receiver: InputChannelID) -> bytes:
-    _at_least(least, name, number)
-    return _NUMBER_AND_RECEIVER.pack(number, _checked(receiver))
+def _decode_task_event(body: memoryview) -> Message:
+    (event_bytes,) = _EVENT_LENGTH.unpack_from(body)
+    end = _EVENT_LENGTH.size + event_bytes
+    if event_bytes < 0 or end + _EVENT_END.num_bytes != len(body):
+        raise RemoteProtocolError(f"a TaskEventRequest of {len(body)} bytes announces an event of {event_bytes} bytes")
+    return _EVENT_END.unpack(body[end:], event=bytes(body[_EVENT_LENGTH.size : end]))
 
 
 def _checked(receiver: InputChannelID) -> InputChannelID:
     if len(receiver) != INPUT_CHANNEL_ID_BYTES:
         raise LocalProtocolError(f"a receiver id has {INPUT_CHANNEL_ID_BYTES} bytes, got {len(receiver)}")
     return receiver
-
-
-def _checked_secret(name: str, secret: bytes) -> bytes:
-    if len(secret) != _SECRET_BYTES:
-        raise LocalProtocolError(f"a {name} has {_SECRET_BYTES} bytes, got {len(secret)}")
-    return secret
-
-
-def _partition_fields(partition: ResultPartitionID) -> tuple[bytes, bytes]:
-    if len(partition.partition) != PARTITION_ID_BYTES or len(partition.producer) != ATTEMPT_ID_BYTES:
-        raise LocalProtocolError(
-            f"partition and producer ids have {PARTITION_ID_BYTES} and {ATTEMPT_ID_BYTES} bytes,"
-            f" got {len(partition.partition)} and {len(partition.producer)}"
-        )
-    return partition.partition, partition.producer
 
 
 def _encode_error(error: ErrorResponse) -> bytes:
@@ -289,80 +347,6 @@ def _encode_error(error: ErrorResponse) -> bytes:
     text = f"[{error.code.name}{about}] {message}"
     end = b"\x00" if error.receiver is None else b"\x01" + _checked(error.receiver)
     return encode_throwable(_THROWABLES.get(error.code, _OTHER_THROWABLE), text) + end
-
-
-# ---------------------------------------------------------------- decoding
-
-
-def _decode_request(body: memoryview) -> Message:
-    partition, producer, first, last, receiver, credit = _REQUEST.unpack(body)
-    if not 0 <= first <= last:
-        raise RemoteProtocolError(f"a PartitionRequest asks for the subpartitions {first} to {last}")
-    _require_at_least(0, "a PartitionRequest with a credit", credit)
-    return PartitionRequest(_partition(partition, producer), first, last, InputChannelID(receiver), credit)
-
-
-def _decode_task_event(body: memoryview) -> Message:
-    (event_bytes,) = _EVENT_LENGTH.unpack_from(body)
-    expected = _EVENT_LENGTH.size + event_bytes + _PARTITION_AND_RECEIVER.size
-    if event_bytes < 0 or expected != len(body):
-        raise RemoteProtocolError(f"a TaskEventRequest of {len(body)} bytes announces an event of {event_bytes} bytes")
-    end = _EVENT_LENGTH.size + event_bytes
-    partition, producer, receiver = _PARTITION_AND_RECEIVER.unpack_from(body, end)
-    return TaskEventRequest(
-        bytes(body[_EVENT_LENGTH.size : end]), _partition(partition, producer), InputChannelID(receiver)
-    )
-
-
-def _decode_add_credit(body: memoryview) -> Message:
-    credit, receiver = _NUMBER_AND_RECEIVER.unpack(body)
-    _require_at_least(1, "an AddCredit with a credit", credit)
-    return AddCredit(InputChannelID(receiver), credit)
-
-
-def _decode_backlog(body: memoryview) -> Message:
-    backlog, receiver = _NUMBER_AND_RECEIVER.unpack(body)
-    _require_at_least(1, "a BacklogAnnouncement with a backlog", backlog)
-    return BacklogAnnouncement(InputChannelID(receiver), backlog)
-
-
-def _decode_new_buffer_size(body: memoryview) -> Message:
-    size_bytes, receiver = _NUMBER_AND_RECEIVER.unpack(body)
-    _require_at_least(1, "a NewBufferSize with a size", size_bytes)
-    return NewBufferSize(InputChannelID(receiver), size_bytes)
-
-
-def _decode_segment(body: memoryview) -> Message:
-    subpartition, segment, receiver = _SEGMENT_AND_RECEIVER.unpack(body)
-    _require_at_least(0, "a SegmentId with a subpartition", subpartition)
-    _require_at_least(1, "a SegmentId with a segment", segment)
-    return SegmentId(InputChannelID(receiver), subpartition, segment)
-
-
-def _decode_hello(body: memoryview) -> Message:
-    version_min, version_max, role, nonce = _HELLO.unpack_from(body)
-    if version_min > version_max:
-        raise RemoteProtocolError(f"a Hello with the versions {version_min} to {version_max}")
-    return Hello(version_min, version_max, role, nonce, decode_authority(bytes(body[_HELLO.size :])))
-
-
-def _decode_heartbeat(body: memoryview) -> Message:
-    (interval_ms,) = _INTERVAL.unpack(body)
-    _require_at_least(MIN_HEARTBEAT_INTERVAL_MS, "a Heartbeat with an interval in ms", interval_ms)
-    return Heartbeat(interval_ms)
-
-
-def _require_at_least(least: int, what: str, number: int) -> None:
-    if number < least:
-        raise RemoteProtocolError(f"{what} of {number}, the least is {least}")
-
-
-def _partition(partition: bytes, producer: bytes) -> ResultPartitionID:
-    return ResultPartitionID(IntermediateResultPartitionID(partition), ExecutionAttemptID(producer))
-
-
-def _receiver(body: memoryview) -> InputChannelID:
-    return InputChannelID(bytes(body))
 
 
 def _decode_error(body: memoryview) -> Message:
@@ -387,7 +371,7 @@ def _our_error(text: str, body: memoryview) -> ErrorResponse | None:
     if mark is None or mark[1] not in ErrorCode.__members__:
         return None
     about = None if mark[2] is None else InputChannelID(bytes.fromhex(mark[2]))
-    for receiver in (None, _receiver(body[-INPUT_CHANNEL_ID_BYTES:])):
+    for receiver in (None, InputChannelID(bytes(body[-INPUT_CHANNEL_ID_BYTES:]))):
         error = ErrorResponse(ErrorCode[mark[1]], text[mark.end() :], receiver, about)
         if len(text) <= _MAX_ERROR_CHARACTERS + mark.end() and _encode_error(error) == body:
             return error
@@ -399,11 +383,11 @@ def _receiver_after_throwable(body: memoryview) -> InputChannelID | None:
     flag = len(body) - 1 - INPUT_CHANNEL_ID_BYTES
     may_have_receiver = flag > len(JAVA_STREAM_MAGIC) and body[flag] == 1
     if may_have_receiver and body[flag - 1] in _JAVA_STREAM_ENDS:
-        return _receiver(body[flag + 1 :])
+        return InputChannelID(bytes(body[flag + 1 :]))
     if body[-1] == 0:
         return None
     if may_have_receiver:
-        return _receiver(body[flag + 1 :])
+        return InputChannelID(bytes(body[flag + 1 :]))
     raise RemoteProtocolError(
         f"an ErrorResponse with a Java throwable of {len(body)} bytes does not end with a receiver"
     )
@@ -413,47 +397,7 @@ def _receiver_after_throwable(body: memoryview) -> InputChannelID | None:
 FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
     BUFFER_RESPONSE_ID: (BUFFER_RESPONSE_HEADER_BYTES, None),
     1: (FRAME_HEADER_BYTES + 3, _MAX_ERROR_FRAME_BYTES),
-    2: (97, 97),
-    3: (89, None),
-    4: (25, 25),
-    5: (9, 9),
-    6: (29, 29),
-    7: (25, 25),
-    8: (25, 25),
-    9: (29, 29),
-    10: (29, 29),
-    11: (33, 33),
-    64: (46, 46 + MAX_AUTHORITY_BYTES),
-    65: (41, 41),
-    66: (11, 11),
-    HEARTBEAT_ID: (13, 13),
-    **OFFER_FRAME_BYTES,
-}
-_DECODERS: Final[dict[int, Callable[[memoryview], Message]]] = {
-    1: _decode_error,
-    2: _decode_request,
-    3: _decode_task_event,
-    4: lambda body: CancelPartitionRequest(_receiver(body)),
-    5: lambda _body: CloseRequest(),
-    6: _decode_add_credit,
-    7: lambda body: ResumeConsumption(_receiver(body)),
-    8: lambda body: AckAllUserRecordsProcessed(_receiver(body)),
-    9: _decode_backlog,
-    10: _decode_new_buffer_size,
-    11: _decode_segment,
-    64: _decode_hello,
-    65: lambda body: Proof(bytes(body)),
-    66: lambda body: Ready(*_VERSION.unpack(body)),
-    HEARTBEAT_ID: _decode_heartbeat,
-    **OFFER_DECODERS,
+    3: (FRAME_HEADER_BYTES + _EVENT_LENGTH.size + _EVENT_END.num_bytes, None),
+    **{message_id: layout.frame_bytes for message_id, layout in _LAYOUTS.items()},
 }
 ALL_MESSAGE_IDS: Final = frozenset(FRAME_BYTES)
-
-
-def decode_body(message_id: int, body: memoryview) -> Message:
-    """Decode the body of any message but ``BufferResponse``; the caller has checked its length against ``FRAME_BYTES``.
-
-    Raises:
-        RemoteProtocolError: a field is out of range, or the fields do not fill the body exactly.
-    """
-    return _DECODERS[message_id](body)

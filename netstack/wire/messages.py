@@ -9,7 +9,7 @@ Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  Ours (ids from 
 
 from collections.abc import Sequence
 from enum import IntEnum, unique
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias
 
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.late import dataclass
@@ -114,7 +114,10 @@ class PayloadBuffer(Protocol):
 
 
 class BufferAllocator(Protocol):
-    """Gives buffers for the payloads that arrive on one connection."""
+    """Gives buffers for the payloads that arrive on one connection.
+
+    One implementer: the handler of the connection, which lies above this module.
+    """
 
     def allocate(
         self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool
@@ -122,11 +125,6 @@ class BufferAllocator(Protocol):
         """A buffer of ``size_bytes`` writable bytes; None: the decoder drops the payload and delivers the message
         without it.
         """
-
-
-@runtime_checkable
-class RunAllocator(BufferAllocator, Protocol):
-    """A ``BufferAllocator`` that can give several buffers at once."""
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[PayloadBuffer]:
         """At most ``max_buffers`` buffers of ``size_bytes`` bytes for plain data; the decoder asks ``allocate`` for the
@@ -293,24 +291,20 @@ class Heartbeat:
 ChannelOrder: TypeAlias = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
 """What a channel tells its producer besides its credit."""
 
+HandshakeMessage: TypeAlias = Hello | GateHello | Proof | Ready
+
 Message: TypeAlias = (
     BufferResponse
     | ErrorResponse
     | PartitionRequest
-    | TaskEventRequest
+    | ChannelOrder
     | CancelPartitionRequest
     | CloseRequest
     | AddCredit
-    | ResumeConsumption
-    | AckAllUserRecordsProcessed
     | BacklogAnnouncement
-    | NewBufferSize
     | SegmentId
-    | Hello
-    | Proof
-    | Ready
+    | HandshakeMessage
     | Heartbeat
-    | GateHello
     | PartitionOffer
     | OfferRefused
 )

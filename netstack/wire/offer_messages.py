@@ -3,12 +3,11 @@
 A producer outside the cluster may do so with a token for one gate.
 
 Side:       pure.
-Invariants: the decoder refuses every value that the encoder refuses.  A token is derived from the cluster's secret, the
-            job, the gate's name and its expiry time.  Its holder learns neither the secret nor another token, and may
-            do nothing but offer partitions to that gate (and what its job's master lets it do with it: in flowlet, ask
-            about them, commit and abort them).  After its expiry it opens no connection, and a connection made with it
-            carries no new offer; accepted offers continue.
-Units:      all integers big endian; ids in bytes; milliseconds since the epoch.
+Invariants: a token is derived from the cluster's secret, the job, the gate's name and its expiry time.  Its holder
+            learns neither the secret nor another token, and may do nothing but offer partitions to that gate (and what
+            its job's master lets it do with it: in flowlet, ask about them, commit and abort them).  After its expiry
+            it opens no connection, and a connection made with it carries no new offer; accepted offers continue.
+Units:      milliseconds since the epoch.
 Source:     ours, ids 67 to 69; Flink's producers never dial.  Hadoop's delegation tokens, which Flink hands to its
             jobs.
 Flow:       ``GateHello`` in place of the client's ``Hello``.  Once both sides are ready: ``PartitionOffer`` ->
@@ -19,19 +18,12 @@ Absent:     revoking a token: at the end of the job its gate is gone.
 """
 
 import hmac
-from collections.abc import Callable
 from enum import IntEnum, unique
 from struct import Struct
 from typing import Final
 
-from netstack.errors import LocalProtocolError, RemoteProtocolError
-from netstack.ids import (
-    ATTEMPT_ID_BYTES,
-    PARTITION_ID_BYTES,
-    ExecutionAttemptID,
-    IntermediateResultPartitionID,
-    ResultPartitionID,
-)
+from netstack.errors import LocalProtocolError
+from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
 
 JOB_ID_BYTES: Final = 16
@@ -72,25 +64,11 @@ def gate_token(secret: bytes, gate: GateIdentity) -> bytes:
     return hmac.digest(secret, covered, "sha256")
 
 
-OFFER_ID_BYTES: Final = 16
 FINGERPRINT_BYTES: Final = 16
 MAX_JOB_NAME_BYTES: Final = 255
-MAX_REASON_BYTES: Final = 4096
-MAX_AUTHORITY_BYTES: Final = 96  # a literal IPv6 address with scope and port has fewer
-GATE_HELLO_ID: Final = 67
-PARTITION_OFFER_ID: Final = 68
-OFFER_REFUSED_ID: Final = 69
-FRAME_HEADER_BYTES: Final = 9
-_NONCE_BYTES: Final = 32
-_BEFORE_AUTHORITY: Final = b"\x00"  # an authority has no such byte
-_HELLO: Final = Struct(">HH32s16sq")
-# Offer, partition, producing attempt, subtask, subtasks, producers, epoch, partition's number, attempt's number, type,
-# first record.
-_OFFER: Final = Struct(">16s20s40siiiqii16sq")
 # The body of a ``TaskEventRequest`` of a gate; Flink's events have small numbers.
 _HELD: Final = Struct(">iq")
 _HELD_TYPE: Final = 0x464C4F57
-_REFUSED: Final = Struct(">16siB")
 
 
 @unique
@@ -116,8 +94,9 @@ class RefusalCode(IntEnum):
     UNFIT_ATTEMPT = 8
     """The gate cannot tell which of the attempt's records it holds already."""
 
-
-_CODES: Final = {int(code): code for code in RefusalCode}
+    @classmethod
+    def _missing_(cls, _value: object) -> "RefusalCode":
+        return cls.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,93 +156,12 @@ class OfferRefused:
     message: str
 
 
-OfferMessage = GateHello | PartitionOffer | OfferRefused
-
-
-def encode_offer_message(message: OfferMessage) -> tuple[int, bytes]:
-    """Its id and body.
-
-    Raises:
-        LocalProtocolError: a field is out of range.
-        struct.error: a number does not fit.
-    """
-    match message:
-        case GateHello(version_min, version_max, nonce, gate, authority):
-            if version_min > version_max:
-                raise LocalProtocolError(f"versions {version_min} to {version_max} are not a range")
-            _check_length("nonce", nonce, _NONCE_BYTES)
-            fields = _HELLO.pack(version_min, version_max, nonce, gate.job_id, gate.expires_ms)
-            return GATE_HELLO_ID, fields + gate.name.encode() + _BEFORE_AUTHORITY + encode_authority(authority)
-        case PartitionOffer():
-            return PARTITION_OFFER_ID, _encode_offer(message)
-        case OfferRefused(offer_id, subtask, code, text):
-            _check_length("offer id", offer_id, OFFER_ID_BYTES)
-            # The cut may split a character, which would not decode.
-            reason = text.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore").encode()
-            return OFFER_REFUSED_ID, _REFUSED.pack(offer_id, _counted("subtask", subtask), code) + reason
-
-
-def encode_authority(authority: str) -> bytes:
-    """The bytes of the authority in a hello.
-
-    Raises:
-        LocalProtocolError: it has too many characters, or one that no address has.
-    """
-    if len(authority) > MAX_AUTHORITY_BYTES or not authority.isascii() or not authority.isprintable():
-        raise LocalProtocolError(
-            f"an authority has at most {MAX_AUTHORITY_BYTES} printable ASCII characters, got {authority[:200]!r}"
-        )
-    return authority.encode()
-
-
-def decode_authority(data: bytes) -> str:
-    """The authority in a hello.
-
-    Raises:
-        RemoteProtocolError: ``encode_authority`` would refuse it.
-    """
-    authority = data.decode("latin-1")
-    if len(data) > MAX_AUTHORITY_BYTES or not authority.isascii() or not authority.isprintable():
-        raise RemoteProtocolError(
-            f"the authority in a hello has {len(data)} bytes, expected at most {MAX_AUTHORITY_BYTES} of printable ASCII"
-        )
-    return authority
-
-
-def _encode_offer(offer: PartitionOffer) -> bytes:
-    _check_length("offer id", offer.offer_id, OFFER_ID_BYTES)
-    _check_length("fingerprint", offer.fingerprint, FINGERPRINT_BYTES)
-    produced = offer.result_partition
-    _check_length("partition id", produced.partition, PARTITION_ID_BYTES)
-    _check_length("producer id", produced.producer, ATTEMPT_ID_BYTES)
-    if not 0 <= offer.subtask < offer.num_subtasks:
-        raise LocalProtocolError(f"subtask {offer.subtask} is none of {offer.num_subtasks}")
-    job = offer.job.encode()
-    if not 1 <= len(job) <= MAX_JOB_NAME_BYTES:
-        raise LocalProtocolError(f"the name of a producer's job has 1 to {MAX_JOB_NAME_BYTES} bytes, got {len(job)}")
-    return (
-        _OFFER.pack(
-            offer.offer_id,
-            produced.partition,
-            produced.producer,
-            offer.subtask,
-            offer.num_subtasks,
-            _counted("number of producers", offer.num_producers),
-            _counted("epoch", offer.epoch),
-            _counted("partition", offer.partition),
-            _counted("attempt", offer.attempt),
-            offer.fingerprint,
-            _counted("first record", offer.first_record),
-        )
-        + job
-    )
-
-
 def encode_held(num_records: int) -> bytes:
     """The event by which a subtask of a gate tells its producer that it will never need the first ``num_records``
     again.
     """
-    return _HELD.pack(_HELD_TYPE, _counted("number of records", num_records))
+    assert num_records >= 0, "a count"
+    return _HELD.pack(_HELD_TYPE, num_records)
 
 
 def decode_held(event: bytes) -> int | None:
@@ -272,92 +170,3 @@ def decode_held(event: bytes) -> int | None:
         return None
     kind, num_records = _HELD.unpack(event)
     return num_records if kind == _HELD_TYPE and num_records >= 0 else None
-
-
-def _check_length(name: str, value: bytes, expected: int) -> None:
-    if len(value) != expected:
-        raise LocalProtocolError(f"a {name} has {expected} bytes, got {len(value)}")
-
-
-def _counted(name: str, number: int) -> int:
-    if number < 0:
-        raise LocalProtocolError(f"a {name} of {number} cannot be sent, the least is 0")
-    return number
-
-
-# ---------------------------------------------------------------- decoding
-
-
-def _decode_gate_hello(body: memoryview) -> GateHello:
-    version_min, version_max, nonce, job_id, expires_ms = _HELLO.unpack_from(body)
-    if version_min > version_max:
-        raise RemoteProtocolError(f"a GateHello with the versions {version_min} to {version_max}")
-    name_bytes, separator, authority = bytes(body[_HELLO.size :]).rpartition(_BEFORE_AUTHORITY)
-    if not separator:
-        raise RemoteProtocolError(f"a GateHello of the versions {version_min} to {version_max} has no authority")
-    name = _text("the gate's name in a GateHello", name_bytes)
-    try:
-        return GateHello(
-            version_min, version_max, nonce, GateIdentity(job_id, name, expires_ms), decode_authority(authority)
-        )
-    except LocalProtocolError as error:
-        raise RemoteProtocolError(f"a GateHello is broken: {error}") from error
-
-
-def _decode_offer(body: memoryview) -> PartitionOffer:
-    (
-        offer_id,
-        partition_id,
-        producer,
-        subtask,
-        num_subtasks,
-        num_producers,
-        epoch,
-        partition,
-        attempt,
-        fingerprint,
-        first,
-    ) = _OFFER.unpack_from(body)
-    if not 0 <= subtask < num_subtasks:
-        raise RemoteProtocolError(f"a PartitionOffer for subtask {subtask} of {num_subtasks}")
-    if min(num_producers, epoch, partition, attempt, first) < 0:
-        raise RemoteProtocolError(
-            f"a PartitionOffer of {num_producers} producers, epoch {epoch}, partition {partition}, attempt {attempt}, "
-            f"record {first}"
-        )
-    produced = ResultPartitionID(IntermediateResultPartitionID(partition_id), ExecutionAttemptID(producer))
-    job = _text("the job in a PartitionOffer", body[_OFFER.size :])
-    return PartitionOffer(
-        offer_id, produced, subtask, num_subtasks, num_producers, job, epoch, partition, attempt, fingerprint, first
-    )
-
-
-def _decode_refused(body: memoryview) -> OfferRefused:
-    offer_id, subtask, code = _REFUSED.unpack_from(body)
-    if subtask < 0:
-        raise RemoteProtocolError(f"an OfferRefused of subtask {subtask}")
-    known = _CODES.get(code, RefusalCode.UNKNOWN)
-    return OfferRefused(offer_id, subtask, known, _text("the reason in an OfferRefused", body[_REFUSED.size :]))
-
-
-def _text(what: str, data: memoryview | bytes) -> str:
-    try:
-        return bytes(data).decode()
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(f"{what} is not UTF-8 text") from error
-
-
-# Message id -> least and greatest number of bytes of the whole frame; as in ``codec.FRAME_BYTES``.
-OFFER_FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
-    GATE_HELLO_ID: (
-        FRAME_HEADER_BYTES + _HELLO.size + 2,
-        FRAME_HEADER_BYTES + _HELLO.size + MAX_GATE_NAME_BYTES + 1 + MAX_AUTHORITY_BYTES,
-    ),
-    PARTITION_OFFER_ID: (FRAME_HEADER_BYTES + _OFFER.size + 1, FRAME_HEADER_BYTES + _OFFER.size + MAX_JOB_NAME_BYTES),
-    OFFER_REFUSED_ID: (FRAME_HEADER_BYTES + _REFUSED.size, FRAME_HEADER_BYTES + _REFUSED.size + MAX_REASON_BYTES),
-}
-OFFER_DECODERS: Final[dict[int, Callable[[memoryview], OfferMessage]]] = {
-    GATE_HELLO_ID: _decode_gate_hello,
-    PARTITION_OFFER_ID: _decode_offer,
-    OFFER_REFUSED_ID: _decode_refused,
-}

@@ -115,7 +115,7 @@ async def insider(
     """A connection of one that knows the secret, or a gate's token, and then says what it likes."""
     quiet = Quiet()
     config = NetstackConfig(security=SecurityConfig.hmac(secret or arena.secret))
-    decoder: Callable[[], Any] = lambda: MessageDecoder.of(config, accepted_ids=ALL_MESSAGE_IDS)  # noqa: E731
+    decoder: Callable[[], Any] = lambda: MessageDecoder(config, accepted_ids=ALL_MESSAGE_IDS)  # noqa: E731
     channel = await connect(
         config, ConnectionID("127.0.0.1", port), lambda: (MessageEncoder(), decoder(), quiet), 10.0, gate
     )

@@ -128,8 +128,8 @@ OWN_BUGS: Final = (
         "door",
         "a server takes the handshake of a client that dialled a relay, which then speaks for the client",
         "netstack.flow.handshake",
-        "            not (self._is_client or self._tls_binding)\n            and",
-        "            self._version\n            and",
+        "            not (self.is_client or self._tls_binding)\n            and",
+        "            self.version\n            and",
         f"{_RELAYS}::test_a_relay_at_another_address_is_refused_at_the_handshake",
     ),
     Mutant(
@@ -146,8 +146,8 @@ OWN_BUGS: Final = (
         "door",
         "every connection costs 1 MiB before its peer has proven anything",
         "netstack.transport.authentication_handler",
-        "        self._decoder.accept(HANDSHAKE_MESSAGE_IDS, is_known=False)",
-        "        self._decoder.accept(HANDSHAKE_MESSAGE_IDS)",
+        "        self._decoder.frames.accept(HANDSHAKE_MESSAGE_IDS, is_known=False)",
+        "        self._decoder.frames.accept(HANDSHAKE_MESSAGE_IDS)",
         "tests/netstack/transport/test_strangers.py::test_a_stranger_costs_no_task_and_no_large_piece_of_memory",
     ),
     # ---------------------------------------------------------------- partitions

@@ -291,10 +291,9 @@ FLINK_BUGS: Final = (
         "24738",
         "a new buffer size that comes before the reader, or after its end, is a mistake",
         "netstack.handlers.partition_request_queue",
-        "        if reader is not None:\n            self._obeys(receiver, partial(reader.notify_new_buffer_size, "
-        "size_bytes))",
-        '        if reader is None:\n            raise RemoteProtocolError("unknown")\n        '
-        "reader.notify_new_buffer_size(size_bytes)",
+        "        view = None if reader is None else reader.open_view\n",
+        '        if reader is None:\n            raise RemoteProtocolError("unknown")\n'
+        "        view = reader.open_view\n",
         f"{_HANDLERS}::test_hist_24738_a_new_buffer_size_in_every_state_of_the_receiver",
     ),
     Mutant(
@@ -302,8 +301,8 @@ FLINK_BUGS: Final = (
         "20615",
         "after one refused connection every later request waits for the attempt that failed",
         "netstack.connection_manager",
-        "        self._attempt = None\n        waiting, self._waiting = self._waiting, []\n",
-        "        waiting, self._waiting = self._waiting, []\n",
+        "        self._attempt = None\n        waiting = self._waiting\n",
+        "        waiting = self._waiting\n",
         "tests/netstack/test_connection_manager.py::test_hist_20615_a_failed_connect_is_not_cached",
     ),
     Mutant(
@@ -311,7 +310,7 @@ FLINK_BUGS: Final = (
         "17992",
         "an error in one channel ends every channel of the shared connection",
         "netstack.handlers.partition_request_client_handler",
-        '        _tell(channel, _as_netstack_error(error, f"{channel!r} failed"))',
+        '        _end(channel, _as_netstack_error(error, f"{channel!r} failed"))',
         '        self.fail_all(_as_netstack_error(error, "failed"))',
         f"{_HANDLERS}::test_hist_17992_one_poisoned_channel_of_a_hundred",
     ),

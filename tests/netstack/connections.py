@@ -48,7 +48,7 @@ class Peer(ChannelHandler):
 
 
 async def serve(peer: Peer) -> tuple[NetworkServer, ConnectionID]:
-    server = NetworkServer(CONFIG, lambda: (MessageEncoder(), MessageDecoder.of(CONFIG), peer))
+    server = NetworkServer(CONFIG, lambda: (MessageEncoder(), MessageDecoder(CONFIG), peer))
     return server, ConnectionID(*await server.start("127.0.0.1", 0))
 
 

@@ -79,6 +79,24 @@ def test_who_needs_the_core_gets_it_at_the_next_look() -> None:
     assert rig.looks() == 0
 
 
+def test_while_another_thread_needs_the_core_no_news_are_looked_for() -> None:
+    """After it, the next news are; that nobody needs it is said some times per second, and changes nothing."""
+    rig = Rig()
+    rig.poller.news()
+    rig.poller.hold(is_held=True)
+    rig.looks()
+
+    rig.poller.news()
+    while_held = rig.looks()
+    rig.poller.hold(is_held=False)
+    before_news = rig.looks()
+    rig.poller.news()
+    rig.poller.hold(is_held=False)
+
+    assert (while_held, before_news) == (0, 0)
+    assert rig.looks() == LENGTH_US - 1
+
+
 def test_it_ends_when_it_is_closed() -> None:
     rig = Rig()
     rig.poller.news()
@@ -104,7 +122,7 @@ def test_the_task_is_told_before_the_loop_goes_on() -> None:
     told: list[str] = []
     channel = EmbeddedChannel(NewsHandler(lambda: told.append("poller")), Waker(told))
 
-    channel.pipeline.fire_channel_read_complete()
+    channel.pipeline.head.fire_channel_read_complete()
 
     assert told == ["task", "poller"]
 

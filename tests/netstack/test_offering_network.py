@@ -78,7 +78,7 @@ async def say(
     channel = await connect(
         config,
         address,
-        lambda: (MessageEncoder(), MessageDecoder.of(config, accepted_ids=OFFERING_MESSAGE_IDS), listener),
+        lambda: (MessageEncoder(), MessageDecoder(config, accepted_ids=OFFERING_MESSAGE_IDS), listener),
         PATIENCE_S,
         gate,
     )
@@ -363,13 +363,13 @@ async def test_producers_keep_no_taskmanager_out() -> None:
 
 async def dialled(address: ConnectionID, secret: bytes, gate: GateIdentity | None) -> NetworkChannel:
     config = replace(CONFIG, security=SecurityConfig.hmac(secret))
-    return await connect(config, address, lambda: (MessageEncoder(), MessageDecoder.of(config)), PATIENCE_S, gate)
+    return await connect(config, address, lambda: (MessageEncoder(), MessageDecoder(config)), PATIENCE_S, gate)
 
 
 async def test_a_producer_hears_why_before_it_hears_that_a_channel_stops() -> None:
     """Data that comes between a channel's release and the orders of its task stops the channel at once."""
     door = EventLoopThread.adopt(asyncio.get_running_loop(), "test")
-    handler = OfferedPartitionsHandler(door, OfferedGates())
+    handler = OfferedPartitionsHandler(door, OfferedGates().take_offer)
     written: list[object] = []
     handler.handler_added(_Context(written))  # type: ignore[arg-type]  # the part of it that is used
     receiver = input_channel_id(1, 2)

@@ -127,7 +127,7 @@ class Link(Actor):
         )
         self.client = client_channel
         self.server = NetworkChannel(world.config, self._server_handlers)
-        self.server._direct_writer = self._direct_writer(self.server, self.server_end)
+        self.server.direct = self._direct_writer(self.server, self.server_end)
         self.decoders = [self._use_decoder(self.client), self._use_decoder(self.server)]
         tap = self.client.pipeline.find(ClientTap)
         assert tap is not None, "the world puts one into every client's pipeline"
@@ -137,7 +137,7 @@ class Link(Actor):
     def _server_handlers(self) -> tuple[ChannelHandler, ...]:
         config = self.world.config
         handler = PartitionRequestServerHandler(config, self.server_node.loop, self.server_node.manager, self.queue)
-        return MessageEncoder(), MessageDecoder.of(config), ServerTap(self.ledger), handler, self.queue
+        return MessageEncoder(), MessageDecoder(config), ServerTap(self.ledger), handler, self.queue
 
     def _direct_writer(self, channel: NetworkChannel, end: SimTransport) -> DirectWriter:
         """Producers that flush send a little past the loop, as in production."""
@@ -151,13 +151,13 @@ class Link(Actor):
         """Decoders with tiny buffers, so that every way of reading is used."""
         mix, decoder = self.world.mix, channel.pipeline.find(MessageDecoder)
         assert decoder is not None, "every pipeline has one"
-        decoder._decoder = FrameDecoder(
-            decoder._decoder._allocator,
+        decoder.frames = FrameDecoder(
+            decoder.frames._allocator,
             max_data_frame_bytes=mix.segment_size + 64,
             staging_bytes=mix.staging_bytes,
             direct_read_bytes=mix.direct_read_bytes,
         )
-        return decoder._decoder
+        return decoder.frames
 
     @property
     def is_ready(self) -> bool:

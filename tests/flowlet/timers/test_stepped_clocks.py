@@ -357,7 +357,7 @@ class Peer:
         self.loop = EmbeddedEventLoop()
         config = NetstackConfig(heartbeat_interval_s=2.0, heartbeat_timeout_s=10.0)
         handlers = (self.Errors(self.errors), HeartbeatHandler(config, self.loop.loop, sends_first=True))
-        self.channel = EmbeddedChannel(MessageEncoder(), MessageDecoder.of(config), *handlers, event_loop=self.loop)
+        self.channel = EmbeddedChannel(MessageEncoder(), MessageDecoder(config), *handlers, event_loop=self.loop)
 
     class Errors(ChannelHandler):
         def __init__(self, errors: list[Exception]) -> None:
@@ -465,10 +465,10 @@ class Admission:
         self.num_taken = 0
         self.loop = EmbeddedEventLoop()
         self.identity = GateIdentity(b"J" * 16, "gate", self.wall_ms + 24 * HOUR_MS)
-        handler = OfferedPartitionsHandler(self.loop, self, lambda: self.wall_ms)
+        handler = OfferedPartitionsHandler(self.loop, self.take_offer, lambda: self.wall_ms)
         handler.identity = self.identity
         config = NetstackConfig(network_memory_bytes=1 << 20)
-        decoder = MessageDecoder.of(config, handler, accepted_ids=GATE_MESSAGE_IDS)
+        decoder = MessageDecoder(config, handler, accepted_ids=GATE_MESSAGE_IDS)
         self.channel = EmbeddedChannel(MessageEncoder(), decoder, handler, config=config)
 
     def take_offer(self, _gate: GateIdentity, _offer: PartitionOffer, _client: Any) -> None:

@@ -11,11 +11,10 @@ from netstack.security import SecurityConfig
 from netstack.transport.client import connect
 from netstack.transport.network_channel import NetworkChannel, describe_address
 from netstack.transport.server import NetworkServer
-from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferRun, Message
 from tests.netstack.transport.sockets import CONFIG, Inbox, handlers
-from tests.netstack.wire.samples import RECEIVER
+from tests.netstack.wire.samples import RECEIVER, FedDecoder
 from tests.waiting import PATIENCE_S
 
 SECRET = bytes(range(32))
@@ -78,7 +77,7 @@ class Stranger:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self._decoder = FrameDecoder(max_data_frame_bytes=4096)
+        self._decoder = FedDecoder(max_data_frame_bytes=4096)
 
     @property
     def authority(self) -> str:

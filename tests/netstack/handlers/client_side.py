@@ -46,7 +46,7 @@ class Client:
         self.loop = loop
         self.pool = NetworkBufferPool(CONFIG.num_segments, SEGMENT)
         self.handler = CreditBasedPartitionRequestClientHandler()
-        self.connection = EmbeddedChannel(MessageDecoder.of(CONFIG, self.handler), self.handler, config=CONFIG)
+        self.connection = EmbeddedChannel(MessageDecoder(CONFIG, self.handler), self.handler, config=CONFIG)
         self.gates: list[SingleInputGate] = []
         self.is_deaf = False
 
@@ -57,9 +57,9 @@ class Client:
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         if self.loop is None:
-            self.handler.notify_credit_available(channel)
+            self.handler.order(channel, None)
         else:
-            self.loop.execute_threadsafe(self.handler.notify_credit_available, channel)
+            self.loop.execute_threadsafe(self.handler.order, channel, None)
 
     def order(self, channel: RemoteInputChannel, message: ChannelOrder) -> None:
         self.handler.order(channel, message)

@@ -16,9 +16,8 @@ from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.transport.message_codec import MessageEncoder
-from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.messages import BufferResponse, ErrorResponse, PartitionRequest
-from tests.netstack.wire.samples import HeapAllocator
+from tests.netstack.wire.samples import FedDecoder, HeapAllocator
 
 SEGMENT = 1024
 CONFIG = NetstackConfig(
@@ -54,7 +53,7 @@ class ServerSide:
         self.queue = PartitionRequestQueue(config, self.loop)
         handler = PartitionRequestServerHandler(config, self.loop, self.manager, self.queue)
         self.channel = channel_type(MessageEncoder(), handler, self.queue, config=config, event_loop=self.loop)
-        self._decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * segment_size)
+        self._decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=4 * segment_size)
 
     def partition(self, number: int = 0, num_subpartitions: int = 1) -> ResultPartition:
         pool = self.pool.create_buffer_pool(owner=f"p{number}", num_required=num_subpartitions + 1, max_buffers=64)

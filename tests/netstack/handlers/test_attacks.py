@@ -111,9 +111,9 @@ def test_the_reason_of_a_failure_is_cut(loop_name: str) -> None:
             on_ready=lambda _channel: None,
             on_failed=errors.append,
         )
-        channel = EmbeddedChannel(MessageDecoder.of(CONFIG), authentication)
+        channel = EmbeddedChannel(MessageDecoder(CONFIG), authentication)
 
-        channel.pipeline.fire_exception_caught(RemoteProtocolError("x" * 10_000))
+        channel.pipeline.head.fire_exception_caught(RemoteProtocolError("x" * 10_000))
 
         assert [len(str(error)) < 330 for error in errors] == [True]
         assert channel.was_aborted

@@ -15,11 +15,11 @@ from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, OtherEvent, StopMode
-from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.message_bytes import SERVER_MESSAGE_IDS, encode
 from netstack.wire.messages import BufferResponse, ErrorCode, ErrorResponse, PartitionRequest
 from tests.netstack.handlers.client_side import EXCLUSIVE, Client, ScriptedStateChecker
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, partition_id_of, receiver_of
+from tests.netstack.wire.samples import FedDecoder
 
 EVENT = OtherEvent("org.example.Superstep", b"\7")
 
@@ -30,12 +30,12 @@ class BothSides:
     def __init__(self) -> None:
         self.server = ServerSide()
         self.client = Client()
-        self._decoder = FrameDecoder(None, max_data_frame_bytes=4 * SEGMENT, accepted_ids=SERVER_MESSAGE_IDS)
+        self._decoder = FedDecoder(None, max_data_frame_bytes=4 * SEGMENT, accepted_ids=SERVER_MESSAGE_IDS)
 
     def pump(self) -> None:
         is_moving = True
         while is_moving:
-            orders = b"".join(encode(message) for message in self.client.sent())  # type: ignore[arg-type]  # messages only
+            orders = b"".join(encode(message) for message in self.client.sent())
             for message in self._decoder.feed(orders):
                 self.server.receive(message)
             self.server.loop.run_pending()

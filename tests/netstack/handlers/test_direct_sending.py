@@ -16,12 +16,11 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
-from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, receiver_of, request
-from tests.netstack.wire.samples import HeapAllocator
+from tests.netstack.wire.samples import FedDecoder, HeapAllocator
 from tests.waiting import PATIENCE_S
 
 
@@ -94,7 +93,7 @@ class DirectServer(ServerSide):
         self._peer.setblocking(False)
         self.socket = DirectSocket(sock)
         self.channel.open_direct(self.socket)
-        self._direct_decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * config.segment_size_bytes)
+        self._direct_decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=4 * config.segment_size_bytes)
 
     def seal(self, key: bytes) -> None:
         """Everything that is sent from now on must bear the seals of one count, however it is sent."""
@@ -263,7 +262,7 @@ def test_nobody_overtakes_a_reader_that_is_ready(server: DirectServer) -> None:
     assert server.sent_directly() == []
 
     server.loop.run_pending()
-    server.channel.pipeline.fire_channel_read_complete()
+    server.channel.pipeline.head.fire_channel_read_complete()
     assert server.data() == [(1, 0), (2, 0)]
 
 
@@ -448,7 +447,7 @@ def test_the_last_credit_is_spent_once(server: DirectServer) -> None:
     partition.emit_record(b"two", 0)
     partition.flush(0)
     server.loop.run_pending()
-    server.channel.pipeline.fire_channel_read_complete()
+    server.channel.pipeline.head.fire_channel_read_complete()
 
     assert contents(server.sent_directly()) == [(0, b"one")]
     assert server.sent() == []

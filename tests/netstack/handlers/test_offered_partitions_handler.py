@@ -26,9 +26,11 @@ class Rig:
     def __init__(self) -> None:
         self.loop = EmbeddedEventLoop()
         self.taken: list[PartitionOffer] = []
-        self.handler = OfferedPartitionsHandler(self.loop, self, lambda: 1_000 + self.loop.clock.now_ns() // 1_000_000)
+        self.handler = OfferedPartitionsHandler(
+            self.loop, self.take_offer, lambda: 1_000 + self.loop.clock.now_ns() // 1_000_000
+        )
         self.handler.identity = GATE
-        decoder = MessageDecoder.of(CONFIG, self.handler, accepted_ids=GATE_MESSAGE_IDS)
+        decoder = MessageDecoder(CONFIG, self.handler, accepted_ids=GATE_MESSAGE_IDS)
         self.channel = EmbeddedChannel(MessageEncoder(), decoder, self.handler, config=CONFIG)
 
     def take_offer(self, gate: GateIdentity, offer: PartitionOffer, client: NetworkOfferedPartitionClient) -> None:

@@ -293,7 +293,7 @@ def test_every_channel_learns_the_error_even_if_a_task_chokes_on_it(client: Clie
 def test_the_first_error_is_the_one_that_is_told(client: Client) -> None:
     """Whoever asks later gets the cause, not the end of the connection that followed from it."""
     client.connection.write_inbound(encode(ErrorResponse(ErrorCode.INTERNAL, "boom", None)))
-    client.connection.pipeline.fire_exception_caught(OSError("reset"))
+    client.connection.pipeline.head.fire_exception_caught(OSError("reset"))
 
     late = client.open_gate()
 
@@ -542,7 +542,7 @@ def test_cancel_before_active() -> None:
     handler.cancel(channel)
     handler.request_subpartition(channel)
     handler.order(channel, ResumeConsumption(channel.channel_id))
-    handler.notify_credit_available(channel)
+    handler.order(channel, None)
     handler.cancel(channel)
     handler.close_unused()
 
@@ -683,7 +683,7 @@ def test_exception_wrap(cause: Exception, kind: type[NetstackError], text: str) 
     """
     client = Client()
     client.connection = EmbeddedChannel(
-        MessageDecoder.of(CONFIG, client.handler), Throwing(cause), client.handler, config=CONFIG
+        MessageDecoder(CONFIG, client.handler), Throwing(cause), client.handler, config=CONFIG
     )
     gate = client.open_gate()
 
@@ -693,7 +693,7 @@ def test_exception_wrap(cause: Exception, kind: type[NetstackError], text: str) 
         gate.poll_next()
     assert type(caught.value) is kind
     assert caught.value.__cause__ is cause
-    client.connection = EmbeddedChannel(MessageDecoder.of(CONFIG))
+    client.connection = EmbeddedChannel(MessageDecoder(CONFIG))
     gate.close()
 
 
@@ -722,7 +722,7 @@ def test_orders_wait_for_the_socket_and_keep_their_order(client: Client) -> None
     take(gate)
     client.handler.order(channel, ResumeConsumption(channel.channel_id))
     take(gate)
-    client.handler.notify_credit_available(channel)
+    client.handler.order(channel, None)
     client.handler.order(channel, NewBufferSize(channel.channel_id, 300))
     client.handler.order(channel, TaskEventRequest(event, channel.partition_id, channel.channel_id))
     client.handler.order(channel, AckAllUserRecordsProcessed(channel.channel_id))
@@ -902,7 +902,7 @@ def test_exception_on_write(error: Exception, failing: int) -> None:
 
     client = Client()
     client.connection = EmbeddedChannel(
-        Failing(), MessageDecoder.of(CONFIG, client.handler), client.handler, config=CONFIG
+        Failing(), MessageDecoder(CONFIG, client.handler), client.handler, config=CONFIG
     )
 
     gates = {number: client.open_gate(number) for number in (1, 2)}
@@ -966,7 +966,7 @@ def test_exception_caught(client: Client) -> None:
     """
     gates = [client.open_gate(1), client.open_gate(2)]
 
-    client.connection.pipeline.fire_exception_caught(Exception())
+    client.connection.pipeline.head.fire_exception_caught(Exception())
 
     client.connection.check_exception()
     for gate in gates:
@@ -1003,7 +1003,7 @@ def test_channel_closed_on_exception_during_error_notification(client: Client, m
         raise RuntimeError("expected test exception")
 
     monkeypatch.setattr(broken, "on_error", choke)
-    client.connection.pipeline.fire_exception_caught(Exception("first"))
+    client.connection.pipeline.head.fire_exception_caught(Exception("first"))
 
     assert not client.connection.is_open
     with pytest.raises(TransportError, match="first"):

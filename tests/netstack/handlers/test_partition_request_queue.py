@@ -20,7 +20,6 @@ from netstack.security import SecurityConfig
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.server import NetworkServer
 from netstack.wire.events import EndOfData, StopMode, deserialize_event
-from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -51,7 +50,7 @@ from tests.netstack.handlers.doubles import (
     unblock,
 )
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, partition_id_of, receiver_of, request
-from tests.netstack.wire.samples import content
+from tests.netstack.wire.samples import FedDecoder, content
 
 
 @pytest.fixture
@@ -301,7 +300,7 @@ def test_a_lost_connection_frees_every_subpartition(server: ServerSide) -> None:
 
 def test_an_error_of_the_pipeline_answers_and_closes(server: ServerSide) -> None:
     """What the decoder found broken is told to the peer before the connection ends."""
-    server.channel.pipeline.fire_exception_caught(RemoteProtocolError("bad magic"))
+    server.channel.pipeline.head.fire_exception_caught(RemoteProtocolError("bad magic"))
 
     error = server.sent()[-1]
 
@@ -646,7 +645,7 @@ def test_announce_backlog(server: ServerSide) -> None:
     reader = open_reader(server, view, credit=0)
 
     notify(server, reader)
-    decoder = FrameDecoder(None, max_data_frame_bytes=4 * SEGMENT)
+    decoder = FedDecoder(None, max_data_frame_bytes=4 * SEGMENT)
     announced = list(decoder.feed(server.channel.read_all_outbound()))
     server.receive(AddCredit(receiver_of(1), 2))
 
@@ -784,7 +783,7 @@ async def test_remote_close() -> None:
     loop = EventLoopThread.adopt(asyncio.get_running_loop(), "server")
     queue = PartitionRequestQueue(config, loop)
     handler = PartitionRequestServerHandler(config, loop, side.manager, queue)
-    server = NetworkServer(config, lambda: (MessageEncoder(), MessageDecoder.of(config), handler, queue))
+    server = NetworkServer(config, lambda: (MessageEncoder(), MessageDecoder(config), handler, queue))
     host, port = await server.start("127.0.0.1", 0)
     partition = side.partition()
     fill(partition, 5)

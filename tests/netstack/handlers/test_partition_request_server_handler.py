@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netstack.errors import RemoteProtocolError, ResourceBrokenError
+from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.wire.events import Event, OtherEvent, StopMode, serialize_event
 from netstack.wire.messages import (
@@ -679,7 +680,9 @@ def test_requests_that_wait_are_limited_per_connection(server: ServerSide) -> No
     assert "max_waiting_requests" in error.message
     assert server.sent() == []
     assert server.loop.num_timers == CONFIG.max_waiting_requests
-    assert f"{CONFIG.max_waiting_requests} requests wait" in repr(server.channel.pipeline.handlers[1])
+    assert f"{CONFIG.max_waiting_requests} requests wait" in repr(
+        server.channel.pipeline.find(PartitionRequestServerHandler)
+    )
 
 
 def test_request_and_cancel_in_a_loop_end_the_connection(server: ServerSide) -> None:
@@ -753,7 +756,7 @@ def test_a_receiver_id_in_use_ends_the_connection(server: ServerSide) -> None:
 
 def test_an_error_after_the_end_is_not_answered(server: ServerSide) -> None:
     """Two broken frames in one read: the peer hears of the first one."""
-    server.channel.pipeline.fire_exception_caught(RemoteProtocolError("first"))
+    server.channel.pipeline.head.fire_exception_caught(RemoteProtocolError("first"))
     server.queue.reply(ErrorResponse(ErrorCode.INTERNAL, "second", None))
 
     assert [each.message for each in server.sent() if isinstance(each, ErrorResponse)] == ["first"]

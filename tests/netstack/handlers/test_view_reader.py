@@ -111,13 +111,12 @@ def test_orders_before_the_partition_is_there_do_nothing(server: ServerSide) -> 
     """There is no view that could be told."""
     reader = CreditBasedSequenceNumberingViewReader(receiver_of(1), 2, server.queue)
 
-    reader.notify_new_buffer_size(100)
-    reader.notify_required_segment_id(0, 1)
     reader.resume_consumption()
     reader.acknowledge_all_data_processed()
 
     assert reader.availability() == (False, 0)
     assert not reader.has_view
+    assert reader.open_view is None
     assert "waiting" in repr(reader)
 
 
@@ -128,10 +127,9 @@ def test_a_released_reader_tells_its_view_nothing_more(server: ServerSide) -> No
 
     reader.release()
     reader.release()
-    reader.notify_new_buffer_size(100)
-    reader.notify_required_segment_id(0, 1)
 
     assert view.num_released == 1
+    assert reader.open_view is None
     assert view.orders == []
     assert "released" in repr(reader)
 

@@ -63,7 +63,7 @@ def test_bytes_stay_pending_until_the_kernel_takes_them() -> None:
 
 def test_inbound_bytes_need_a_decoder() -> None:
     """And reach the handlers as messages."""
-    channel = EmbeddedChannel(MessageDecoder.of(CONFIG), config=CONFIG)
+    channel = EmbeddedChannel(MessageDecoder(CONFIG), config=CONFIG)
 
     channel.write_inbound(encode(CloseRequest()))
 

@@ -86,7 +86,7 @@ class Inbox(ChannelHandler):
 
 def handlers(last: ChannelHandler, config: NetstackConfig = CONFIG) -> Callable[[], tuple[ChannelHandler, ...]]:
     """A factory for one pipeline that ends with ``last``."""
-    return lambda: (MessageEncoder(), MessageDecoder.of(config, HeapAllocator()), last)
+    return lambda: (MessageEncoder(), MessageDecoder(config, HeapAllocator()), last)
 
 
 @asynccontextmanager

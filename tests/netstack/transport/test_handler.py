@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from netstack.testing import EmbeddedChannel
-from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.transport.pipeline import ChannelPipeline
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext, ChannelPipeline
 from tests.netstack.transport.recording import Recorder
 
 
@@ -33,12 +32,12 @@ class Failing(Recorder):
 
 
 EVENTS: list[Callable[[ChannelPipeline], None]] = [
-    ChannelPipeline.fire_channel_active,
-    ChannelPipeline.fire_channel_inactive,
-    lambda pipeline: pipeline.fire_channel_read("m"),
-    ChannelPipeline.fire_channel_read_complete,
-    lambda pipeline: pipeline.fire_user_event_triggered("e"),
-    ChannelPipeline.fire_channel_writability_changed,
+    lambda pipeline: pipeline.head.fire_channel_active(),
+    lambda pipeline: pipeline.head.fire_channel_inactive(),
+    lambda pipeline: pipeline.head.fire_channel_read("m"),
+    lambda pipeline: pipeline.head.fire_channel_read_complete(),
+    lambda pipeline: pipeline.head.fire_user_event_triggered("e"),
+    lambda pipeline: pipeline.head.fire_channel_writability_changed(),
 ]
 
 

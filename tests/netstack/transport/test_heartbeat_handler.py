@@ -47,7 +47,7 @@ class Rig:
         self.protocol = Errors()
         handler = HeartbeatHandler(config, self.loop.loop, sends_first=sends_first)
         self.channel = EmbeddedChannel(
-            MessageEncoder(), MessageDecoder.of(config), self.protocol, handler, event_loop=self.loop
+            MessageEncoder(), MessageDecoder(config), self.protocol, handler, event_loop=self.loop
         )
 
     def sent(self) -> bytes:

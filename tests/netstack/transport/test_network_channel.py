@@ -102,17 +102,17 @@ def test_nothing_leaves_before_the_flush(loop_name: str) -> None:
         async with connected() as pair:
             pair.client.write(AddCredit(RECEIVER, 1))
             pair.client.write(AddCredit(RECEIVER, 2))
-            assert (pair.client.pending_bytes, pair.client.statistics().num_writes) == (58, 0)
+            assert (pair.client.pending_bytes, pair.client.num_writes) == (58, 0)
 
             pair.client.flush()
             pair.client.flush()
 
             assert pair.client.pending_bytes == 0
-            assert pair.client.statistics().num_writes == 1
-            assert pair.client.statistics().num_bytes_out == 58
+            assert pair.client.num_writes == 1
+            assert pair.client.num_bytes_out == 58
             assert await pair.server_inbox.messages.get() == AddCredit(RECEIVER, 1)
             assert await pair.server_inbox.messages.get() == AddCredit(RECEIVER, 2)
-            assert pair.server.statistics().num_bytes_in == 58
+            assert pair.server.num_bytes_in == 58
 
     run(loop_name, main())
 
@@ -177,12 +177,12 @@ def test_what_is_flushed_while_the_transport_is_busy_follows_in_order(loop_name:
             num_buffers = len(fill(channel))
             inbox.became_writable.clear()
             channel.write_and_flush(AddCredit(RECEIVER, 1))
-            num_writes = channel.statistics().num_writes
+            num_writes = channel.num_writes
 
             await read_bytes(peer, num_buffers * (PAGE + 47))
             tail = await read_bytes(peer, 29)
             assert tail == encode(AddCredit(RECEIVER, 1))
-            assert channel.statistics().num_writes == num_writes + 1
+            assert channel.num_writes == num_writes + 1
 
             channel.write(CloseRequest())
             assert channel.pending_bytes == 9
@@ -649,7 +649,7 @@ def test_a_write_that_breaks_the_connection_counts_as_not_written(loop_name: str
         channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 1, 0, second))
 
         assert (first.num_recycled, second.num_recycled) == (0, 0)
-        assert channel.statistics().num_bytes_out == 0
+        assert channel.num_bytes_out == 0
         transport.abort()
         channel.connection_lost(BrokenPipeError("pipe"))
         channel.connection_lost(None)

@@ -14,7 +14,6 @@ from netstack.ids import InputChannelID
 from netstack.testing import EmbeddedChannel
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer, OutboundRun
-from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.messages import BufferResponse, BufferRun, DataType
 from tests.netstack.wire.samples import RECEIVER, HeapAllocator, HeapBuffer
 
@@ -187,9 +186,7 @@ def test_runs_behind_the_message_that_closed_the_channel_are_recycled() -> None:
         OutboundRun(RECEIVER, 0, 0, 0, segments_of(3), FREEING_RECYCLER),
         OutboundRun(RECEIVER, 1, 0, 0, segments_of(4), FREEING_RECYCLER),
     )
-    channel = EmbeddedChannel(
-        MessageDecoder(FrameDecoder(allocator, max_data_frame_bytes=1024)), handler, config=CONFIG
-    )
+    channel = EmbeddedChannel(MessageDecoder(CONFIG, allocator), handler, config=CONFIG)
 
     channel.write_inbound(stream)
 

@@ -1,5 +1,8 @@
 """One or more messages of every kind, with the frame that each one has on the wire."""
 
+import struct
+from collections.abc import Sequence
+
 from netstack.ids import (
     InputChannelID,
     ResultPartitionID,
@@ -7,6 +10,7 @@ from netstack.ids import (
     input_channel_id,
     intermediate_partition_id,
 )
+from netstack.wire.frame_decoder import Decoded, FrameDecoder
 from netstack.wire.message_bytes import encode, encode_buffer_response_header
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -103,6 +107,9 @@ class HeapAllocator:
         self.allocated.append(HeapBuffer(bytearray(size_bytes), data_type, is_compressed=is_compressed))
         return self.allocated[-1]
 
+    def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[HeapBuffer]:
+        return ()
+
 
 def content(message: object) -> bytes:
     """The payload of a ``BufferResponse`` that has one."""
@@ -146,4 +153,27 @@ def frame_of(message: Message) -> bytes:
     """The frame of any message."""
     if not isinstance(message, BufferResponse):
         return encode(message)
-    return encode_buffer_response_header(*message[:6], len(content(message)), message.partial_sizes) + content(message)
+    payload, sizes = content(message), message.partial_sizes
+    header = bytearray(encode_buffer_response_header(*message[:6], len(payload)))
+    # As Flink writes them: their number in the header, themselves behind it.
+    struct.pack_into(">i", header, 0, len(header) + 4 * len(sizes) + len(payload))
+    struct.pack_into(">i", header, 29, len(sizes))
+    return bytes(header) + struct.pack(f">{len(sizes)}i", *sizes) + payload
+
+
+class FedDecoder(FrameDecoder):
+    """A decoder that reads from no socket."""
+
+    def feed(self, data: bytes) -> list[Decoded]:
+        """Decode ``data`` as if a socket had read it; raises as ``buffer_updated`` does."""
+        messages: list[Decoded] = []
+        rest = memoryview(data)
+        while rest:
+            buffer = self.get_buffer()
+            num_bytes = min(len(buffer), len(rest))
+            buffer[:num_bytes] = rest[:num_bytes]
+            rest = rest[num_bytes:]
+            messages += self.buffer_updated(num_bytes)
+            if self.failure is not None:
+                break
+        return messages

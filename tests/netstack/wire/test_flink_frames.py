@@ -20,7 +20,6 @@ from netstack import (
 )
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event
-from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS, SERVER_MESSAGE_IDS
 from netstack.wire.messages import BufferResponse, DataType, PartitionRequest
 from tests.netstack.wire.flink_frames import (
@@ -38,7 +37,7 @@ from tests.netstack.wire.flink_frames import (
     SORTED_SEGMENT_BYTES,
     record,
 )
-from tests.netstack.wire.samples import PARTITION, HeapAllocator
+from tests.netstack.wire.samples import PARTITION, FedDecoder, HeapAllocator
 from tests.waiting import PATIENCE_S
 
 RECEIVER = slice(9, 25)  # in a BufferResponse, behind length, magic number and id
@@ -52,7 +51,7 @@ PIPELINED = [LARGE_BARRIER, PIPELINED_RECORDS, PIPELINED_END_OF_DATA, PIPELINED_
 
 
 def decode(frame: bytes) -> BufferResponse:
-    decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=4096)
+    decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=4096)
     decoder.accept(CLIENT_MESSAGE_IDS)
     [message] = decoder.feed(frame)
     assert isinstance(message, BufferResponse)
@@ -61,7 +60,7 @@ def decode(frame: bytes) -> BufferResponse:
 
 def replay(listener: socket.socket, frames: Sequence[bytes], is_over: threading.Event) -> None:
     """A server that answers the first request with these frames, and stays connected."""
-    decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=4096)
+    decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=4096)
     decoder.accept(SERVER_MESSAGE_IDS)
     connection, _ = listener.accept()
     with connection:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from netstack.errors import RemoteProtocolError
 from netstack.ids import InputChannelID, input_channel_id
-from netstack.wire.frame_decoder import Decoded, FrameDecoder
-from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES, NUMBERS_END, encode, encode_buffer_response_header
+from netstack.wire.frame_decoder import Decoded
+from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES, NUMBERS_END, encode
 from netstack.wire.messages import AddCredit, BufferResponse, BufferRun, DataType
-from tests.netstack.wire.samples import RECEIVER, HeapAllocator, HeapBuffer, content
+from tests.netstack.wire.samples import RECEIVER, FedDecoder, HeapAllocator, HeapBuffer, content, frame_of
 
 OTHER = input_channel_id(3, 4)
 MAX = 2**31 - 1
@@ -51,17 +51,17 @@ def frame(
     partial_sizes: tuple[int, ...] = (),
     subpartition: int = 4,
 ) -> bytes:
-    header = encode_buffer_response_header(
-        receiver, subpartition, number, backlog, data_type, is_compressed, len(payload), partial_sizes
+    buffer = HeapBuffer(payload)
+    return frame_of(
+        BufferResponse(receiver, subpartition, number, backlog, data_type, is_compressed, partial_sizes, buffer)
     )
-    return header + payload
 
 
-def decoder_of(allocator: HeapAllocator, *, staging_bytes: int = 4096) -> FrameDecoder:
-    return FrameDecoder(allocator, max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=staging_bytes)
+def decoder_of(allocator: HeapAllocator, *, staging_bytes: int = 4096) -> FedDecoder:
+    return FedDecoder(allocator, max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=staging_bytes)
 
 
-def feed(decoder: FrameDecoder, stream: bytes, cuts: Sequence[int] = ()) -> list[Decoded]:
+def feed(decoder: FedDecoder, stream: bytes, cuts: Sequence[int] = ()) -> list[Decoded]:
     found: list[Decoded] = []
     for start, end in pairwise([0, *sorted(cuts), len(stream)]):
         found += decoder.feed(stream[start:end])

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netstack.errors import RemoteProtocolError
-from netstack.wire.frame_decoder import Decoded, FrameDecoder
+from netstack.wire.frame_decoder import Decoded
 from netstack.wire.frame_seal import SEAL_BYTES, FrameSeal
 from netstack.wire.message_bytes import ALL_MESSAGE_IDS, BUFFER_RESPONSE_ID, FRAME_HEADER_BYTES, encode
 from netstack.wire.messages import AddCredit, BufferResponse, BufferRun, CloseRequest, Message
-from tests.netstack.wire.samples import ALL_MESSAGES, RECEIVER, HeapAllocator, frame_of
+from tests.netstack.wire.samples import ALL_MESSAGES, RECEIVER, FedDecoder, HeapAllocator, frame_of
 from tests.netstack.wire.test_frame_decoder_runs import RunAllocator, feed, frame, singles
 
 KEY = bytes(range(32))
@@ -34,8 +34,8 @@ def parts(frame: bytes) -> tuple[bytes, bytes]:
 
 def decoder_of(
     allocator: HeapAllocator | None, *, staging_bytes: int = 4096, direct_read_bytes: int = 1 << 17
-) -> FrameDecoder:
-    decoder = FrameDecoder(
+) -> FedDecoder:
+    decoder = FedDecoder(
         allocator,
         max_data_frame_bytes=1024,
         max_frame_bytes=2048,
@@ -106,7 +106,7 @@ def test_sealed_runs_are_the_same_for_every_cut(
     cuts: list[int], max_per_run: int, num_left: int, staging_bytes: int
 ) -> None:
     """Whatever the allocator gives at once, and with payloads that the socket reads into their buffers itself."""
-    plain = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048)
+    plain = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048)
     decoder = decoder_of(RunAllocator(max_per_run, num_left), staging_bytes=staging_bytes, direct_read_bytes=50)
 
     found = feed(decoder, b"".join(sealed(MIXED)), cuts)
@@ -148,7 +148,7 @@ def test_payloads_without_a_buffer_are_checked_and_skipped(cuts: list[int]) -> N
     assert NO_SEAL in str(decoder.failure)
 
 
-def feed_until_failure(decoder: FrameDecoder, stream: bytes, cuts: list[int]) -> list[Decoded]:
+def feed_until_failure(decoder: FedDecoder, stream: bytes, cuts: list[int]) -> list[Decoded]:
     found: list[Decoded] = []
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(stream)], strict=True):
         try:
@@ -167,9 +167,7 @@ def check_refused(stream: bytes, num_good: int, cuts: list[int]) -> None:
 
     found = singles(feed_until_failure(decoder, stream, cuts))
 
-    assert (
-        found == singles(feed(FrameDecoder(RunAllocator(), max_data_frame_bytes=1024), b"".join(MIXED)))[: len(found)]
-    )
+    assert found == singles(feed(FedDecoder(RunAllocator(), max_data_frame_bytes=1024), b"".join(MIXED)))[: len(found)]
     assert len(found) <= num_good
     num_delivered = sum(type(each) is tuple for each in found)
     decoder.close()
@@ -220,7 +218,7 @@ def test_every_flipped_bit_of_a_frame_is_found() -> None:
 
 def test_a_stranger_has_little_memory_and_one_message_at_a_time() -> None:
     """The answer to a message decides how the bytes behind it are read."""
-    decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, staging_bytes=1 << 20)
+    decoder = FedDecoder(HeapAllocator(), max_data_frame_bytes=1024, staging_bytes=1 << 20)
     decoder.accept(ALL_MESSAGE_IDS, is_known=False)
 
     assert len(decoder.get_buffer()) == 512
