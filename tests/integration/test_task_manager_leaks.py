@@ -103,7 +103,7 @@ class Driver:
 
     async def _take_stock(self) -> Held:
         network = self._executor._network
-        assert self._executor.heartbeat().tasks == []
+        assert self._executor.heartbeat().tasks == {}
         gc.collect()
         kinds = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
         return Held(

@@ -94,7 +94,7 @@ class Producer:
         if rng.random() < 0.8:
             codes = CodedColumn(self._dictionary.encode([record]), self._dictionary.table)
             chunk = Chunk.of_columns(Columns(1, (codes,), Shape.SCALAR))
-        data = self._serializer.serialize(chunk, self._codes)
+        data = self._serializer.serialize_chunk(chunk, self._codes)
         self._codes.commit()
         self.num_bytes += len(data)
         self.partition.emit_record(data, 0)

@@ -292,7 +292,7 @@ class TestDictionary:
             SerdeError,
             match=f"^task, input channel 3: corrupt stream in the element at offset {len(head)}: StreamElem.*5 texts",
         ):
-            ElementDeserializer("task, input channel 3").feed(memoryview(head + serializer.serialize(chunk, Codes())))
+            ElementDeserializer("task, input channel 3").feed(memoryview(head + serializer.serialize_chunk(chunk, Codes())))
 
     @given(st.lists(st.lists(TEXTS, min_size=1, max_size=5), max_size=4), st.data())
     def test_damaged_dictionaries_raise_only_the_documented_errors(

@@ -170,14 +170,14 @@ async def test_it_runs_what_it_is_told_to_and_says_when_it_is_busy(cluster: Clus
 
     await cluster.api.submit(job)
     await until_reached("map")
-    (report,) = executor.heartbeat().tasks
+    (attempt,) = executor.heartbeat().tasks
     released["map"].set()
     document = await cluster.api.wait_terminal(job.job_id, PATIENCE_S)
 
     assert document is not None
     assert document["state"] == "FINISHED"
-    assert report.attempt[:16].hex() == job.job_id
-    assert executor.heartbeat().tasks == []
+    assert attempt[:16].hex() == job.job_id
+    assert executor.heartbeat().tasks == {}
     assert cluster.hooks.calls == ["busy", "idle"]
 
 
@@ -254,7 +254,7 @@ async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster:
     await cluster.start_job_manager()
     await registered(executor)
 
-    assert executor.heartbeat().tasks == []
+    assert executor.heartbeat().tasks == {}
     assert len(await cluster.api.list_task_managers()) == 1
 
 
@@ -387,14 +387,14 @@ async def test_results_are_released_here_where_no_thread_can_be_started(
     job = to_message(mapped([1], lambda value: hold("late", value))[0])
     await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
     await until_reached("late")
-    [report] = executor.heartbeat().tasks
+    [attempt] = executor.heartbeat().tasks
     released["late"].set()
     async with asyncio.timeout(PATIENCE_S):
         await cluster.hooks.is_idle.wait()
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        executor.handle(ReleaseResults(report.attempt))
+        executor.handle(ReleaseResults(attempt))
 
     assert on == [threading.current_thread().name]
 
@@ -468,7 +468,7 @@ async def test_cancelling_an_unknown_attempt_does_nothing(cluster: Cluster) -> N
 
     executor.handle(CancelTask(bytes(40)))
 
-    assert executor.heartbeat().tasks == []
+    assert executor.heartbeat().tasks == {}
 
 
 async def test_stopping_cancels_what_runs_and_names_what_does_not_end(cluster: Cluster) -> None:
