@@ -110,22 +110,23 @@ class StreamElementSerializer:
     def __repr__(self) -> str:
         return "StreamElementSerializer()"
 
-    def serialize(self, element: StreamElement) -> bytes:
+    def serialize(self, element: StreamElement, codes: CodeWriter | None = None) -> bytes:
         """The element with its length in front.
 
-        A chunk of several records may exceed ``max_element_bytes``; the caller then splits it.
+        A chunk of several records may exceed ``max_element_bytes``; the caller then splits it.  ``codes``: the
+        channel's dictionary, if any.
 
         Raises:
             SerdeError: the chunk has too many records, or a record has another type than declared, cannot be pickled,
                 or is too large on its own; the message says which.
         """
         if isinstance(element, Chunk):
-            return self.serialize_chunk(element)
+            return self.serialize_chunk(element, codes)
         form = CONTROL_FORMS[type(element)]
         return _FRAMED_TAG.pack(1 + form.layout.size, form.tag) + form.layout.pack(*form.fields(element))
 
     def serialize_chunk(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
-        """``serialize`` for a chunk; ``codes``: the channel's dictionary, if any.
+        """``serialize`` for a chunk.
 
         Raises:
             SerdeError: as ``serialize``.

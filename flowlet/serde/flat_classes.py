@@ -103,7 +103,7 @@ def _flat_class_of(cls: type) -> FlatClass | None:
 def slot_names_of(cls: type) -> tuple[str, ...] | None:
     """The names of all fields of a flat class without ``__dict__``; None for any other class."""
     flat_class = flat_class_of(cls)
-    return flat_class.names if isinstance(flat_class, _FlatFields) else None
+    return flat_class.names if isinstance(flat_class, _FlatSlots | _FlatStruct) else None
 
 
 def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -> Parts | None:

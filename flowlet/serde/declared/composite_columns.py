@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +139,7 @@ class FieldsColumn(DeclaredColumn):
     """``tuple``: a column for each field."""
 
     __slots__ = ("fields", "names")
-    classes = (tuple, list)
+    classes: ClassVar[tuple[type, ...]] = (tuple, list)
     cells_each = 2
     may_be_constant = False
 
@@ -231,7 +231,7 @@ class RowColumn(FieldsColumn):
     """``Row``: as tuples, behind a column of row kinds if one is no INSERT."""
 
     __slots__ = ()
-    classes = (Row, tuple, list, dict)
+    classes: ClassVar[tuple[type, ...]] = (Row, tuple, list, dict)
     cells_each = 4
 
     def try_columns_of(self, values: Sequence[Any]) -> list[Column] | None:
@@ -303,7 +303,7 @@ class ListsColumn(DeclaredColumn):
     """
 
     __slots__ = ("_element", "_may_hold_none")
-    classes = (list, tuple, array.array)
+    classes: ClassVar[tuple[type, ...]] = (list, tuple, array.array)
     cells_each = 2
     may_be_constant = False
 
@@ -357,7 +357,7 @@ class MapColumn(DeclaredColumn):
     """
 
     __slots__ = ("_key", "_value")
-    classes = (dict,)
+    classes: ClassVar[tuple[type, ...]] = (dict,)
     cells_each = 4
     may_be_constant = False
 

@@ -11,7 +11,7 @@ import datetime
 import operator
 import struct
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,8 @@ class IntegerColumn(DeclaredColumn):
     """``int`` of 8 to 64 bits."""
 
     __slots__ = ("_num_bits", "high", "low")
-    classes = (int,)
-    refused = (bool,)
+    classes: ClassVar[tuple[type, ...]] = (int,)
+    refused: ClassVar[tuple[type, ...]] = (bool,)
 
     def __init__(self, type_info: TypeInformation, num_bits: int) -> None:
         super().__init__(type_info)
@@ -109,8 +109,8 @@ class FloatingColumn(DeclaredColumn):
     """``float``; an ``int`` that a float holds exactly becomes one."""
 
     __slots__ = ()
-    classes = (float, int)
-    refused = (bool,)
+    classes: ClassVar[tuple[type, ...]] = (float, int)
+    refused: ClassVar[tuple[type, ...]] = (bool,)
 
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
         return ArrayColumn(np.frombuffer(self._packed(values, kinds), np.float64))
@@ -149,7 +149,7 @@ class BooleanColumn(DeclaredColumn):
     """``bool``."""
 
     __slots__ = ()
-    classes = (bool,)
+    classes: ClassVar[tuple[type, ...]] = (bool,)
     is_known_by_class = True
 
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
@@ -172,7 +172,7 @@ class TextColumn(DeclaredColumn):
     """``str``."""
 
     __slots__ = ()
-    classes = (str,)
+    classes: ClassVar[tuple[type, ...]] = (str,)
     is_known_by_class = True
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
@@ -216,7 +216,7 @@ class BytesColumn(DeclaredColumn):
     """``bytes``; a ``bytearray`` becomes ``bytes``."""
 
     __slots__ = ()
-    classes = (bytes, bytearray)
+    classes: ClassVar[tuple[type, ...]] = (bytes, bytearray)
     is_known_by_class = True
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
@@ -232,8 +232,8 @@ class DateColumn(DeclaredColumn):
     """``datetime.date``, as its ordinal."""
 
     __slots__ = ()
-    classes = (datetime.date,)
-    refused = (datetime.datetime,)
+    classes: ClassVar[tuple[type, ...]] = (datetime.date,)
+    refused: ClassVar[tuple[type, ...]] = (datetime.datetime,)
     is_known_by_class = True
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
@@ -249,7 +249,7 @@ class TimestampColumn(DeclaredColumn):
     """``datetime.datetime`` without a zone, exact to the microsecond."""
 
     __slots__ = ()
-    classes = (datetime.datetime,)
+    classes: ClassVar[tuple[type, ...]] = (datetime.datetime,)
 
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
         if list(map(_TZINFO, values)).count(None) != len(values):
