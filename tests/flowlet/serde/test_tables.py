@@ -436,7 +436,7 @@ class TestDataInFlight:
         for number in range(4):
             names.names.append(f"text {number}")
             column = CodedColumn(np.arange(number + 1, dtype=np.uint16), names)
-            elements.append(serializer.serialize(Chunk.of_columns(table(column)), codes))
+            elements.append(serializer.serialize_chunk(Chunk.of_columns(table(column)), codes))
         data = b"".join(elements)
         expected = [Chunk([(f"text {number}",) for number in range(count + 1)]) for count in range(4)]
 
