@@ -287,12 +287,13 @@ class TestDictionary:
         chunk = Chunk.of_columns(table(CodedColumn(np.array([0, 0], np.uint16), NameTable(["a"]))))
         serializer = StreamElementSerializer()
         head = serializer.serialize(Chunk(["x"]))
+        damaged = serializer.serialize_chunk(chunk, Codes())
 
         with pytest.raises(
             SerdeError,
             match=f"^task, input channel 3: corrupt stream in the element at offset {len(head)}: StreamElem.*5 texts",
         ):
-            ElementDeserializer("task, input channel 3").feed(memoryview(head + serializer.serialize_chunk(chunk, Codes())))
+            ElementDeserializer("task, input channel 3").feed(memoryview(head + damaged))
 
     @given(st.lists(st.lists(TEXTS, min_size=1, max_size=5), max_size=4), st.data())
     def test_damaged_dictionaries_raise_only_the_documented_errors(
