@@ -6,20 +6,16 @@ Side: any.
 """
 
 import argparse
-import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from flowlet.common import job_settings
 from flowlet.common.flinks_options import IGNORED, IGNORED_PREFIXES
-from flowlet.common.option import Option, rows_by_field
-from flowlet.common.options import client_options, known_options
-from flowlet.common.options.known_options import KNOWN, SETTINGS
+from flowlet.common.option import Option
+from flowlet.common.options.known_options import KNOWN
 from flowlet.rpc.config_file import JOB_MANAGER_OPTIONS, TASK_MANAGER_OPTIONS
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "options.md"
@@ -45,31 +41,9 @@ def _table(head: str, rows: Iterable[str]) -> str:
     return "\n".join([head, *rows]) + "\n"
 
 
-@cache
-def decisions() -> dict[str, str]:
-    """The text of each option, by its name, from the docstrings of the settings classes and of the options' modules."""
-    found: dict[str, str] = {}
-    for settings in SETTINGS:
-        texts = _options_in(settings)
-        for field, row in rows_by_field(settings).items():
-            if field in texts:
-                found.setdefault(row.name, texts[field])
-    for module in (job_settings, client_options, known_options):
-        found |= _options_in(module)
-    return found
-
-
-def _options_in(documented: object) -> dict[str, str]:
-    """The section ``Options:`` of a docstring."""
-    _, _, section = (inspect.getdoc(documented) or "").partition("\nOptions:\n")
-    entries = re.split(r"^    (?=\S)", section.partition("\n\n")[0], flags=re.MULTILINE)
-    pairs = (" ".join(each.split()).partition(": ") for each in entries if each.strip())
-    return {name: text for name, _, text in pairs}
-
-
 def _row(option: Option[Any]) -> str:
     allowed = f"only `{option.default}`" if option.is_fixed else option.allowed
-    return f"| {_code(option.names)} | {allowed} | {_shown(option)} | {decisions()[option.name]} |"
+    return f"| {_code(option.names)} | {allowed} | {_shown(option)} | {option.says} |"
 
 
 def _shown(option: Option[Any]) -> str:

@@ -30,7 +30,17 @@ from flowlet.common.job_settings import (
     RestartSettings,
 )
 from flowlet.common.not_yet import missing_attribute
-from flowlet.common.option import Option, boolean, choice, duration, duration_ms, row_of, text, view_of, whole_number
+from flowlet.common.option import (
+    Option,
+    boolean,
+    choice,
+    duration,
+    duration_ms,
+    row_of,
+    text,
+    view_of,
+    whole_number,
+)
 from flowlet.errors import ConfigError, JobGraphError
 from netstack.late import dataclass
 
@@ -56,46 +66,51 @@ _SWITCHES: Final = {
 class EnvironmentSettings:
     """What ``StreamExecutionEnvironment`` and ``ExecutionConfig`` decide while a program is built.
 
-    Options:
-        parallelism: subtasks of each operator; else the usable cores, on a remote cluster 1
-        max_parallelism: key groups; else they follow from the parallelism
-        job_name: the job's name, if `execute()` gets none
-        is_chaining_enabled: whether operators may share a task
-        has_auto_generated_uids: whether operators without a uid may run
-        auto_watermark_interval_ms: how often watermark generators are called; 0: only at the end
-        latency_tracking_interval_ms: how often sources send a latency marker; 0: never
-        runtime_mode: running results, final ones, or final ones if all inputs end
-        buffer_timeout_ms: the longest time that a record waits for its buffer to fill
-        is_buffer_timeout_enabled: `false`: records wait until their buffer is full
-
     Raises:
         JobGraphError: the max parallelism is out of range.
     """
 
-    parallelism: int | None = whole_number("parallelism.default", least=1).field()
-    max_parallelism: int | None = whole_number("pipeline.max-parallelism", least=1).field()
-    job_name: str | None = text("pipeline.name").field()
+    parallelism: int | None = whole_number(
+        "parallelism.default", least=1, says="subtasks of each operator; else the usable cores, on a remote cluster 1"
+    ).field()
+    max_parallelism: int | None = whole_number(
+        "pipeline.max-parallelism", least=1, says="key groups; else they follow from the parallelism"
+    ).field()
+    job_name: str | None = text("pipeline.name", says="the job's name, if `execute()` gets none").field()
     is_chaining_enabled: bool = boolean(
-        "pipeline.operator-chaining.enabled", "pipeline.operator-chaining", default=True
+        "pipeline.operator-chaining.enabled",
+        "pipeline.operator-chaining",
+        default=True,
+        says="whether operators may share a task",
     ).field()
-    has_auto_generated_uids: bool = boolean("pipeline.auto-generate-uids", default=True).field()
+    has_auto_generated_uids: bool = boolean(
+        "pipeline.auto-generate-uids", default=True, says="whether operators without a uid may run"
+    ).field()
     auto_watermark_interval_ms: int = duration(
-        "pipeline.auto-watermark-interval", default=DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+        "pipeline.auto-watermark-interval",
+        default=DEFAULT_AUTO_WATERMARK_INTERVAL_MS,
+        says="how often watermark generators are called; 0: only at the end",
     ).field()
-    latency_tracking_interval_ms: int = duration("metrics.latency.interval", default=0).field()
+    latency_tracking_interval_ms: int = duration(
+        "metrics.latency.interval", default=0, says="how often sources send a latency marker; 0: never"
+    ).field()
     runtime_mode: str = choice(
         "execution.runtime-mode",
         {"streaming": "STREAMING", "batch": "BATCH", "automatic": "AUTOMATIC"},
         default="STREAMING",
+        says="running results, final ones, or final ones if all inputs end",
     ).field()
     buffer_timeout_ms: int = Option(
         "execution.buffer-timeout.interval",
         lambda found: -1 if found == "-1" else duration_ms(found),
         "a duration such as '100 ms', or -1 (no limit)",
+        "the longest time that a record waits for its buffer to fill",
         100,
         ("execution.buffer-timeout",),
     ).field()
-    is_buffer_timeout_enabled: bool = boolean("execution.buffer-timeout.enabled", default=True).field()
+    is_buffer_timeout_enabled: bool = boolean(
+        "execution.buffer-timeout.enabled", default=True, says="`false`: records wait until their buffer is full"
+    ).field()
 
     def __post_init__(self) -> None:
         if self.max_parallelism is not None:
@@ -159,7 +174,8 @@ class ExecutionConfig:
     def set_task_cancellation_interval(self, interval: int) -> "ExecutionConfig":
         """Set how often a cancelled task that does not end is reported, in milliseconds, 1 or more."""
         JobSettings(_checked_interval(interval, "task cancellation"))
-        return self._set("cancellation_interval_ms", interval, JobSettings)
+        row_of(JobSettings, "cancellation_interval_ms").set(self._options, interval)
+        return self
 
     def get_task_cancellation_interval(self) -> int:
         """How often a cancelled task that does not end is reported, in milliseconds."""
@@ -171,7 +187,8 @@ class ExecutionConfig:
         never.
         """
         _checked_interval(timeout, "task cancellation timeout's")
-        return self._set("cancellation_timeout_ms", timeout, JobSettings)
+        row_of(JobSettings, "cancellation_timeout_ms").set(self._options, timeout)
+        return self
 
     def get_task_cancellation_timeout(self) -> int:
         """After how many milliseconds a cancelled task that does not end makes its TaskManager end itself; 0: never."""
@@ -193,7 +210,8 @@ class ExecutionConfig:
                 f"set_global_job_parameters() needs a dict with names as keys, got {global_job_parameters_dict!r}"
             )
         texts = {name: str(value) for name, value in global_job_parameters_dict.items()}
-        return self._set("parameters", json.dumps(texts), JobSettings)
+        row_of(JobSettings, "parameters").set(self._options, json.dumps(texts))
+        return self
 
     def enable_auto_generated_uids(self) -> "ExecutionConfig":
         """Let operators without a uid have one that follows from their place in the program; the default."""
@@ -342,8 +360,8 @@ class ExecutionConfig:
     def _found(self) -> EnvironmentSettings:
         return view_of(EnvironmentSettings, self._options)
 
-    def _set(self, field: str, value: object, settings: type = EnvironmentSettings) -> "ExecutionConfig":
-        row_of(settings, field).set(self._options, value)
+    def _set(self, field: str, value: object) -> "ExecutionConfig":
+        row_of(EnvironmentSettings, field).set(self._options, value)
         return self
 
     def _turn(self, switch: str) -> "ExecutionConfig":

@@ -1,11 +1,10 @@
-"""``Option``: the row of one option: its names, type, bounds, default and condition.
+"""``Option``: the row of one option: its names, type, bounds, default, condition, and what it says to people.
 
 Side:   pure.
 Units:  durations in milliseconds.
 Rules:  a parser takes the text of an option and raises ValueError if it is not of the type.  A row whose value travels
         with a job is the field of a settings class, ``timeout_ms: int = duration(...).field()``; any other row is a
-        constant of ``known_options``.  What it decides, for people, stands under ``Options:`` in the docstring of that
-        class, or of the constant's module, and becomes the last column of ``docs/options.md``.
+        constant of ``known_options``.
 Source: Flink ``ConfigOption``.
 """
 
@@ -33,6 +32,7 @@ class Option(Generic[T]):
         name: as in Flink if Flink has it.
         parse: makes the value of the text; ValueError: it is not of the type.
         allowed: what a value must be, for the error and for people.
+        says: what it decides, for people: the last column of ``docs/options.md``.
         default: the value where the option is not set; None: its reader decides.
         other_names: older names for the same, which count if ``name`` is not set.
         needs: without this the option has no effect, and is refused (``refuse``); None: it always has one.
@@ -44,6 +44,7 @@ class Option(Generic[T]):
     name: str
     parse: Callable[[str], T]
     allowed: str
+    says: str
     default: T | None = None
     other_names: tuple[str, ...] = ()
     needs: Enum | None = None
@@ -92,26 +93,32 @@ class Option(Generic[T]):
 
 
 def text(
-    name: str, *other_names: str, allowed: str = "a text that is not empty", needs: Enum | None = None
+    name: str,
+    *other_names: str,
+    says: str,
+    allowed: str = "a text that is not empty",
+    needs: Enum | None = None,
 ) -> Option[str]:
     """An option that is any text."""
-    return Option(name, parse_text, allowed, None, other_names, needs)
+    return Option(name, parse_text, allowed, says, None, other_names, needs)
 
 
-def boolean(name: str, *other_names: str, default: bool | None = None, needs: Enum | None = None) -> Option[bool]:
+def boolean(
+    name: str, *other_names: str, says: str, default: bool | None = None, needs: Enum | None = None
+) -> Option[bool]:
     """An option that is true or false."""
-    return Option(name, parse_boolean, "true or false", default, other_names, needs)
+    return Option(name, parse_boolean, "true or false", says, default, other_names, needs)
 
 
 def whole_number(
-    name: str, *other_names: str, least: int, default: int | None = None, needs: Enum | None = None
+    name: str, *other_names: str, says: str, least: int, default: int | None = None, needs: Enum | None = None
 ) -> Option[int]:
     """An option that is an integer of at least ``least``."""
     allowed = f"a whole number of {least} or more"
-    return Option(name, at_least(int, least), allowed, default, other_names, needs, least)
+    return Option(name, at_least(int, least), allowed, says, default, other_names, needs, least)
 
 
-def number(name: str, *, least: float, most: float, default: float, needs: Enum) -> Option[float]:
+def number(name: str, *, says: str, least: float, most: float, default: float, needs: Enum) -> Option[float]:
     """An option that is a number."""
 
     def parse(text: str) -> float:
@@ -120,19 +127,24 @@ def number(name: str, *, least: float, most: float, default: float, needs: Enum)
             raise ValueError(text)
         return value
 
-    return Option(name, parse, f"a number from {least:g} to {most:g}", default, (), needs)
+    return Option(name, parse, f"a number from {least:g} to {most:g}", says, default, (), needs)
 
 
 def duration(
-    name: str, *other_names: str, least: int = 0, default: int | None = None, needs: Enum | None = None
+    name: str, *other_names: str, says: str, least: int = 0, default: int | None = None, needs: Enum | None = None
 ) -> Option[int]:
     """An option that is a length of time in milliseconds."""
     allowed = "a duration such as '10 s' or '1 min'" + (f" of {least} ms or more" if least else "")
-    return Option(name, at_least(duration_ms, least), allowed, default, other_names, needs, least)
+    return Option(name, at_least(duration_ms, least), allowed, says, default, other_names, needs, least)
 
 
 def choice(
-    name: str, choices: Mapping[str, T], *other_names: str, default: str | None = None, needs: Enum | None = None
+    name: str,
+    choices: Mapping[str, T],
+    *other_names: str,
+    says: str,
+    default: str | None = None,
+    needs: Enum | None = None,
 ) -> Option[T]:
     """An option that is one of several words, in any case; ``default``: the word as people see it, which need not be
     one of ``choices``: then the field has its own.
@@ -145,11 +157,11 @@ def choice(
             raise ValueError(text) from None
 
     value = None if default is None else choices.get(default.lower())
-    return Option(name, parse, f"one of {', '.join(choices)}", value, other_names, needs, shown=default)
+    return Option(name, parse, f"one of {', '.join(choices)}", says, value, other_names, needs, shown=default)
 
 
-def fixed(name: str, accepted: str, *other_names: str, missing: str) -> Option[str]:
-    """An option with one value, which happens anyway; ``missing``: what another one would need."""
+def fixed(name: str, accepted: str, *other_names: str, missing: str, says: str) -> Option[str]:
+    """An option with one value, which says what happens anyway; ``missing``: what another one would need."""
 
     def parse(text: str) -> str:
         if text.lower() != accepted.lower():
@@ -157,7 +169,7 @@ def fixed(name: str, accepted: str, *other_names: str, missing: str) -> Option[s
         return accepted
 
     allowed = f"possible here: {missing}; use {accepted!r} or leave it out"
-    return Option(name, parse, allowed, accepted, other_names, is_fixed=True)
+    return Option(name, parse, allowed, says, accepted, other_names, is_fixed=True)
 
 
 def duration_ms(text: str) -> int:

@@ -3,13 +3,10 @@ sets.
 
 Side:   pure.
 Rules:  an option is added as a row, and nowhere else: a field of the settings class that it belongs to, or a constant
-        of ``client_options``.  ``python -m tests.options_page --write`` puts it into ``docs/options.md``.  An option
-        that nothing reads, or whose value is wrong, is an error at once.  A name that is nearly that of a known option
-        is taken for a slip; only then the options of Flink are looked at, by the beginnings of their names.
-
-Options:
-    execution.checkpointing.storage: checkpoints are files
-    execution.state-recovery.claim-mode: a job never changes the checkpoint that it starts from
+        of ``client_options``.  ``python -m tests.options_page --write`` puts it into
+        ``docs/options.md``.  An option that nothing reads, or whose value is wrong, is an error at once.  A name that
+        is nearly that of a known option is taken for a slip; only then the options of Flink are looked at, by the
+        beginnings of their names.
 """
 
 import difflib
@@ -38,15 +35,17 @@ _FIXED: Final = (
         "filesystem",
         "state.checkpoint-storage",
         missing="checkpoints are files in the directory 'execution.checkpointing.dir'",
+        says="checkpoints are files",
     ),
     fixed(
         "execution.state-recovery.claim-mode",
         "NO_CLAIM",
         "execution.savepoint-restore-mode",
         missing="a job never changes the checkpoint that it starts from",
+        says="a job never changes the checkpoint that it starts from",
     ),
 )
-SETTINGS: Final = (
+_SETTINGS: Final = (
     EnvironmentSettings,
     BatchSettings,
     JobSettings,
@@ -58,7 +57,7 @@ SETTINGS: Final = (
     DependencySettings,
 )
 _ROWS: Final[tuple[Option[Any], ...]] = (
-    *(row for settings in SETTINGS for row in rows_by_field(settings).values()),
+    *(row for settings in _SETTINGS for row in rows_by_field(settings).values()),
     FAILURE_RATE_DELAY,
     *(each for each in vars(client_options).values() if isinstance(each, Option)),
     *_FIXED,
