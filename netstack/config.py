@@ -36,7 +36,7 @@ _LEAST: Final = {
     "max_readers": 1,
     "max_queued_events": 1,
     "max_queued_event_bytes": 1,
-    "initial_request_backoff_ms": 0,
+    "max_request_backoff_ms": 0,
     "max_connections": 1,
     "max_producers_per_gate": 1,
     "max_producer_memory_percent": 1,
@@ -99,9 +99,8 @@ class NetstackConfig:
     # Unread events of one channel.  Events need no credit; each checkpoint puts a few between data.
     max_queued_events: int = MAX_QUEUED_EVENTS
     max_queued_event_bytes: int = MAX_QUEUED_EVENT_BYTES
-    # For local channels, and for remote ones whose producer does not keep the request; doubles from initial to max, 0
-    # disables retries.
-    initial_request_backoff_ms: int = 100
+    # The longest pause between two attempts to connect.  A partition that is not found is requested again, each time
+    # behind ``partition_request_timeout_s`` at the producer, until that took twice as long.
     max_request_backoff_ms: int = 10_000
     backlog: int = 128
     # The kernel's name of a congestion control.  None: Reno if both ends are on this machine, where BBR's pacing would
@@ -140,11 +139,6 @@ class NetstackConfig:
         if self.max_producer_memory_percent > _PERCENT:
             raise ConfigError(
                 f"max_producer_memory_percent is {self.max_producer_memory_percent}, the most is {_PERCENT}"
-            )
-        if self.max_request_backoff_ms < self.initial_request_backoff_ms:
-            raise ConfigError(
-                f"max_request_backoff_ms is {self.max_request_backoff_ms}, less than the initial "
-                f"{self.initial_request_backoff_ms}"
             )
         for name in _TIMEOUTS:
             if not 0 <= getattr(self, name) < math.inf:

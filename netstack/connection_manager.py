@@ -61,12 +61,11 @@ class _Connection:
         self._attempt: _Attempt | None = None
         self._waiting: list[RemoteInputChannel] = []
         self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []  # orders during the attempt
-        self._delayed: dict[InputChannelID, tuple[RemoteInputChannel, asyncio.TimerHandle]] = {}
         self._users: set[InputChannelID] = set()  # channels that requested and did not cancel; Flink's reference count
 
     def __repr__(self) -> str:
         state = shown_state("idle", open=self._is_open, connecting=self._attempt is not None)
-        return f"<connection to {self.connection_id} {state}, {len(self._users)} users, {len(self._delayed)} delayed>"
+        return f"<connection to {self.connection_id} {state}, {len(self._users)} users>"
 
     @property
     def _is_open(self) -> bool:
@@ -74,26 +73,30 @@ class _Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no connection, no attempt, no closing channel and no delayed request."""
-        return self._attempt is None and not self._delayed and (self._channel is None or self._handler.has_ended)
+        """Whether there is no connection, no attempt and no closing channel."""
+        return self._attempt is None and (self._channel is None or self._handler.has_ended)
 
     # ---------------------------------------------------------------- orders of the channels
 
-    def request(self, channel: RemoteInputChannel, delay_ms: int) -> None:
-        """Send the channel's partition request, now or later, over a new connection if there is none."""
+    def request(self, channel: RemoteInputChannel) -> None:
+        """Send the channel's partition request, over a new connection if there is none."""
         self._users.add(channel.channel_id)
-        if delay_ms <= 0:
-            self._request_now(channel)
+        if self._is_open:
+            self._handler.request_subpartition(channel)
             return
-        self._stop_delay(channel.channel_id)
-        timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._on_delay_over, channel)
-        self._delayed[channel.channel_id] = (channel, timer)
+        self._waiting.append(channel)
+        if self._attempt is None:
+            self._attempt = asyncio.get_running_loop().create_task(
+                self._connect(), name=f"connect to {self.connection_id}"
+            )
+            # A callback, not a ``finally`` in the task: a task that is cancelled before its first step runs no code of
+            # its own.
+            self._attempt.add_done_callback(self._on_attempt_done)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """The channel reads no more; after the last one the connection is kept for the next job, or closed."""
         is_user = channel.channel_id in self._users
         self._users.discard(channel.channel_id)
-        self._stop_delay(channel.channel_id)
         if is_user and not self._users and not self._config.reuse_connections:
             self._close_unused()
         else:
@@ -111,29 +114,6 @@ class _Connection:
             order()
         elif self._attempt is not None:
             self._early.append((channel, order))
-
-    def _request_now(self, channel: RemoteInputChannel) -> None:
-        if self._is_open:
-            self._handler.request_subpartition(channel)
-            return
-        self._waiting.append(channel)
-        if self._attempt is None:
-            self._attempt = asyncio.get_running_loop().create_task(
-                self._connect(), name=f"connect to {self.connection_id}"
-            )
-            # A callback, not a ``finally`` in the task: a task that is cancelled before its first step runs no code of
-            # its own.
-            self._attempt.add_done_callback(self._on_attempt_done)
-
-    def _on_delay_over(self, channel: RemoteInputChannel) -> None:
-        del self._delayed[channel.channel_id]
-        if not channel.is_released:
-            self._request_now(channel)
-
-    def _stop_delay(self, channel_id: InputChannelID) -> None:
-        delayed = self._delayed.pop(channel_id, None)
-        if delayed is not None:
-            delayed[1].cancel()
 
     # ---------------------------------------------------------------- making the connection
 
@@ -203,11 +183,7 @@ class _Connection:
 
     async def close(self) -> None:
         """End the attempt or the connection; channels that still read get an error."""
-        delayed = list(self._delayed.values())
-        self._delayed = {}
         closed = ResourceClosedError(f"the connection to {self.connection_id} was closed by this side")
-        for _, timer in delayed:
-            timer.cancel()
         attempt = self._attempt
         if attempt is not None:
             attempt.cancel()
@@ -220,7 +196,6 @@ class _Connection:
         try:
             # Before the handler sees the end of the connection, which it would report as the peer's.
             self._handler.fail_all(closed)
-            run_all([partial(channel.on_error, closed) for channel, _ in delayed])
         finally:
             if self._channel is not None:
                 self._channel.close()
@@ -241,10 +216,10 @@ class NetworkPartitionRequestClient:
     def __repr__(self) -> str:
         return f"<PartitionRequestClient of {self.connection_id}>"
 
-    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
-        """Request the channel's subpartition after ``delay_ms``; a failure becomes the channel's error."""
+    def request_subpartition(self, channel: RemoteInputChannel) -> None:
+        """Request the channel's subpartition; a failure becomes the channel's error."""
         try:
-            self._loop.execute_threadsafe(self._manager.request, self.connection_id, channel, delay_ms)
+            self._loop.execute_threadsafe(self._manager.request, self.connection_id, channel)
         except ResourceClosedError as error:
             channel.on_error(error)
 
@@ -294,7 +269,7 @@ class ConnectionManager:
         """A client of the shared connection to that peer, which the first request makes."""
         return NetworkPartitionRequestClient(self, connection_id)
 
-    def request(self, connection_id: ConnectionID, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
+    def request(self, connection_id: ConnectionID, channel: RemoteInputChannel) -> None:
         """Loop thread: send a partition request, unless the channel was released meanwhile."""
         if channel.is_released:
             return
@@ -304,7 +279,7 @@ class ConnectionManager:
         connection = self._connections.get(connection_id)
         if connection is None:
             connection = self._connections[connection_id] = _Connection(self, connection_id)
-        connection.request(channel, delay_ms)
+        connection.request(channel)
 
     def order(self, connection_id: ConnectionID, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
         """Loop thread: hand an order of a channel to its connection; see ``NetworkPartitionRequestClient.order``."""

@@ -151,11 +151,8 @@ class NetworkOfferedPartitionClient:
     def __repr__(self) -> str:
         return f"<NetworkOfferedPartitionClient of {self._handler!r}>"
 
-    def request_subpartition(self, channel: "RemoteInputChannel", delay_ms: int = 0) -> None:
-        """Request the offered subpartition; it exists already, so the request is never repeated and
-        ``delay_ms`` is 0.
-        """
-        assert not delay_ms, "an offered partition is there"
+    def request_subpartition(self, channel: "RemoteInputChannel") -> None:
+        """Request the offered subpartition; it exists already, so the request is never repeated."""
         self._order(self._handler.request_subpartition, channel)
 
     def notify_credit_available(self, channel: "RemoteInputChannel") -> None:

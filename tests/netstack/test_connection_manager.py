@@ -438,7 +438,7 @@ async def test_partition_request_client_reuse() -> None:
 
 @both
 async def test_retrigger_partition_request(config: NetstackConfig) -> None:
-    """NettyPartitionRequestClientTest: retrigger.  The same request again, twice, after a delay; with the same credit.
+    """NettyPartitionRequestClientTest: retrigger.  The same request again, twice, with the same credit.
 
     Unlike in Flink's test only once the peer said that it does not know the partition: before, the request is still
     out.
@@ -454,7 +454,7 @@ async def test_retrigger_partition_request(config: NetstackConfig) -> None:
         client.request_subpartition(remote(gate))
         peer.contexts[0].write_and_flush(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, "not here", receiver_of(1)))
         await until(lambda: len(checker.asked) == number)  # noqa: B023 - awaited in its own round
-        client.request_subpartition(remote(gate), number)
+        client.request_subpartition(remote(gate))
         await until(lambda: len(peer.received) == 1 + number)  # noqa: B023 - as above
 
     assert peer.received == [PartitionRequest(partition_id_of(1), 0, 0, receiver_of(1), 2)] * 3
@@ -462,25 +462,8 @@ async def test_retrigger_partition_request(config: NetstackConfig) -> None:
     await server.close()
 
 
-async def test_a_delayed_request_of_a_channel_that_left_is_not_sent() -> None:
-    """Neither its timer nor its place among the users of the connection stays."""
-    consumer, peer = Consumer(NOT_REUSED), Peer()
-    server, address = await serve(peer)
-    gate = consumer.gate(address, 1)
-    await until(lambda: len(peer.received) == 1)
-    consumer.manager.client(address).request_subpartition(remote(gate), 3_600_000)
-    await until(lambda: "1 delayed" in repr(consumer.manager))
-
-    gate.close()
-    await until(lambda: consumer.manager.num_connections == 0)
-
-    assert len(requests(peer)) == 1
-    await consumer.close()
-    await server.close()
-
-
-async def test_a_delayed_request_connects_again_if_it_has_to() -> None:
-    """The connection of the first request was lost while it waited."""
+async def test_a_later_request_connects_again_if_it_has_to() -> None:
+    """The connection of the first request was lost."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     first, later = consumer.gate(address, 1), consumer.gate(address, 2, is_requested=False)
@@ -488,26 +471,13 @@ async def test_a_delayed_request_connects_again_if_it_has_to() -> None:
     peer.contexts[0].close()
     await consumer.error_of(first)
 
-    consumer.manager.client(address).request_subpartition(remote(later), 1)
+    consumer.manager.client(address).request_subpartition(remote(later))
     await until(lambda: len(peer.received) == 2)
 
     assert requests(peer) == [receiver_of(1), receiver_of(2)]
     assert len(peer.contexts) == 2
     await consumer.close()
     await server.close()
-
-
-async def test_a_delayed_request_ends_with_the_manager() -> None:
-    """Whoever waits for its turn learns that it will not come."""
-    consumer = Consumer()
-    gate = consumer.gate(ConnectionID("127.0.0.1", 1), is_requested=False)
-    consumer.manager.client(ConnectionID("127.0.0.1", 1)).request_subpartition(remote(gate), 3_600_000)
-    await until(lambda: "1 delayed" in repr(consumer.manager))
-
-    await consumer.manager.close()
-
-    assert isinstance(await consumer.error_of(gate), ResourceClosedError)
-    await consumer.close()
 
 
 async def test_a_new_connection_waits_until_the_old_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

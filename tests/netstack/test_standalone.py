@@ -286,9 +286,7 @@ def test_a_state_checker_decides_about_a_partition_that_is_not_found() -> None:
             asked.append(partition_id)
             on_result(ProducerState.FAILED)
 
-    quick = dataclasses.replace(
-        config(), partition_request_timeout_s=0.01, max_request_backoff_ms=10, initial_request_backoff_ms=10
-    )
+    quick = dataclasses.replace(config(), partition_request_timeout_s=0.01, max_request_backoff_ms=10)
     with StandaloneNetwork(quick) as consumer, StandaloneNetwork(quick) as other:
         gate = consumer.open_gate([channel(other.serve())], Checker())
         with pytest.raises(NetstackError):

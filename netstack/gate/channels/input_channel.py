@@ -128,10 +128,8 @@ class PartitionRequestClient(Protocol):
     Threading: any thread; calls of one thread keep their order.  Failures arrive at the channel through ``on_error``.
     """
 
-    def request_subpartition(self, channel: "RemoteInputChannel", delay_ms: int = 0) -> None:
-        """Ask the peer for the channel's subpartition, with the channel's initial credit; after ``delay_ms`` if it is a
-        retry.
-        """
+    def request_subpartition(self, channel: "RemoteInputChannel") -> None:
+        """Ask the peer for the channel's subpartition, with the channel's initial credit."""
 
     def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
         """The channel's unannounced credit rose from zero."""

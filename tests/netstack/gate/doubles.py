@@ -65,13 +65,11 @@ class RecordingClient:
 
     def __init__(self) -> None:
         self.orders: list[tuple[str, int]] = []
-        self.delays_ms: list[int] = []  # of the requests
         self.sizes: list[int] = []
         self.task_events: list[bytes] = []
 
-    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
+    def request_subpartition(self, channel: RemoteInputChannel) -> None:
         self.orders.append(("request", channel.index))
-        self.delays_ms.append(delay_ms)
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         self.orders.append(("credit", channel.index))

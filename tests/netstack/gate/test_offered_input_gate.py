@@ -29,7 +29,7 @@ class Client:
         self.refused: list[tuple[int, RefusalCode]] = []
         self.later: list[Callable[[], None]] = []
 
-    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
+    def request_subpartition(self, channel: RemoteInputChannel) -> None:
         self.requested.append(channel)
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:

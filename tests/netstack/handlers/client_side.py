@@ -52,7 +52,7 @@ class Client:
 
     # The channels' PartitionRequestClient.
 
-    def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
+    def request_subpartition(self, channel: RemoteInputChannel) -> None:
         self.handler.request_subpartition(channel)
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:

@@ -413,9 +413,9 @@ def test_a_release_during_the_request_is_cancelled(it: Fixture) -> None:
     """
 
     class ReleasingClient(RecordingClient):
-        def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
+        def request_subpartition(self, channel: RemoteInputChannel) -> None:
             channel.release()
-            super().request_subpartition(channel, delay_ms)
+            super().request_subpartition(channel)
 
     client = ReleasingClient()
     remote_channel(it.gate, client, it.network, index=1)

@@ -83,7 +83,7 @@ def test_a_request_is_repeated_until_the_producer_has_waited_long_enough(it: Fix
         channel.retrigger_subpartition_request()
         seen.append(backoff.waited_ms)
 
-    assert (seen, it.client.delays_ms) == ([500, 1000, 1500, 2000], [0, 0, 0, 0])
+    assert seen == [500, 1000, 1500, 2000]
     with pytest.raises(PartitionNotFoundError, match="was not found at its producer"):
         channel.next_buffer()
 
@@ -169,7 +169,7 @@ def test_a_failed_request_never_blocks_the_network_thread() -> None:
     is_requesting, may_go_on = threading.Event(), threading.Event()
 
     class BlockingClient(RecordingClient):
-        def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
+        def request_subpartition(self, channel: RemoteInputChannel) -> None:
             is_requesting.set()
             assert may_go_on.wait(PATIENCE_S), "the network thread is blocked"
 
