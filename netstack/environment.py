@@ -46,7 +46,7 @@ from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.server import NetworkServer
 from netstack.wire.message_bytes import SERVER_MESSAGE_IDS
-from netstack.wire.offer_messages import PartitionOffer
+from netstack.wire.offer_messages import SubpartitionOffer
 
 _log = LogLines(__name__)
 
@@ -303,7 +303,7 @@ class NetworkEnvironment:
         return gate
 
     def _offered_channel(
-        self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient
+        self, gate: SingleInputGate, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient
     ) -> RemoteInputChannel:
         channel = self._remote_channel(gate, index, offer.result_partition, offer.subtask, client)
         # The loop must not wait.

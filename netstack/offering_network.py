@@ -34,7 +34,7 @@ from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
 from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
-from netstack.wire.offer_messages import GateIdentity, PartitionOffer
+from netstack.wire.offer_messages import GateIdentity, SubpartitionOffer
 
 # Longer than the minute between two micro-batches; short, because a TaskManager accepts 1,024 connections.
 IDLE_S: Final = 120.0
@@ -123,7 +123,7 @@ class OfferingNetwork:
     async def offer(
         self,
         access: GateAccess,
-        places: Sequence[tuple[ConnectionID, PartitionOffer]],
+        places: Sequence[tuple[ConnectionID, SubpartitionOffer]],
         offered: "OfferedPartition",
         timeout_s: float,
     ) -> None:
@@ -271,7 +271,7 @@ class OfferedPartition:
         self._changed = threading.Condition()
         self._progress = OfferProgress(num_subtasks)  # Guarded by _changed.
         self._held = [0] * num_subtasks  # Guarded by _changed.
-        self._sent: list[tuple[OfferingHandler, PartitionOffer]] = []  # Loop thread only.
+        self._sent: list[tuple[OfferingHandler, SubpartitionOffer]] = []  # Loop thread only.
 
     def __repr__(self) -> str:
         return f"<OfferedPartition {self._progress!r}, {self.partition!r}>"
@@ -333,7 +333,7 @@ class OfferedPartition:
 
     # ---------------------------------------------------------------- loop thread
 
-    def over(self, handler: OfferingHandler, offer: PartitionOffer) -> None:
+    def over(self, handler: OfferingHandler, offer: SubpartitionOffer) -> None:
         """Remember an offer that was sent over the connection of ``handler``."""
         self._sent.append((handler, offer))
 

@@ -270,10 +270,10 @@ class PartitionPush:
         except ResourceClosedError:
             return  # the runtime was closed meanwhile, and with it this partition
 
-    def _message(self, subtask: int) -> offer_messages.PartitionOffer:
+    def _message(self, subtask: int) -> offer_messages.SubpartitionOffer:
         offer = self._offer
         description = self._description
-        return offer_messages.PartitionOffer(
+        return offer_messages.SubpartitionOffer(
             offer_id=offer.nonce.bytes,
             result_partition=self._partition.partition_id,
             subtask=subtask,

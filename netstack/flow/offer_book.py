@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from netstack.late import dataclass
-from netstack.wire.offer_messages import PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import RefusalCode, SubpartitionOffer
 
 
 class Stage(IntEnum):
@@ -134,8 +134,8 @@ class OfferBook:
     def __init__(self, shape: GateShape, max_open: int | None = None) -> None:
         self._shape = shape
         self._max_open = max_open
-        self._open: dict[bytes, PartitionOffer] = {}
-        self._waiting: OrderedDict[bytes, PartitionOffer] = OrderedDict()  # the oldest first
+        self._open: dict[bytes, SubpartitionOffer] = {}
+        self._waiting: OrderedDict[bytes, SubpartitionOffer] = OrderedDict()  # the oldest first
         self._attempts: OrderedDict[_Attempt, None] = OrderedDict()  # the oldest first
         self._num_completed = self._num_aborted = self._num_refused = 0
         self.is_sealed = False
@@ -153,7 +153,7 @@ class OfferBook:
         """The counters now."""
         return OfferCounts(len(self._open), self._num_completed, self._num_aborted, self._num_refused)
 
-    def admit(self, offer: PartitionOffer) -> Refusal | None:
+    def admit(self, offer: SubpartitionOffer) -> Refusal | None:
         """Take ``offer``; returns None, that it is queued, or the reason of a refusal, which changes nothing but its
         counter.
         """
@@ -174,7 +174,7 @@ class OfferBook:
         )
         return Refusal(RefusalCode.QUEUED, f"{text}: {offer} waits, {len(self._waiting) - 1} are before it")
 
-    def next_waiting(self) -> PartitionOffer | None:
+    def next_waiting(self) -> SubpartitionOffer | None:
         """The offer that has waited longest, now open, if there is room for it."""
         if not self._waiting or not self._has_room:
             return None
@@ -182,7 +182,7 @@ class OfferBook:
         self._open[offer_id] = offer
         return offer
 
-    def end(self, offer: PartitionOffer, *, is_complete: bool) -> None:
+    def end(self, offer: SubpartitionOffer, *, is_complete: bool) -> None:
         """End an offer: its partition is complete, or it was aborted; a second call does nothing."""
         if self._open.pop(offer.offer_id, None) is None:
             return
@@ -192,7 +192,7 @@ class OfferBook:
             self._num_aborted += 1
             self._attempts.pop(_attempt_of(offer), None)
 
-    def take_back(self, offer: PartitionOffer) -> None:
+    def take_back(self, offer: SubpartitionOffer) -> None:
         """Undo ``admit`` of an offer that cannot be served now; it counts as refused, and the same attempt may be
         offered again.
         """
@@ -200,7 +200,7 @@ class OfferBook:
         self._attempts.pop(_attempt_of(offer), None)
         self._num_refused += 1
 
-    def seal(self) -> tuple[list[PartitionOffer], Refusal]:
+    def seal(self) -> tuple[list[SubpartitionOffer], Refusal]:
         """Admit nothing more; returns the offers that waited, which end here, and why they are refused."""
         self.is_sealed = True
         waiting = list(self._waiting.values())
@@ -216,7 +216,7 @@ class OfferBook:
         text = f"gate {self._shape.name!r} takes no more partitions: it was told to finish, or has all its partitions"
         return Refusal(RefusalCode.GATE_ENDED, text)
 
-    def _judge(self, offer: PartitionOffer) -> Refusal | None:
+    def _judge(self, offer: SubpartitionOffer) -> Refusal | None:
         shape = self._shape
         if self.is_sealed:
             return self._sealed()
@@ -246,5 +246,5 @@ class OfferBook:
         return None
 
 
-def _attempt_of(offer: PartitionOffer) -> _Attempt:
+def _attempt_of(offer: SubpartitionOffer) -> _Attempt:
     return offer.job, offer.epoch, offer.partition, offer.attempt

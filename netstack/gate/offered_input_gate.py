@@ -30,7 +30,7 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.input_gate import BufferOrEvent, GateStatistics, gate_statistics
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.messages import TaskEventRequest
-from netstack.wire.offer_messages import GateIdentity, PartitionOffer, RefusalCode, encode_held
+from netstack.wire.offer_messages import GateIdentity, RefusalCode, SubpartitionOffer, encode_held
 
 _PERCENT: Final = 100
 
@@ -87,7 +87,7 @@ class ProducerQuota:
             self._num_taken -= num_channels
 
 
-ChannelFactory = Callable[[SingleInputGate, int, PartitionOffer, OfferedPartitionClient], RemoteInputChannel]
+ChannelFactory = Callable[[SingleInputGate, int, SubpartitionOffer, OfferedPartitionClient], RemoteInputChannel]
 # What a channel that left has moved stays in the gate's numbers.
 _SUMMED = ("num_bytes_in_remote", "num_buffers_in", "num_credits_granted")
 
@@ -96,12 +96,12 @@ class AbortedAttempt(NamedTuple):
     """A channel that ended before its partition did; what it brought until then was handed over."""
 
     channel_index: int
-    offer: PartitionOffer
+    offer: SubpartitionOffer
     error: NetstackError
 
 
 class _Place(NamedTuple):
-    offer: PartitionOffer
+    offer: SubpartitionOffer
     client: OfferedPartitionClient
     has_share: bool = False  # of the quota: as soon as there is a channel
 
@@ -136,7 +136,7 @@ class OfferedInputGate(SingleInputGate):
         self.on_closed: Callable[[], None] | None = None  # Set once, before the first offer.
         self._make_channel = make_channel
         self._aborted: list[AbortedAttempt] = []  # Task thread only.
-        self._completed: list[PartitionOffer] = []  # Task thread only.
+        self._completed: list[SubpartitionOffer] = []  # Task thread only.
         self._book_lock = threading.Lock()
         # Guarded by _book_lock.
         self._book = OfferBook(shape, max_producers)
@@ -168,7 +168,7 @@ class OfferedInputGate(SingleInputGate):
 
     # ---------------------------------------------------------------- loop thread
 
-    def take_offer(self, offer: PartitionOffer, client: OfferedPartitionClient) -> None:
+    def take_offer(self, offer: SubpartitionOffer, client: OfferedPartitionClient) -> None:
         """Request what is offered, queue it or refuse it; loop thread."""
         with self._book_lock:
             refusal = self._book.admit(offer)
@@ -194,12 +194,12 @@ class OfferedInputGate(SingleInputGate):
             if refusal is not None:
                 client.refuse(offer, refusal.code, refusal.reason)
 
-    def _find_place_locked(self, offer: PartitionOffer, client: OfferedPartitionClient) -> int:
+    def _find_place_locked(self, offer: SubpartitionOffer, client: OfferedPartitionClient) -> int:
         index = self._free.pop() if self._free else len(self._by_index)
         self._places[index] = _Place(offer, client)
         return index
 
-    def _open_channel(self, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> Refusal | None:
+    def _open_channel(self, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient) -> Refusal | None:
         if not self._quota.try_take():
             return self._take_back(index, self._quota.reason)
         try:
@@ -246,7 +246,7 @@ class OfferedInputGate(SingleInputGate):
 
     # ---------------------------------------------------------------- task thread
 
-    def offer_of(self, channel_index: int) -> PartitionOffer:
+    def offer_of(self, channel_index: int) -> SubpartitionOffer:
         """What an open channel reads."""
         with self._book_lock:
             return self._places[channel_index].offer
@@ -263,7 +263,7 @@ class OfferedInputGate(SingleInputGate):
             held = TaskEventRequest(encode_held(num_records), channel.partition_id, channel.channel_id)
             place.client.order(channel, held)
 
-    def take_completed(self) -> list[PartitionOffer]:
+    def take_completed(self) -> list[SubpartitionOffer]:
         """The offers whose partitions were completed since the last call.  Task thread."""
         completed = self._completed
         self._completed = []
@@ -306,7 +306,7 @@ class OfferedInputGate(SingleInputGate):
             self._completed.append(offer)
         return super()._end_channel(channel)
 
-    def _leave(self, index: int, *, is_complete: bool) -> PartitionOffer | None:
+    def _leave(self, index: int, *, is_complete: bool) -> SubpartitionOffer | None:
         with self._book_lock:
             place = self._places.pop(index, None)
             if place is None:
@@ -400,7 +400,7 @@ class OfferedGates:
             )
         gate.on_closed = lambda: self._forget(key)
 
-    def take_offer(self, identity: GateIdentity, offer: PartitionOffer, client: OfferedPartitionClient) -> None:
+    def take_offer(self, identity: GateIdentity, offer: SubpartitionOffer, client: OfferedPartitionClient) -> None:
         """Hand an offer to its gate; loop thread."""
         with self._lock:
             gate = self._gates.get((identity.job_id, identity.name, offer.subtask))

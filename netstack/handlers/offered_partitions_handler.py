@@ -26,7 +26,7 @@ from netstack.loop.eventloop import EventLoopThread
 from netstack.transport.authentication_handler import PeerAuthenticated
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.messages import ChannelOrder
-from netstack.wire.offer_messages import GateIdentity, OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer
 
 if TYPE_CHECKING:
     from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -44,7 +44,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-TakeOffer: TypeAlias = Callable[[GateIdentity, PartitionOffer, "NetworkOfferedPartitionClient"], None]
+TakeOffer: TypeAlias = Callable[[GateIdentity, SubpartitionOffer, "NetworkOfferedPartitionClient"], None]
 """Finds the gate of an offer, which requests the offered partition or refuses it; loop thread.  A bad offer is refused,
 not raised.
 """
@@ -64,10 +64,10 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         self._take_offer = take_offer
         self._log = LogLines(__name__, RateLimit(_LOGS_PER_S, loop.loop.time).take)
         # Any thread appends, the loop thread takes.
-        self._refusals: deque[tuple[PartitionOffer, RefusalCode, str]] = deque()
+        self._refusals: deque[tuple[SubpartitionOffer, RefusalCode, str]] = deque()
 
     def _on_other(self, message: object) -> None:
-        if not isinstance(message, PartitionOffer) or self.identity is None:
+        if not isinstance(message, SubpartitionOffer) or self.identity is None:
             super()._on_other(message)
             return
         client = NetworkOfferedPartitionClient(self, self._loop)
@@ -106,7 +106,7 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         else:
             self._expiry = self._end_later(left_ms)
 
-    def will_refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+    def will_refuse(self, offer: SubpartitionOffer, code: RefusalCode, reason: str) -> None:
         """Queue a refusal, which is sent by ``write_refusals`` or before the next cancel; any thread."""
         self._refusals.append((offer, code, reason))
 
@@ -121,7 +121,7 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         self.write_refusals()
         super()._cancel_once(receiver, is_answer=is_answer)
 
-    def _refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+    def _refuse(self, offer: SubpartitionOffer, code: RefusalCode, reason: str) -> None:
         ctx = self._ctx
         if ctx is None or not ctx.channel.is_active:
             return
@@ -167,7 +167,7 @@ class NetworkOfferedPartitionClient:
         """The channel reads no more."""
         self._order(self._handler.cancel, channel)
 
-    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+    def refuse(self, offer: SubpartitionOffer, code: RefusalCode, reason: str) -> None:
         """The gate takes nothing (more) from ``offer``, or nothing yet if the code says so."""
         self._handler.will_refuse(offer, code, reason)
         self._order(self._handler.write_refusals)

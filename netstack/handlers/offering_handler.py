@@ -20,7 +20,7 @@ from netstack.wire.messages import (
     PartitionRequest,
     TaskEventRequest,
 )
-from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode, decode_held
+from netstack.wire.offer_messages import OfferRefused, RefusalCode, SubpartitionOffer, decode_held
 
 
 class OfferRefusedError(NetstackError):
@@ -58,7 +58,7 @@ class OfferingHandler(ChannelHandler):
 
     def __init__(self) -> None:
         self._ctx: ChannelHandlerContext | None = None
-        self._offers: dict[tuple[bytes, int], tuple[PartitionOffer, OfferListener]] = {}
+        self._offers: dict[tuple[bytes, int], tuple[SubpartitionOffer, OfferListener]] = {}
         self._by_partition: dict[tuple[ResultPartitionID, int], tuple[bytes, int]] = {}
         self._by_receiver: dict[InputChannelID, tuple[bytes, int]] = {}
         # The reverse: a gate that restarts asks again.
@@ -76,7 +76,7 @@ class OfferingHandler(ChannelHandler):
         """Remember the place in the pipeline."""
         self._ctx = ctx
 
-    def offer(self, offer: PartitionOffer, listener: OfferListener) -> None:
+    def offer(self, offer: SubpartitionOffer, listener: OfferListener) -> None:
         """Send an offer; ``listener`` is told of its progress until ``forget``, or at once that the
         connection is lost.
         """
@@ -89,7 +89,7 @@ class OfferingHandler(ChannelHandler):
         self._by_partition[(offer.result_partition, offer.subtask)] = key
         ctx.write_and_flush(offer)
 
-    def forget(self, offer: PartitionOffer) -> None:
+    def forget(self, offer: SubpartitionOffer) -> None:
         """Tell the listener of ``offer`` nothing more."""
         key = (offer.offer_id, offer.subtask)
         self._offers.pop(key, None)

@@ -45,8 +45,8 @@ from netstack.wire.offer_messages import (
     GateHello,
     GateIdentity,
     OfferRefused,
-    PartitionOffer,
     RefusalCode,
+    SubpartitionOffer,
 )
 
 MAGIC: Final = 0xBADC0FFE
@@ -237,7 +237,7 @@ _LAYOUTS: Final = {
     ),
     68: _Layout(
         FieldsOf(
-            PartitionOffer,
+            SubpartitionOffer,
             "offer_id:16s result_partition.partition:20s result_partition.producer:40s subtask:i:0 num_subtasks:i "
             "num_producers:i:0 epoch:q:0 partition:i:0 attempt:i:0 fingerprint:16s first_record:q:0",
             result_partition=ResultPartitionID,
@@ -313,7 +313,7 @@ def _check_ranges(message: object) -> None:
             raise LocalProtocolError(f"subpartitions {first} to {last} are not a range")
         case Hello() | GateHello() if message.version_min > message.version_max:
             raise LocalProtocolError(f"versions {message.version_min} to {message.version_max} are not a range")
-        case PartitionOffer(subtask=subtask, num_subtasks=num_subtasks) if subtask >= num_subtasks:
+        case SubpartitionOffer(subtask=subtask, num_subtasks=num_subtasks) if subtask >= num_subtasks:
             raise LocalProtocolError(f"subtask {subtask} is none of {num_subtasks}")
         case _:
             pass

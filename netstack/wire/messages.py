@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.late import dataclass
-from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer
+from netstack.wire.offer_messages import GateHello, OfferRefused, SubpartitionOffer
 
 
 @unique
@@ -305,6 +305,6 @@ Message: TypeAlias = (
     | SegmentId
     | HandshakeMessage
     | Heartbeat
-    | PartitionOffer
+    | SubpartitionOffer
     | OfferRefused
 )

@@ -10,7 +10,7 @@ Invariants: a token is derived from the cluster's secret, the job, the gate's na
 Units:      milliseconds since the epoch.
 Source:     ours, ids 67 to 69; Flink's producers never dial.  Hadoop's delegation tokens, which Flink hands to its
             jobs.
-Flow:       ``GateHello`` in place of the client's ``Hello``.  Once both sides are ready: ``PartitionOffer`` ->
+Flow:       ``GateHello`` in place of the client's ``Hello``.  Once both sides are ready: ``SubpartitionOffer`` ->
             ``PartitionRequest`` (or ``OfferRefused``) -> Flink's protocol with unchanged roles ->
             ``AckAllUserRecordsProcessed`` of every subtask -> end of partition -> ``CancelPartitionRequest``, which
             confirms the end.  On the way ``TaskEventRequest`` may bring an event of ``encode_held``.
@@ -115,7 +115,7 @@ class GateHello:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionOffer:
+class SubpartitionOffer:
     """The producer has a partition for this gate; the gate's subtask requests subpartition ``subtask``.
 
     ``offer_id`` is random and new for each try; ``job``, ``epoch``, ``partition`` and ``attempt`` are the producer's

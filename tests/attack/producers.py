@@ -17,7 +17,7 @@ from netstack.flow.offer_book import Stage
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.offering_network import GateAccess, OfferedPartition
 from netstack.wire.events import StopMode
-from netstack.wire.offer_messages import GateIdentity, PartitionOffer
+from netstack.wire.offer_messages import GateIdentity, SubpartitionOffer
 
 
 def push_bytes(gate: GateDescription, elements: Sequence[bytes], partition: int, timeout_s: float) -> str | None:
@@ -32,7 +32,7 @@ def push_bytes(gate: GateDescription, elements: Sequence[bytes], partition: int,
     places = [
         (
             ConnectionID(each.host, each.port),
-            PartitionOffer(
+            SubpartitionOffer(
                 nonce, identity, subtask, num, gate.producers or 0, "hostile", 0, partition, 0, gate.fingerprint
             ),
         )

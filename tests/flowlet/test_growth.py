@@ -24,7 +24,7 @@ from flowlet.testing import TestProcessingTimeService
 from netstack.handlers.offering_handler import OfferingHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.messages import PartitionRequest
-from netstack.wire.offer_messages import PartitionOffer
+from netstack.wire.offer_messages import SubpartitionOffer
 from tests.flowlet.operators.harness import RecordingOutput
 from tests.netstack.handlers.test_offering_handler import Partition
 from tests.netstack.wire.samples import PARTITION, RECEIVER
@@ -231,7 +231,7 @@ def withdraw_offers(num_items: int, counts: Counts) -> None:
     for number in range(num_items):
         offer_id = OfferId(number.to_bytes(16, "big"))
         offer_id.counts = counts
-        offers.append(PartitionOffer(offer_id, PARTITION, number, num_items, 0, "job", 0, 0, 0, b"T" * 16))
+        offers.append(SubpartitionOffer(offer_id, PARTITION, number, num_items, 0, "job", 0, 0, 0, b"T" * 16))
         handler.offer(offers[-1], Partition())
         channel.write_inbound(
             PartitionRequest(PARTITION, number, 0, type(RECEIVER)(number.to_bytes(len(RECEIVER), "big")), 2)

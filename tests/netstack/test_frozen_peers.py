@@ -14,7 +14,7 @@ from netstack.errors import ConnectionLostError
 from netstack.flow.offer_book import GateShape, Stage
 from netstack.handlers.offered_partitions_handler import wall_clock_ms
 from netstack.offering_network import GateAccess, OfferedPartition, OfferingNetwork
-from netstack.wire.offer_messages import GateIdentity, PartitionOffer, gate_token
+from netstack.wire.offer_messages import GateIdentity, SubpartitionOffer, gate_token
 from tests.netstack.test_environment import Node, result_partition_id, small_config, start_node, wait_for_next
 from tests.waiting import PATIENCE_S
 
@@ -94,7 +94,7 @@ def test_a_producer_that_dialled_is_told_that_the_gate_stands_still() -> None:
         offered = OfferedPartition(partition, 1)
         offering = OfferingNetwork(dialling.environment, dialling.loop)
         access = GateAccess(identity, gate_token(bytes(range(32)), identity))
-        offer = PartitionOffer(b"o" * 16, result_partition_id(), 0, 1, 0, "job", 0, 0, 0, TYPE)
+        offer = SubpartitionOffer(b"o" * 16, result_partition_id(), 0, 1, 0, "job", 0, 0, 0, TYPE)
         dialling.loop.submit(offering.offer(access, [(listening.address, offer)], offered, PATIENCE_S)).result(
             PATIENCE_S
         )

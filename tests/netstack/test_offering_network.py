@@ -30,7 +30,7 @@ from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
 from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
 from netstack.wire.messages import CancelPartitionRequest, Heartbeat, Message, PartitionRequest
-from netstack.wire.offer_messages import GateIdentity, OfferRefused, PartitionOffer, RefusalCode, gate_token
+from netstack.wire.offer_messages import GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer, gate_token
 from tests.netstack.connections import until
 from tests.netstack.transport.authority import Authority
 from tests.netstack.wire.samples import PARTITION
@@ -90,8 +90,8 @@ async def say(
     return heard
 
 
-def offer_of(attempt: int = 0, subtask: int = 0) -> PartitionOffer:
-    return PartitionOffer(bytes((attempt,)) * 16, PARTITION, subtask, 2, 0, "job", 0, 0, attempt, TYPE)
+def offer_of(attempt: int = 0, subtask: int = 0) -> SubpartitionOffer:
+    return SubpartitionOffer(bytes((attempt,)) * 16, PARTITION, subtask, 2, 0, "job", 0, 0, attempt, TYPE)
 
 
 async def test_an_offer_is_requested_over_the_connection_that_the_producer_dialled(

@@ -39,7 +39,7 @@ from netstack.partition.channel_state import ChannelStateWriter, InputChannelInf
 from netstack.partition.result_subpartition import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import ChannelOrder, DataType
-from netstack.wire.offer_messages import PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import RefusalCode, SubpartitionOffer
 
 if TYPE_CHECKING:
     from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -147,7 +147,7 @@ class OfferedPartitionClient(PartitionRequestClient, Protocol):
     One implementer: ``NetworkOfferedPartitionClient`` imports this module, which therefore cannot import it.
     """
 
-    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+    def refuse(self, offer: SubpartitionOffer, code: RefusalCode, reason: str) -> None:
         """The gate takes nothing (more) from ``offer``, or nothing yet if the code says so."""
 
     def run_later(self, function: Callable[[], None]) -> None:

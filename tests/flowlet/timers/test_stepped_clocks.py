@@ -53,7 +53,7 @@ from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.wire.message_bytes import GATE_MESSAGE_IDS, encode
-from netstack.wire.offer_messages import GateIdentity, PartitionOffer
+from netstack.wire.offer_messages import GateIdentity, SubpartitionOffer
 from tests.flowlet.rpc.manual_timers import ManualTimers
 from tests.flowlet.task.scripted_loop import ScriptedLoop
 from tests.netstack.wire.samples import PARTITION
@@ -471,11 +471,11 @@ class Admission:
         decoder = MessageDecoder(config, handler, accepted_ids=GATE_MESSAGE_IDS)
         self.channel = EmbeddedChannel(MessageEncoder(), decoder, handler, config=config)
 
-    def take_offer(self, _gate: GateIdentity, _offer: PartitionOffer, _client: Any) -> None:
+    def take_offer(self, _gate: GateIdentity, _offer: SubpartitionOffer, _client: Any) -> None:
         self.num_taken += 1
 
     def offer(self) -> None:
-        self.channel.write_inbound(encode(PartitionOffer(bytes(16), PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)))
+        self.channel.write_inbound(encode(SubpartitionOffer(bytes(16), PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)))
         self.loop.run_pending()
 
     def pass_minutes(self, minutes: int) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from netstack.flow import offer_book
 from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts, Refusal
-from netstack.wire.offer_messages import PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import RefusalCode, SubpartitionOffer
 from tests.netstack.wire.samples import PARTITION
 
 TYPE = b"T" * 16
@@ -17,9 +17,9 @@ SHAPE = GateShape("clicks", "Long", TYPE, 2, 3)
 
 def offer_of(
     partition: int, attempt: int = 0, *, epoch: int = 0, job: str = "job", number: int | None = None
-) -> PartitionOffer:
+) -> SubpartitionOffer:
     nonce = (hash((job, epoch, partition, attempt)) if number is None else number) % 2**64
-    return PartitionOffer(nonce.to_bytes(16, "big"), PARTITION, 0, 2, 3, job, epoch, partition, attempt, TYPE)
+    return SubpartitionOffer(nonce.to_bytes(16, "big"), PARTITION, 0, 2, 3, job, epoch, partition, attempt, TYPE)
 
 
 def code_of(refusal: Refusal | None) -> RefusalCode | None:

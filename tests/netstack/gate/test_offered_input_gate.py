@@ -14,7 +14,7 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import InputChannelID
 from netstack.wire.events import EndOfPartition, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
-from netstack.wire.offer_messages import PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import RefusalCode, SubpartitionOffer
 from tests.netstack.wire.samples import PARTITION
 
 TYPE = b"T" * 16
@@ -38,7 +38,7 @@ class Client:
     def cancel(self, channel: RemoteInputChannel) -> None:
         return
 
-    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+    def refuse(self, offer: SubpartitionOffer, code: RefusalCode, reason: str) -> None:
         assert "'clicks'" in reason
         self.refused.append((offer.partition, code))
 
@@ -46,8 +46,8 @@ class Client:
         self.later.append(function)
 
 
-def offer_of(partition: int, attempt: int = 0) -> PartitionOffer:
-    return PartitionOffer(bytes((partition, attempt)) * 8, PARTITION, 0, 1, 0, "job", 0, partition, attempt, TYPE)
+def offer_of(partition: int, attempt: int = 0) -> SubpartitionOffer:
+    return SubpartitionOffer(bytes((partition, attempt)) * 8, PARTITION, 0, 1, 0, "job", 0, partition, attempt, TYPE)
 
 
 class Rig:
@@ -66,7 +66,7 @@ class Rig:
         self.gate.request_partitions()
 
     def _channel(
-        self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient
+        self, gate: SingleInputGate, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient
     ) -> RemoteInputChannel:
         self.before_channel()
         channel = RemoteInputChannel(gate, index, InputChannelID(offer.offer_id), offer.result_partition, 0, client)

@@ -9,13 +9,13 @@ from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.wire.message_bytes import GATE_MESSAGE_IDS, encode
-from netstack.wire.offer_messages import GateIdentity, OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer
 from tests.netstack.wire.samples import PARTITION
 
 CONFIG = NetstackConfig(network_memory_bytes=1 << 20)
 DAY_MS = 24 * 3600 * 1000
 GATE = GateIdentity(b"J" * 16, "clicks", 1_000 + DAY_MS)
-OFFER = PartitionOffer(bytes(16), PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)
+OFFER = SubpartitionOffer(bytes(16), PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)
 
 
 class Rig:
@@ -25,7 +25,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.loop = EmbeddedEventLoop()
-        self.taken: list[PartitionOffer] = []
+        self.taken: list[SubpartitionOffer] = []
         self.handler = OfferedPartitionsHandler(
             self.loop, self.take_offer, lambda: 1_000 + self.loop.clock.now_ns() // 1_000_000
         )
@@ -33,7 +33,7 @@ class Rig:
         decoder = MessageDecoder(CONFIG, self.handler, accepted_ids=GATE_MESSAGE_IDS)
         self.channel = EmbeddedChannel(MessageEncoder(), decoder, self.handler, config=CONFIG)
 
-    def take_offer(self, gate: GateIdentity, offer: PartitionOffer, client: NetworkOfferedPartitionClient) -> None:
+    def take_offer(self, gate: GateIdentity, offer: SubpartitionOffer, client: NetworkOfferedPartitionClient) -> None:
         self.taken.append(offer)
 
     def offer(self) -> None:

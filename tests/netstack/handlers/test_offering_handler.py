@@ -5,10 +5,10 @@ from netstack.flow.offer_book import Stage
 from netstack.handlers.offering_handler import OfferingHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest, TaskEventRequest
-from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode, decode_held, encode_held
+from netstack.wire.offer_messages import OfferRefused, RefusalCode, SubpartitionOffer, decode_held, encode_held
 from tests.netstack.wire.samples import PARTITION, RECEIVER
 
-OFFER = PartitionOffer(b"O" * 16, PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)
+OFFER = SubpartitionOffer(b"O" * 16, PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)
 REQUEST = PartitionRequest(PARTITION, 0, 0, RECEIVER, 2)
 
 

@@ -33,7 +33,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from netstack.wire.offer_messages import GateHello, GateIdentity, OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateHello, GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer
 
 GATE = GateIdentity(b"J" * 16, "clicks", 9)
 RECEIVER = input_channel_id(1, 2)
@@ -61,7 +61,7 @@ CONTROL_MESSAGES: list[Message] = [
     Heartbeat(2000),
     GateHello(1, 2, bytes(range(32)), GATE),
     GateHello(1, 2, bytes(range(32)), GATE, "127.0.0.1:6121"),
-    PartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "jöb", 3, 5, 6, b"T" * 16, 2**40),
+    SubpartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "jöb", 3, 5, 6, b"T" * 16, 2**40),
     OfferRefused(b"O" * 16, 1, RefusalCode.REPEATED_ATTEMPT, "twice — no"),
     OfferRefused(b"O" * 16, 0, RefusalCode.UNKNOWN, ""),
 ]

@@ -41,7 +41,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from netstack.wire.offer_messages import GateHello, GateIdentity, OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateHello, GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer
 from tests.netstack.wire.samples import CONTROL_MESSAGES, PARTITION, RECEIVER, response
 from tests.netstack.wire.throwables import FRAMES_THAT_FLINK_READS, THROWABLES_OF_FLINK
 
@@ -81,7 +81,7 @@ GOLDEN: list[tuple[Message, str]] = [
         ),
     ),
     (
-        PartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "job", 2**32, 5, 6, b"T" * 16, 9),
+        SubpartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "job", 2**32, 5, 6, b"T" * 16, 9),
         f"0000008C BADC0FFE 44 {'4F' * 16} {PARTITION_HEX} 00000001 00000002 00000007 {2**32:016X} 00000005 00000006 "
         f"{'54' * 16} {9:016X} " + b"job".hex(),
     ),
