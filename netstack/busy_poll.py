@@ -14,6 +14,7 @@ Source:     the idea of Linux ``net.core.busy_poll`` and ``SO_BUSY_POLL``.  With
 import time
 from collections.abc import Callable
 
+from netstack.log_lines import shown_state
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 
 _NS_PER_US = 1000
@@ -47,7 +48,8 @@ class BusyPoller:
         self.num_looks = 0
 
     def __repr__(self) -> str:
-        return f"<BusyPoller {'looking' if self._is_pending else 'off'}, {self.num_looks} looks>"
+        state = shown_state("off", held=self._is_held, looking=self._is_pending)
+        return f"<BusyPoller {state}, {self.num_looks} looks>"
 
     def news(self) -> None:
         """Data arrived."""

@@ -21,8 +21,9 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+K = TypeVar("K")
 _COMPARISONS: Final = {"__eq__": "==", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _OURS: Final = frozenset({"flowlet", "netstack"})
 _FACTORY: Final = object()  # no argument was given: the field's factory makes the value
@@ -87,17 +88,21 @@ def import_many(module: str) -> ModuleType:
         gc.enable()
 
 
+def by_name(names: Mapping[K, str]) -> dict[str, K]:
+    """The key of each name, of names with spaces between."""
+    return {name: key for key, texts in names.items() for name in texts.split()}
+
+
 def make_constructors(places: Mapping[str, str]) -> None:
     """Make the ``__init__`` of classes now, so that the processes that are forked from this one share them.
 
     ``places``: the modules, which are loaded, and the names of classes in them with spaces between.  Raises
         AttributeError: one is missing.
     """
-    for module, names in places.items():
-        for name in names.split():
-            make = getattr(vars(getattr(sys.modules[module], name))["__init__"], "make", None)
-            if make is not None:  # else it is made
-                make()
+    for name, module in by_name(places).items():
+        make = getattr(vars(getattr(sys.modules[module], name))["__init__"], "make", None)
+        if make is not None:  # else it is made
+            make()
 
 
 def late_names(
@@ -112,7 +117,7 @@ def late_names(
         otherwise: the ``__getattr__`` for any other name.
     """
     top = package.partition(".")[0]
-    found = {name: f"{top}.{module}" for module, names in places.items() for name in names.split()}
+    found = by_name({f"{top}.{module}": names for module, names in places.items()})
 
     def get(name: str) -> Any:
         if name in found:

@@ -39,7 +39,7 @@ _NO_DEADLINE = re.compile(r"_SLICE_S$|_INTERVAL_S$")
 _OTHER_OBJECTS = re.compile(
     r"^(os\.path|os\.pathsep|'.*'|\".*\"|f'.*'|b'.*'|self\._select|shared_loop|_are_plain_alone|_classes_at_hand|_keeps_classes|_replaced|TaskContext"
     # Windows, and keyed states.
-    r"|GlobalWindow|count|state|self\.state|self\._state|self\._contents|self\._fire_time\(ctx\))$"
+    r"|GlobalWindow|count|state|self\._stored|self\.state|self\._state|self\._contents|self\._fire_time\(ctx\))$"
 )
 
 

@@ -251,7 +251,7 @@ class _Head(msgspec.Struct, frozen=True):
     outputs: list[_Stream]
 
 
-_BYTES: Final = HeadedBytes(b"FLCH", _Head, "data in flight", "data in flight")
+_BYTES: Final = HeadedBytes(b"FLCH", msgspec.msgpack.Decoder(_Head), "data in flight", "data in flight")
 
 
 def encode_channels(channels: ChannelStateSnapshot) -> bytes:

@@ -173,14 +173,14 @@ class HeadedBytes(Generic[Head]):
 
     Args:
         magic: the number.
-        head: a ``msgspec.Struct``, which is written as MessagePack.
+        decoder: of the head, a ``msgspec.Struct``.
         name: what the bytes are, for messages.
         full_name: the same, where there is none of it.
     """
 
-    def __init__(self, magic: bytes, head: type[Head], name: str, full_name: str) -> None:
+    def __init__(self, magic: bytes, decoder: msgspec.msgpack.Decoder[Head], name: str, full_name: str) -> None:
         self._magic = magic
-        self._decoder = msgspec.msgpack.Decoder(head)
+        self._decoder = decoder
         self._name = name
         self._full_name = full_name
 

@@ -101,7 +101,7 @@ class _Head(msgspec.Struct, frozen=True):
     is_finished: bool
 
 
-_BYTES: Final = HeadedBytes(b"FLST", _Head, "state", "state of a subtask")
+_BYTES: Final = HeadedBytes(b"FLST", msgspec.msgpack.Decoder(_Head), "state", "state of a subtask")
 
 
 def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) -> bytes:

@@ -1,15 +1,12 @@
-"""Checks of values that users pass in, whatever the annotations say; and tables by name.
+"""Checks of values that users pass in, whatever the annotations say.
 
 Side: pure.
 """
 
-from collections.abc import Mapping
 from types import UnionType
-from typing import Any, TypeVar
+from typing import Any
 
 from flowlet.errors import FlowletError, JobGraphError
-
-K = TypeVar("K")
 
 
 def is_whole_number(value: Any) -> bool:
@@ -44,8 +41,3 @@ def check_name(value: object, needs: str) -> None:
     """Check that a value is a text that is not empty; raises as ``check_kind``."""
     if not is_name(value):
         raise JobGraphError(f"{needs}, got {value!r}")
-
-
-def by_name(names: Mapping[K, str]) -> dict[str, K]:
-    """The key of each name, of names with spaces between."""
-    return {name: key for key, texts in names.items() for name in texts.split()}

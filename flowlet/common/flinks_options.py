@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Final
 
-from flowlet.common.checks import by_name
+from netstack.late import by_name
 
 OBJECT_REUSE: Final = "pipeline.object-reuse"
 SNAPSHOT_COMPRESSION: Final = "execution.checkpointing.snapshot-compression"

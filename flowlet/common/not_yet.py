@@ -11,8 +11,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from flowlet.common.checks import by_name
 from flowlet.errors import FlowletError
+from netstack.late import by_name
 
 _STATE: Final = "it wraps a Java object; use HashMapStateBackend() or EmbeddedRocksDBStateBackend()"
 _CHECKPOINTS: Final = "it wraps a Java object; use FileSystemCheckpointStorage()"

@@ -23,8 +23,8 @@ from functools import total_ordering
 from ipaddress import IPv6Address
 from typing import Final, NoReturn
 
-from flowlet.common.checks import by_name
 from flowlet.errors import ConfigError
+from netstack.late import by_name
 
 # Java writes numbers outside of this range with an exponent.
 _PLAIN_EXPONENTS: Final = range(-3, 7)

@@ -24,7 +24,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, ModuleType, SimpleNamespace
@@ -100,6 +100,7 @@ Modules = Mapping[str, ModuleSource]
 
 
 _ADVICE: Final = "run the job on TaskManagers of its own"
+_MAX_RACES: Final = 10
 
 
 class ShippedCode(importlib.abc.MetaPathFinder):
@@ -165,13 +166,17 @@ class ShippedCode(importlib.abc.MetaPathFinder):
         used: list[Path | str] = [*folders, *sources]
         if paths.working_directory is not None:
             used.append(paths.working_directory)
+        if not used:
+            yield
+            return
         with self._lock:
             self._check(paths, wanted)
             self._unload_others(wanted, sources)
             self._take(paths, wanted, list(folders))
             for each in used:
                 self._users.setdefault(each, []).append(job_name)
-        importlib.invalidate_caches()
+        if folders:
+            _invalidate_caches()
         try:
             yield
         finally:
@@ -388,6 +393,17 @@ def files_of_task(
             raise DeploymentError(f"the files of job {descriptor.job_name!r} are not ready: {error}") from error
         stack.enter_context(SHIPPED_CODE.in_use(paths, modules, descriptor.job_name))
         yield paths
+
+
+def _invalidate_caches() -> None:
+    """``importlib.invalidate_caches``, of which CPython raises KeyError where two threads call it at once: both want to
+    remove the same entry.
+    """
+    for _ in range(_MAX_RACES):
+        with suppress(KeyError):
+            importlib.invalidate_caches()
+            return
+    importlib.invalidate_caches()
 
 
 def _names_in(folder: Path) -> set[str]:

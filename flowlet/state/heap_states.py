@@ -149,14 +149,18 @@ class HeapListState(_HeapState, ListState[Any]):
 
     __slots__ = ()
 
-    def get(self) -> list[Any]:
+    def elements(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
         key = self._context.current_key
         elements = self._get(key if type(key) in PLAIN else self._table.exact(key))
         return [] if elements is None else elements.copy()
 
+    def get(self) -> list[Any]:
+        """``elements``: the name in PyFlink."""
+        return self.elements()
+
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.get())
+        return iter(self.elements())
 
     def add(self, value: Any) -> None:
         """Append to the list of the current key."""

@@ -117,7 +117,7 @@ class TtlListState(ListState[Any]):
         self._expiry = expiry
         self._declared = declared
 
-    def get(self) -> list[Any]:
+    def elements(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
         expiry = self._expiry
         now_ms = expiry.access_ms()
@@ -129,8 +129,12 @@ class TtlListState(ListState[Any]):
             self._stored.update(live)
         return [value for value, _ in (pairs if expiry.returns_expired else live)]
 
+    def get(self) -> list[Any]:
+        """``elements``: the name in PyFlink."""
+        return self.elements()
+
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.get())
+        return iter(self.elements())
 
     def add(self, value: Any) -> None:
         """Append to the list of the current key."""

@@ -28,8 +28,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
-from flowlet.common.checks import by_name
 from flowlet.errors import StorageError
+from netstack.late import by_name
 
 Folder: TypeAlias = tuple[str, ...]
 """The names of a folder and of those above it, below the root; each was checked."""

@@ -181,12 +181,15 @@ class TaskCheckpointing:
     # Written by the task thread before the first checkpoint; so are the operators' names, by their ids.
     _storage: CheckpointStorage | None = field(init=False, default=None)
     _names: Mapping[str, str] = field(init=False, default_factory=dict)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _lock: threading.Lock = field(init=False)
     # Guarded by _lock.
     _unsent: set[int] = field(init=False, default_factory=set)  # checkpoints whose state is being written
     # An acknowledgement may come after its abort.
     _aborted: deque[int] = field(init=False, default_factory=lambda: deque(maxlen=_MAX_ABORTED))
     _is_closed: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return (

@@ -267,12 +267,16 @@ class RocksDBListState(ListState[Any]):
     def __repr__(self) -> str:
         return f"<RocksDBListState in {self._value!r}>"
 
-    def get(self) -> list[Any]:
+    def elements(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
         return list(self._value.value() or ())
 
+    def get(self) -> list[Any]:
+        """``elements``: the name in PyFlink."""
+        return self.elements()
+
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.get())
+        return iter(self.elements())
 
     def add(self, value: Any) -> None:
         """Append to the list of the current key.

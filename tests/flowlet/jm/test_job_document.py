@@ -1,7 +1,6 @@
 """Tests of ``flowlet.jm.job_document``: names, sums and times."""
 
 import itertools
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -211,7 +210,7 @@ def test_the_counters_of_all_attempts_are_beside_those_of_the_newest() -> None:
         )
     }
 
-    vertex = part(job_document(replace(view, former=former), 2_500), "vertices", 1)
+    vertex = part(job_document(msgspec.structs.replace(view, former=former), 2_500), "vertices", 1)
 
     assert part(vertex, "subtasks", 0, "metrics", "num_records_in") == part(vertex, "metrics", "read-records") == 5
     assert part(vertex, "subtasks", 0, "metrics-of-all-attempts") == {

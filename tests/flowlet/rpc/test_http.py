@@ -7,9 +7,9 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 
 import aiohttp
+import msgspec
 import pytest
 import pytest_asyncio
 from aiohttp import web
@@ -324,7 +324,9 @@ class TestClocks:
         head = RequestHead("GET", "/", "localhost:1", None, None, "127.0.0.1", 1)
         signature = sign_request(SECRET, RequestLine("GET", "localhost:1", "/"), b"", Nonce("0" * 32), now_ms)
 
-        assert isinstance(protection.judge(replace(head, signature=signature), remember=True), AcceptedRequest)
+        assert isinstance(
+            protection.judge(msgspec.structs.replace(head, signature=signature), remember=True), AcceptedRequest
+        )
 
     async def test_a_replay_is_refused_after_the_clock_was_put_back(self, plain: aiohttp.ClientSession) -> None:
         wall_ms, monotonic_ns = NOW, 0

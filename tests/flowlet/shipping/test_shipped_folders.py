@@ -56,6 +56,36 @@ def test_a_module_is_found_while_a_task_needs_it_and_the_path_is_as_before_after
     assert code.brings(f"{NAME}.inner")
 
 
+def test_a_job_that_brings_nothing_changes_nothing_of_the_process(
+    code: ShippedCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks may start at once on many threads."""
+    monkeypatch.setattr(importlib, "invalidate_caches", lambda: pytest.fail("called"))
+
+    with code.in_use(JobPaths(), {}, "job"):
+        assert code not in sys.meta_path
+
+
+def test_two_tasks_may_forget_what_the_finders_know_at_once(
+    code: ShippedCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPython raises KeyError where another thread has removed an entry first."""
+    one = folder_with(tmp_path / "one", "VERSION = 1")
+    forget, calls = importlib.invalidate_caches, []
+
+    def raced() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("python311.zip")
+        forget()
+
+    monkeypatch.setattr(importlib, "invalidate_caches", raced)
+
+    with code.in_use(JobPaths((one,)), {}, "job"):
+        assert imported() == 1
+    assert len(calls) == 2
+
+
 def test_a_source_never_replaces_a_module_in_the_folder_of_another_job_that_runs(
     code: ShippedCode, tmp_path: Path
 ) -> None:
