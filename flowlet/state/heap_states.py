@@ -155,9 +155,7 @@ class HeapListState(_HeapState, ListState[Any]):
         elements = self._get(key if type(key) in PLAIN else self._table.exact(key))
         return [] if elements is None else elements.copy()
 
-    def get(self) -> list[Any]:
-        """``elements``: the name in PyFlink."""
-        return self.elements()
+    get = elements  # PyFlink's name
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.elements())

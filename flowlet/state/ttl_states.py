@@ -129,9 +129,7 @@ class TtlListState(ListState[Any]):
             self._stored.update(live)
         return [value for value, _ in (pairs if expiry.returns_expired else live)]
 
-    def get(self) -> list[Any]:
-        """``elements``: the name in PyFlink."""
-        return self.elements()
+    get = elements  # PyFlink's name
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.elements())

@@ -271,9 +271,7 @@ class RocksDBListState(ListState[Any]):
         """The elements of the current key's list, in a list of the caller's own."""
         return list(self._value.value() or ())
 
-    def get(self) -> list[Any]:
-        """``elements``: the name in PyFlink."""
-        return self.elements()
+    get = elements  # PyFlink's name
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.elements())
