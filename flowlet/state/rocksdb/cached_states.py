@@ -44,8 +44,6 @@ _MISSING: Final = object()
 class StateKeys(ExactKeys):
     """The exact keys of one state, and the bytes that its rows begin with."""
 
-    __slots__ = ("budget", "context", "declared", "has_ttl", "is_checked", "kind", "state_id", "store")
-
     def __init__(
         self,
         name: str,
