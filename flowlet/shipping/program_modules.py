@@ -192,7 +192,8 @@ class ShippedCode(importlib.abc.MetaPathFinder):
                     f"the job's module {top!r} differs from that of job {users[0]!r}, which runs in the same "
                     f"TaskManager: cancel it or wait for its end, rename the module, or {_ADVICE}"
                 )
-            if isinstance(place, Path) and place != paths.packages:
+            # A name that came as sources is unloaded in any case.
+            if isinstance(place, Path) and place != paths.packages and (before is None or isinstance(before, Path)):
                 self._check_hidden(top, place)
         working = paths.working_directory
         if working is None:
@@ -296,7 +297,7 @@ def _lies_in(folder: Path, module: ModuleType) -> bool:
 
 
 def _source_of(module: ModuleType) -> ModuleSource | None:
-    loader = getattr(module.__spec__, "loader", None)
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
     return loader.module if isinstance(loader, _SourceInMemory) else None
 
 

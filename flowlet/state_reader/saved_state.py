@@ -474,7 +474,7 @@ def read_state(path: str | Path, *, secret_file: Path | None = None, secret: byt
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], **types: pa.DataType) -> pa.Table:
     """Rows as columns of these names; ``types``: of those columns whose values do not decide it."""
-    columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) or [()] * len(names)
+    columns = [[row[index] for row in rows] for index in range(len(names))]
     found = zip(names, columns, strict=True)
     return pa.table(
         {name: pa.array(each, types[name]) if name in types else arrow_column(each) for name, each in found}

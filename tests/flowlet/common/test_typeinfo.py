@@ -128,3 +128,13 @@ def test_arrow_types_are_made_of_schemas_and_compared_by_them() -> None:
 def test_an_instant_type_is_pyflinks_class() -> None:
     assert isinstance(Types.INSTANT(), InstantTypeInfo)
     assert repr(Types.INSTANT()) == "Instant"
+
+
+def test_a_type_of_a_users_own_may_have_slots_of_any_form() -> None:
+    """It says itself what it is compared by."""
+
+    class Mine(TypeInformation):
+        __slots__ = ["name"]
+
+    assert Mine() == Mine()
+    assert hash(Mine()) == hash(Mine())

@@ -66,6 +66,31 @@ def test_a_job_that_brings_nothing_changes_nothing_of_the_process(
         assert code not in sys.meta_path
 
 
+def test_a_folder_may_follow_sources_that_took_over_a_module_of_another_folder(
+    code: ShippedCode, tmp_path: Path
+) -> None:
+    """The module of the first job stays loaded, since the second one has the same."""
+    one, other = folder_with(tmp_path / "one", "VERSION = 1"), folder_with(tmp_path / "other", "VERSION = 2")
+    with code.in_use(JobPaths((one,)), {}, "first"):
+        assert imported() == 1
+    with code.in_use(JobPaths(), {NAME: ModuleSource(f"{NAME}.py", b"VERSION = 1")}, "second"):
+        assert imported() == 1
+
+    with code.in_use(JobPaths((other,)), {}, "third"):
+        assert imported() == 2
+
+
+def test_a_module_that_replaces_itself_by_an_object_may_be_used_by_two_tasks(code: ShippedCode, tmp_path: Path) -> None:
+    """The object has a file, and nothing else of a module."""
+    text = "import sys\nclass Settings:\n    __file__ = __file__\n    VERSION = 1\nsys.modules[__name__] = Settings()"
+    one = folder_with(tmp_path / "one", text)
+
+    with code.in_use(JobPaths((one,)), {}, "job"):
+        assert imported() == 1
+        with code.in_use(JobPaths((one,)), {}, "job"):
+            assert imported() == 1
+
+
 def test_two_tasks_may_forget_what_the_finders_know_at_once(
     code: ShippedCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
