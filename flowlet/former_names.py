@@ -74,6 +74,27 @@ _MOVED: Final = (
         "datastream.connectors.file_system",
         "OutputFileConfig.OutputFileConfigBuilder RollingPolicy",
     ),
+    # Where these were for a while, behind their first names.
+    (
+        "datastream.connectors.file_sink",
+        "datastream.connectors.file_system",
+        "BasePathBucketAssigner BucketAssigner BucketContext DateTimeBucketAssigner DefaultRollingPolicy",
+    ),
+    (
+        "datastream.connectors.file_sink",
+        "datastream.connectors.file_system",
+        "OnCheckpointRollingPolicy OutputFileConfig OutputFileConfig.OutputFileConfigBuilder RollingPolicy",
+    ),
+    (
+        "datastream.connectors.kafka_source",
+        "datastream.connectors.kafka",
+        "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaTopicPartition",
+    ),
+    (
+        "datastream.connectors.kafka_sink",
+        "datastream.connectors.kafka",
+        "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder KafkaTopicSelector",
+    ),
     (
         "datastream.connectors.sink_writer",
         "datastream.connectors.base",

@@ -50,6 +50,7 @@ _LEAST: Final = {
     "read_buffer_bytes": FRAME_HEADER_BYTES,
 }
 _MAX_HEARTBEAT_INTERVAL_S: Final = 86_400  # a day
+_LEAST_REQUEST_TIMEOUT_S: Final = 0.001
 _TIMEOUTS: Final = ("request_buffers_timeout_s", "connect_timeout_s", "partition_request_timeout_s", "close_timeout_s")
 
 
@@ -143,6 +144,11 @@ class NetstackConfig:
         for name in _TIMEOUTS:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}, it must be finite and not negative")
+        if self.partition_request_timeout_s < _LEAST_REQUEST_TIMEOUT_S:
+            raise ConfigError(
+                f"partition_request_timeout_s is {self.partition_request_timeout_s}, the least is "
+                f"{_LEAST_REQUEST_TIMEOUT_S}: a request that waits nowhere would be repeated without a pause"
+            )
         if not 0 < self.dead_peer_timeout_s < math.inf:
             raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0 and finite")
         least_s = MIN_HEARTBEAT_INTERVAL_MS / 1000

@@ -312,9 +312,7 @@ class NetworkEnvironment:
 
     def _channel(self, gate: SingleInputGate, index: int, spec: ChannelSpec) -> InputChannel:
         config = self.config
-        backoff = RequestBackoff(
-            config.max_request_backoff_ms, max(1, round(config.partition_request_timeout_s * 1000))
-        )
+        backoff = RequestBackoff(config.max_request_backoff_ms, round(config.partition_request_timeout_s * 1000))
         if spec.connection is None:
             return LocalInputChannel(
                 gate,

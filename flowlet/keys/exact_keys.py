@@ -90,9 +90,9 @@ def key_hash(key: Any) -> int:
     Raises:
         KeyTypeError: the key, or a part of it, is of a type without such a hash.
     """
-    form = _KNOWN.get(type(key)) or _form_of(key)
+    hash_of = _HASHES.get(type(key)) or _form_of(key).hash
     try:
-        code = form.hash(key) & _UINT32_MASK
+        code = hash_of(key) & _UINT32_MASK
     except RecursionError:
         raise _too_deep(key) from None
     return code - (1 << 32) if code >> 31 else code
@@ -108,9 +108,9 @@ def exact_key(key: Any) -> Any:
     kind = type(key)
     if kind in _OWN_STAND_INS:
         return key
-    form = _KNOWN.get(kind) or _form_of(key)
+    exact_of = _EXACT.get(kind) or _form_of(key).exact
     try:
-        return form.exact(key)
+        return exact_of(key)
     except RecursionError:
         raise _too_deep(key) from None
 
@@ -245,6 +245,9 @@ _KNOWN: Final[dict[type, _Form]] = {
     pathlib.PureWindowsPath: _PATH,
     NamespacedKey: _Form(_exact_namespaced, lambda key: key_hash(key.key)),
 }
+# Of these classes themselves, one look-up less: each key of a record goes through here.
+_HASHES: Final = {kind: form.hash for kind, form in _KNOWN.items()}
+_EXACT: Final = {kind: form.exact for kind, form in _KNOWN.items()}
 # Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its
 # instants and durations.
 _NEVER_MORE: Final = {list, Row, datetime.datetime, datetime.timedelta}

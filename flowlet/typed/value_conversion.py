@@ -145,10 +145,12 @@ def _wrong(value: Any, wanted: str) -> TypeMismatchError:
 # ---------------------------------------------------------------- plain values
 
 
-def _of_class(kind: type | tuple[type, ...], wanted: str, made: Convert) -> Convert:
-    """Converts the instances of a class; refuses everything else."""
+def _of_class(kind: type | tuple[type, ...], wanted: str, made: Convert, *, kept: type | None = None) -> Convert:
+    """Converts the instances of a class; refuses everything else.  ``kept``: a class whose own instances stay."""
 
     def convert(value: Any) -> Any:
+        if type(value) is kept:
+            return value
         if not isinstance(value, kind):
             raise _wrong(value, wanted)
         return made(value)
@@ -173,9 +175,9 @@ def _number_of(kind: type[int] | type[float], wanted: str) -> Convert:
     return convert
 
 
-_to_text: Final = _of_class(str, "a str", str.__str__)
-_to_instant: Final = _of_class(Instant, "an Instant", lambda value: value)
-_to_bytes: Final = _of_class((bytes, bytearray), "bytes", bytes)
+_to_text: Final = _of_class(str, "a str", str.__str__, kept=str)
+_to_instant: Final = _of_class(Instant, "an Instant", lambda value: value, kept=Instant)
+_to_bytes: Final = _of_class((bytes, bytearray), "bytes", bytes, kept=bytes)
 _whole: Final[Callable[[Any], int]] = _number_of(int, "an int")
 _real: Final[Callable[[Any], float]] = _number_of(float, "a float")
 
@@ -238,7 +240,7 @@ _BASIC: Final[dict[BasicType, Convert]] = {
 
 
 def _plain_date(value: Any) -> datetime.date:
-    return value if type(value) is datetime.date else datetime.date(value.year, value.month, value.day)
+    return datetime.date(value.year, value.month, value.day)
 
 
 def _plain_time(value: Any) -> datetime.time:
@@ -254,7 +256,7 @@ def _without_zone(value: Any) -> Any:
     return value if value.tzinfo is None else value.replace(tzinfo=None)
 
 
-_to_date: Final = _of_class(datetime.date, "a datetime.date", _plain_date)
+_to_date: Final = _of_class(datetime.date, "a datetime.date", _plain_date, kept=datetime.date)
 _to_time: Final = _of_class(datetime.time, "a datetime.time", _plain_time)
 _to_timestamp: Final = _of_class(datetime.datetime, "a datetime.datetime", _plain_timestamp)
 _LOCAL: Final[dict[LocalTimeTypeInfo.TimeType, Convert]] = {

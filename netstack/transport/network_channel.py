@@ -316,6 +316,8 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     def _finish_close(self) -> None:
         was_active = self._state is not _State.CONNECTING
+        if self.direct is not None:  # before the guards go: it may have to wait for a write of another thread
+            self.direct.close()
         self._state = _State.CLOSED
         self._transport = None
         self._held_bytes = 0

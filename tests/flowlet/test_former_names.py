@@ -1,7 +1,9 @@
 """Tests of ``flowlet.former_names``: every reader of stored state finds a class of ours by its former name."""
 
 import enum
+import importlib
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -120,3 +122,20 @@ def test_names_without_a_line_stay() -> None:
     assert present_name("module", "Class.Inner") == ("module", "Class.Inner")
     assert first_name("module", "Class.Inner") == "module.Class.Inner"
     assert first_names({"a:First": "c:Now", "b:Second": "c:Now"}) == {"c:Now": "a:First"}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("flowlet.datastream.connectors.kafka_source", "KafkaTopicPartition"),
+        ("flowlet.datastream.connectors.kafka_sink", "KafkaTopicSelector"),
+        ("flowlet.datastream.connectors.file_sink", "BucketAssigner"),
+        ("flowlet.datastream.connectors.file_sink", "OutputFileConfig.OutputFileConfigBuilder"),
+    ],
+)
+def test_a_class_that_moved_twice_is_found_by_the_name_between(module: str, name: str) -> None:
+    """It keeps its first name for the hashes of keys."""
+    place, present = present_name(module, name)
+
+    assert attrgetter(present)(importlib.import_module(place)) is not None
+    assert first_name(place, present) != f"{module}.{name}"

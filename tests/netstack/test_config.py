@@ -43,6 +43,7 @@ def test_the_watermarks_follow_the_segment_size() -> None:
         ({"close_timeout_s": -1.0}, "close_timeout_s is -1.0"),
         ({"connect_timeout_s": math.nan}, "connect_timeout_s is nan"),
         ({"partition_request_timeout_s": -1}, "partition_request_timeout_s is -1"),
+        ({"partition_request_timeout_s": 0}, "partition_request_timeout_s is 0, the least is 0.001"),
         (
             {"congestion_control": ""},
             "congestion_control is '', expected the kernel's name of one, such as 'cubic' (1 to 15 ASCII",

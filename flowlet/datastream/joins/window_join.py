@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from flowlet.common.time import Length
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
-from flowlet.datastream.user_functions.function import Function, WrappingFunction
+from flowlet.datastream.user_functions.function import Function, RuntimeContext, WrappingFunction
 from flowlet.datastream.user_functions.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction
 from flowlet.datastream.user_functions.record_functions import FlatMapFunction, KeySelector, MapFunction
 from flowlet.datastream.user_functions.window_functions import WindowFunction
@@ -43,8 +43,14 @@ class Tag(WrappingFunction, MapFunction):
 
     def __init__(self, key_selector: Any, *, is_second: bool) -> None:
         super().__init__(key_selector)
-        self._key_of = key_selector.get_key if isinstance(key_selector, KeySelector) else key_selector
+        self._key_of = key_selector
         self._is_second = is_second
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the selector, which may replace its method while it is opened."""
+        super().open(runtime_context)
+        if isinstance(self._function, KeySelector):
+            self._key_of = self._function.get_key
 
     def map(self, value: Any) -> Tagged:
         """The tagged record."""

@@ -201,7 +201,7 @@ class FieldsColumn(DeclaredColumn):
         )
 
     def _columns(self, columns: Sequence[Sequence[Any]]) -> list[Column]:
-        return self._of_each(DeclaredColumn.column_of, columns)
+        return self._of_each(lambda field, values: field.column_of(values), columns)
 
     def _of_each(self, call: Callable[[DeclaredColumn, T], R], columns: Sequence[T]) -> list[R]:
         """What a call gives for each field and its column.  Raises ValueMismatchError, with the name of the field."""

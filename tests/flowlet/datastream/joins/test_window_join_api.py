@@ -193,3 +193,18 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
 def test_mistakes_are_named_where_they_are_made(build: Callable[[], Any], message: str) -> None:
     with pytest.raises(JobGraphError, match=message):
         build()
+
+
+def test_a_key_selector_may_replace_its_method_while_it_is_opened() -> None:
+    class Late(KeySelector):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            self.get_key = lambda value: value[0]  # type: ignore[method-assign]
+
+        def get_key(self, value: Any) -> Any:
+            pytest.fail("it is not open")
+
+    tag = Tag(Late(), is_second=False)
+
+    tag.open(None)  # type: ignore[arg-type]  # the selector does not ask
+
+    assert tag.map(("ann", 1)) == ("ann", False, ("ann", 1))
