@@ -55,7 +55,7 @@ class TypeInformation:
             cls._compared += cls.__dict__.get("__slots__", ())
 
     def _parts(self) -> tuple[object, ...]:
-        """What distinguishes two types of the same class: their slots."""
+        """Their slots: two types of one class differ in these."""
         return tuple([getattr(self, slot) for slot in self._compared])
 
     def __eq__(self, other: object) -> bool:

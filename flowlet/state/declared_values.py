@@ -21,6 +21,7 @@ Source:     PyFlink ``coders.from_type_info``, which its states serialize with; 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -389,18 +390,18 @@ class DeclaredMap:
             self.put(key, value)
 
 
-class MapByItems:
+class MapByItems(ABC):
     """Goes before a class of map states that has ``put`` and ``items``."""
 
     __slots__ = ()
 
+    @abstractmethod
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key of the map."""
-        raise NotImplementedError
 
+    @abstractmethod
     def items(self) -> list[tuple[Any, Any]]:
         """Keys and values of the map, in a list of the caller's own."""
-        raise NotImplementedError
 
     def put_all(self, dict_value: Any) -> None:
         """Set the values of many keys of the map: a dictionary or pairs."""

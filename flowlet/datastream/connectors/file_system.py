@@ -43,7 +43,7 @@ class BucketContext(ABC):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """What the clock shows, in milliseconds since the epoch."""
+        """The time of the clock, in milliseconds since the epoch."""
 
     @abstractmethod
     def current_watermark(self) -> int:

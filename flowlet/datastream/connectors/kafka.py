@@ -91,7 +91,7 @@ class KafkaOffsetsInitializer:
     def committed_offsets(
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.NONE,
     ) -> "KafkaOffsetsInitializer":
-        """What the consumer group has committed."""
+        """Begin with the offsets that the consumer group has committed."""
         return KafkaOffsetsInitializer(OffsetRule(OffsetKind.COMMITTED, fallback=_fallback(offset_reset_strategy)))
 
     @staticmethod
@@ -232,7 +232,7 @@ class KafkaSourceBuilder:
         return self
 
     def set_starting_offsets(self, starting_offsets_initializer: KafkaOffsetsInitializer) -> Self:
-        """Where to begin; the default is ``earliest()``.
+        """Set where to begin; the default is ``earliest()``.
 
         It counts for a job that starts anew: a checkpoint has offsets of its own.
         """
@@ -262,7 +262,7 @@ class KafkaSourceBuilder:
         return self
 
     def set_client_id_prefix(self, prefix: str) -> Self:
-        """What the ids of the clients begin with, for the logs of the brokers."""
+        """Set the beginning of the clients' ids, for the logs of the brokers."""
         return self.set_property(CLIENT_ID_PREFIX, prefix)
 
     def set_property(self, key: str, value: str) -> Self:
