@@ -166,10 +166,13 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 	@touch $@
 
 .PHONY: flink-wire
+walks: $(VENV)/installed-dev  ## draw the house in five walks: trace small jobs, and write docs/five-walks.md
+	$(PY) -m tests.house.walks
+
 flink-wire: $(VENV)/installed-dev .venv-flink/installed  ## read partitions of Flink's own classes: sort-merge with LZ4, a barrier larger than a segment (needs a JDK 17)
 	$(PY) -m pytest -q -s -m "" tests/flink
 
-.PHONY: test-pyflink pyflink-api
+.PHONY: walks test-pyflink pyflink-api
 test-pyflink: $(VENV)/installed-dev .venv-flink/installed  ## run programs for PyFlink in PyFlink and here, side by side (needs a JDK 17; ARGS="--write demo_word_count")
 	@$(PY) -m tests.pyflink.side_by_side $(ARGS)
 
