@@ -165,14 +165,15 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 	.venv-bytewax/bin/python -m pip --disable-pip-version-check --quiet install "bytewax>=0.21"
 	@touch $@
 
-.PHONY: flink-wire
+.PHONY: walks
 walks: $(VENV)/installed-dev  ## draw the house in five walks: trace small jobs, and write docs/five-walks.md
 	$(PY) -m tests.house.walks
 
+.PHONY: flink-wire
 flink-wire: $(VENV)/installed-dev .venv-flink/installed  ## read partitions of Flink's own classes: sort-merge with LZ4, a barrier larger than a segment (needs a JDK 17)
 	$(PY) -m pytest -q -s -m "" tests/flink
 
-.PHONY: walks test-pyflink pyflink-api
+.PHONY: test-pyflink pyflink-api
 test-pyflink: $(VENV)/installed-dev .venv-flink/installed  ## run programs for PyFlink in PyFlink and here, side by side (needs a JDK 17; ARGS="--write demo_word_count")
 	@$(PY) -m tests.pyflink.side_by_side $(ARGS)
 
