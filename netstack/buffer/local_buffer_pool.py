@@ -36,19 +36,19 @@ NO_SUBPARTITION: Final = -1  # a request that no subpartition's maximum counts
 class SubpartitionRecycler(BufferRecycler):
     """Brings segments home that count for one subpartition."""
 
-    __slots__ = ("_pool", "_subpartition")
+    __slots__ = ("home", "subpartition")
 
     def __init__(self, pool: "LocalBufferPool", subpartition: int) -> None:
-        self._pool = pool
-        self._subpartition = subpartition
+        self.home = pool  # type: ignore[misc]  # a slot in place of the property: it is only read
+        self.subpartition = subpartition
 
     def recycle(self, segment: MemorySegment) -> None:
         """Take ``segment`` back; any thread."""
-        self._pool.recycle(segment, self._subpartition)
+        self.home.recycle(segment, self.subpartition)
 
     def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
         """Take ``segments`` back, in one lock round; any thread."""
-        self._pool.recycle_run(segments, self._subpartition)
+        self.home.recycle_runs(((self.subpartition, segments),))
 
 
 class LocalBufferPool(BufferRecycler):
@@ -335,13 +335,19 @@ class LocalBufferPool(BufferRecycler):
             run_all(wakeups)
 
     def recycle_run(self, segments: Sequence[MemorySegment], subpartition: int = NO_SUBPARTITION) -> None:
-        """``recycle`` for several segments of one subpartition: one lock round, and whoever waits finds all of them."""
+        """``recycle`` for several segments of one subpartition."""
+        self.recycle_runs(((subpartition, segments),))
+
+    def recycle_runs(self, runs: Sequence[tuple[int, Sequence[MemorySegment]]]) -> None:
+        """``recycle`` for segments of several subpartitions: one lock round, and whoever waits finds all of them."""
         calls: list[Callable[[], object]] = []
         wakeups: list[Callable[[], object]] = []
+        segments = runs[0][1] if len(runs) == 1 else [segment for _, run in runs for segment in run]
         with self._lock:
             num_parked = len(self._parked.line)
-            if subpartition >= 0:
-                self._uncount_locked(subpartition, len(segments), wakeups)
+            for subpartition, run in runs:
+                if subpartition >= 0:
+                    self._uncount_locked(subpartition, len(run), wakeups)
             account = self._account
             free = self._free
             if self._ledger is not None:

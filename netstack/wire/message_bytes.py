@@ -1,6 +1,6 @@
 """Encodes messages as frames and decodes the bodies of frames.
 
-Side:       pure.  ``encode_buffer_response_header`` is hot path.
+Side:       pure.
 Invariants: a frame starts with its length, the magic number and the message id.  The length does not count the seal
             (``frame_seal``) that follows every frame of a sealed connection.  Encoder and decoder read the same table
             (``_LAYOUTS``), so the decoder refuses every value that the encoder refuses (a credit below one).
@@ -25,7 +25,6 @@ from netstack.wire.messages import (
     BacklogAnnouncement,
     CancelPartitionRequest,
     CloseRequest,
-    DataType,
     ErrorCode,
     ErrorResponse,
     Heartbeat,
@@ -61,6 +60,10 @@ BUFFER_RESPONSE_ID: Final = 0
 # size.
 BUFFER_RESPONSE_HEADER: Final = Struct(">IIB16siiiiBBi")
 BUFFER_RESPONSE_HEADER_BYTES: Final = BUFFER_RESPONSE_HEADER.size
+# The same of a buffer of ours, once per buffer: magic number and id are one constant, and the partial sizes, which only
+# Flink sends, a gap.  Numbers are checked by ``struct`` alone.
+PLAIN_HEADER: Final = Struct(">I5s16si4xiiBBi")
+PLAIN_HEADER_START: Final = MAGIC.to_bytes(4, "big") + bytes([BUFFER_RESPONSE_ID])
 # Sequence number and backlog in this header: the headers of one run of full buffers differ in nothing else.
 BUFFER_RESPONSE_NUMBERS: Final = Struct(">ii")
 NUMBERS_START: Final = Struct(">IIB16sii").size
@@ -111,39 +114,6 @@ _CODES_OF_CLASSES: Final = {
     _PRODUCER_FAILED.name: ErrorCode.PRODUCER_FAILED,
     _CANCEL_TASK.name: ErrorCode.PRODUCER_FAILED,
 }
-
-_pack_header = BUFFER_RESPONSE_HEADER.pack
-
-
-def encode_buffer_response_header(
-    receiver: InputChannelID,
-    subpartition: int,
-    sequence_number: int,
-    backlog: int,
-    data_type: DataType,
-    is_compressed: bool,  # noqa: FBT001 - hot path, positional is cheaper
-    size_bytes: int,
-) -> bytes:
-    """The header of a ``BufferResponse``; its payload of ``size_bytes`` bytes follows on the wire.
-
-    ``subpartition`` and ``backlog`` must not be negative; they are not checked, because this runs once per buffer.
-
-    Raises:
-        struct.error: a number does not fit 32 bits.
-    """
-    return _pack_header(
-        BUFFER_RESPONSE_HEADER_BYTES + size_bytes,
-        MAGIC,
-        BUFFER_RESPONSE_ID,
-        receiver,
-        subpartition,
-        0,  # partial sizes, which Flink alone sends
-        sequence_number,
-        backlog,
-        data_type,
-        is_compressed,
-        size_bytes,
-    )
 
 
 # ---------------------------------------------------------------- messages
