@@ -313,22 +313,15 @@ class PipelinedSubpartition:
         Raises:
             LocalProtocolError: there is a view already.
         """
-        view, calls = self._create_view(listener)
-        run_all(calls)
-        return view
-
-    def _create_view(
-        self, listener: BufferAvailabilityListener
-    ) -> tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]:
-        """The view, and what to tell outside every lock."""
         with self._lock:
             if self.is_released:
-                return None, []
+                return None
             view = self._view = self._new_view_locked(listener)
             calls: list[Callable[[], object]] = [listener.notify_data_available] if self._buffers else []
             if self._num_priority:
                 calls.append(partial(listener.notify_priority_event, self._sequence_number))
-        return view, calls
+        run_all(calls)
+        return view
 
     def _new_view_locked(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView:
         if self._view is not None:
@@ -337,15 +330,19 @@ class PipelinedSubpartition:
             )
         return PipelinedSubpartitionView(self, listener)
 
-    def poll(self) -> BufferAndBacklog | None:
+    def poll(self, reader: PipelinedSubpartitionView | None = None) -> BufferAndBacklog | None:
         """The next element, or what is committed of the last one; empty buffers are skipped.  None if there is nothing.
 
         While it is blocked there are only priority events.
+
+        ``reader``: who polls, if there may have been others; one whose place another one has taken finds nothing.
         """
         consumed: list[BufferConsumer] = []
         buffer = in_flight = found = None
         with self._lock:
             if self._is_blocked and not self._num_priority:
+                return None
+            if reader is not None and reader is not self._view:
                 return None
             buffers = self._buffers
             while buffers:
@@ -375,18 +372,13 @@ class PipelinedSubpartition:
                 next_data_type = buffers[0].data_type if is_available else DataType.NONE
                 found = _new_tuple(BufferAndBacklog, (buffer, backlog, next_data_type, self._sequence_number))
                 self._sequence_number += 1
-        if consumed or in_flight is not None:
-            self._after_poll(consumed, in_flight)
-        if self.compressor is not None and found is not None:
-            return found._replace(buffer=self.compressor.compress(found.buffer))
-        return found
-
-    def _after_poll(self, consumed: Sequence[BufferConsumer], in_flight: InFlightData | None) -> None:
-        """What a poll has to do outside every lock: the last reference of an empty buffer returns its segment."""
-        for consumer in consumed:
+        for consumer in consumed:  # outside every lock: the last reference of an empty buffer returns its segment
             consumer.close()
         if in_flight is not None:
             in_flight.complete(())
+        if self.compressor is not None and found is not None:
+            return found._replace(buffer=self.compressor.compress(found.buffer))
+        return found
 
     def poll_run(self, max_segments: int) -> SegmentRun | None:
         """Whole segments at the head, at most so many, of one recycler; None if the next element is something else: see
