@@ -223,10 +223,6 @@ class NetworkPartitionRequestClient:
         except ResourceClosedError as error:
             channel.on_error(error)
 
-    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
-        """The channel has credit to announce."""
-        self.order(channel, None)
-
     def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
         """Send ``message`` to the producer, behind what was ordered before; None: announce the channel's credit."""
         # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.

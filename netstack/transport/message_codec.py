@@ -30,7 +30,7 @@ from netstack.wire.message_bytes import (
     PLAIN_HEADER_START,
     encode,
 )
-from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, PayloadBuffer
+from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, PayloadBuffer, wrapped_number
 
 _pack_header = PLAIN_HEADER.pack
 _pack_numbers = BUFFER_RESPONSE_NUMBERS.pack
@@ -177,7 +177,7 @@ def _add_run(run: OutboundRun, views: list[View]) -> None:
     before, behind = header[:NUMBERS_START], header[NUMBERS_END:]
     numbers: Iterable[int] = range(sequence_number, sequence_number + num_segments)
     if sequence_number + num_segments > 2**31:
-        numbers = [(number + 2**31) % 2**32 - 2**31 for number in numbers]
+        numbers = map(wrapped_number, numbers)
     backlog += num_segments
     for number, segment in zip(numbers, segments, strict=True):
         backlog -= 1

@@ -149,8 +149,8 @@ FLINK_BUGS: Final = (
         "16404 8523",
         "a channel that waits at its barrier keeps the floating buffers that another one needs",
         "netstack.gate.channels.channel_receiver",
-        "                if self.is_blocked and self._manager.initial_credit == 0:",
-        "                if self.is_blocked and self._manager.initial_credit < 0:",
+        "                if self.is_blocked and self.manager.initial_credit == 0:",
+        "                if self.is_blocked and self.manager.initial_credit < 0:",
         f"{_MANAGER}::test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer",
     ),
     Mutant(
@@ -197,8 +197,8 @@ FLINK_BUGS: Final = (
         "7499 2089",
         "nobody recycles a buffer whose frame could not be written",
         "netstack.transport.message_codec",
-        "    except BaseException:\n        _recycle_all(messages)\n        raise\n    return OutboundFrame",
-        "    except BaseException:\n        raise\n    return OutboundFrame",
+        "    except BaseException:\n        _recycle_all(messages)\n        raise\n    if len(messages)",
+        "    except BaseException:\n        raise\n    if len(messages)",
         f"{_HANDLERS}::test_hist_7499_2089_a_write_that_fails_leaves_no_buffer_behind",
     ),
     Mutant(

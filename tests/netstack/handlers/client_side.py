@@ -55,14 +55,11 @@ class Client:
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
         self.handler.request_subpartition(channel)
 
-    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
-        if self.loop is None:
-            self.handler.order(channel, None)
+    def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
+        if self.loop is None or message is not None:
+            self.handler.order(channel, message)
         else:
             self.loop.execute_threadsafe(self.handler.order, channel, None)
-
-    def order(self, channel: RemoteInputChannel, message: ChannelOrder) -> None:
-        self.handler.order(channel, message)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         if not self.is_deaf:
