@@ -178,38 +178,20 @@ class NetworkEnvironment:
         if num_subpartitions < 1:
             raise ValueError(f"{owner}: a partition of {num_subpartitions} subpartitions")
         pool = self._output_pool(owner, num_subpartitions, partition_type)
-        compressor = None if self.config.compression is None else BufferCompressor(self.config.compression)
-        try:
-            partition: ResultPartition
+        compressor = None if self.config.compression is None else BufferCompressor()
+        made_of = (partition_id, num_subpartitions, pool, owner)
+        with contextlib.ExitStack() as undo:
+            undo.callback(pool.destroy)
             if partition_type.is_blocking:
                 folder = Path(tempfile.gettempdir()) if directory is None else directory
-                partition = BoundedBlockingResultPartition(
-                    partition_id,
-                    num_subpartitions,
-                    pool,
-                    owner,
-                    folder,
-                    partition_type=partition_type,
-                    compressor=compressor,
+                partition: ResultPartition = BoundedBlockingResultPartition(
+                    *made_of, folder, partition_type=partition_type, compressor=compressor
                 )
             else:
-                partition = ResultPartition(
-                    partition_id,
-                    num_subpartitions,
-                    pool,
-                    owner,
-                    partition_type=partition_type,
-                    compressor=compressor,
-                )
-        except BaseException:
-            pool.destroy()
-            raise
-        try:
+                partition = ResultPartition(*made_of, partition_type=partition_type, compressor=compressor)
+            undo.callback(partition.close)
             self.partition_manager.register(partition)
-        except BaseException:
-            partition.release()
-            partition.close()
-            raise
+            undo.pop_all()
         return partition
 
     def _output_pool(self, owner: str, num_subpartitions: int, partition_type: ResultPartitionType) -> LocalBufferPool:

@@ -54,20 +54,13 @@ class GateAccess:
         return f"<GateAccess to {self.gate}>"
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """A connection that is ready."""
-
-    channel: NetworkChannel
-    handler: OfferingHandler
-
-
 @dataclass(slots=True, eq=False)
 class _Attempt:
     """A connection with one token, being made or ready."""
 
     access: GateAccess
-    task: "asyncio.Task[_Connection]"
+    handler: OfferingHandler
+    task: "asyncio.Task[NetworkChannel]"
     used_s: float
 
     @property
@@ -76,7 +69,7 @@ class _Attempt:
         if not self.task.done():
             return False
         # no wait: it is done
-        return self.task.cancelled() or self.task.exception() is not None or not self.task.result().channel.is_active
+        return self.task.cancelled() or self.task.exception() is not None or not self.task.result().is_active
 
 
 class OfferingNetwork:
@@ -155,17 +148,17 @@ class OfferingNetwork:
                 attempt = None
             if attempt is None or attempt.is_over:
                 # Waiting for another token's attempt may have taken some of the time.
-                task = loop.create_task(
-                    self._connect(access, address, max(0.0, deadline - loop.time())), name=f"offer to {address}"
-                )
-                attempt = self._attempts[key] = _Attempt(access, task, self._clock())
+                handler = OfferingHandler()
+                connecting = self._connect(access, address, max(0.0, deadline - loop.time()), handler)
+                task = loop.create_task(connecting, name=f"offer to {address}")
+                attempt = self._attempts[key] = _Attempt(access, handler, task, self._clock())
                 self._look_later()
             attempt.used_s = self._clock()
             try:
                 # waits for a connection to the gate; ended by the timeout of the offer that began it
-                handler = (await asyncio.shield(attempt.task)).handler
+                await asyncio.shield(attempt.task)
                 self._check_open(access)  # else the connection is about to be closed
-                return handler
+                return attempt.handler
             except asyncio.CancelledError:
                 current = asyncio.current_task()
                 assert current is not None, "a coroutine runs in a task"
@@ -203,11 +196,11 @@ class OfferingNetwork:
             return False
         if attempt.is_over:
             return True
-        if attempt.task.result().handler.num_offers:  # no wait: it is done
+        if attempt.handler.num_offers:
             attempt.used_s = now_s
         if now_s - attempt.used_s < IDLE_S:
             return False
-        attempt.task.result().channel.close()  # no wait: it is done
+        attempt.task.result().close()  # no wait: it is done
         return True
 
     def _look_later(self) -> None:
@@ -219,7 +212,9 @@ class OfferingNetwork:
         self.close_idle()
         self._look_later()
 
-    async def _connect(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> _Connection:
+    async def _connect(
+        self, access: GateAccess, address: ConnectionID, timeout_s: float, handler: OfferingHandler
+    ) -> NetworkChannel:
         environment = self._environment
         security = (
             SecurityConfig.hmac(access.token)
@@ -227,20 +222,14 @@ class OfferingNetwork:
             else SecurityConfig.mutual_tls(self._tls, access.token)
         )
         config = replace(environment.config, security=security)
-        handler = OfferingHandler()
 
         def handlers() -> tuple[ChannelHandler, ...]:
             queue = PartitionRequestQueue(config, self._loop)
             server = PartitionRequestServerHandler(config, self._loop, environment.partition_manager, queue)
-            return (
-                MessageEncoder(),
-                MessageDecoder(config, accepted_ids=OFFERING_MESSAGE_IDS),
-                handler,
-                server,
-                queue,
-            )
+            decoder = MessageDecoder(config, accepted_ids=OFFERING_MESSAGE_IDS)
+            return (MessageEncoder(), decoder, handler, server, queue)
 
-        return _Connection(await connect(config, address, handlers, timeout_s, access.gate), handler)
+        return await connect(config, address, handlers, timeout_s, access.gate)
 
     async def close(self) -> None:
         """Close every connection; open offers fail."""
@@ -254,9 +243,9 @@ class OfferingNetwork:
             task.cancel()
         # waits for cancelled attempts to connect; ended by their timeouts at the latest
         for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, _Connection):
-                result.channel.close()
-                await result.channel.wait_closed()  # waits for the connection to close; ended by close_timeout_s
+            if isinstance(result, NetworkChannel):
+                result.close()
+                await result.wait_closed()  # waits for the connection to close; ended by close_timeout_s
 
 
 class OfferedPartition:

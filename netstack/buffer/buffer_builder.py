@@ -76,11 +76,9 @@ class BufferConsumer:
         return cls(lease, lease, data_type)
 
     @classmethod
-    def of_buffer(cls, buffer: NetworkBuffer, partial_record_length: int = 0) -> Self:
+    def of_buffer(cls, buffer: NetworkBuffer) -> Self:
         """A consumer of a complete buffer; it takes over the caller's reference."""
-        consumer = cls(
-            buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type, partial_record_length
-        )
+        consumer = cls(buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type)
         consumer._read = buffer.offset
         consumer.is_compressed = buffer.is_compressed
         return consumer

@@ -36,19 +36,24 @@ NO_SUBPARTITION: Final = -1  # a request that no subpartition's maximum counts
 class SubpartitionRecycler(BufferRecycler):
     """Brings segments home that count for one subpartition."""
 
-    __slots__ = ("home", "subpartition")
+    __slots__ = ("_pool", "subpartition")
 
     def __init__(self, pool: "LocalBufferPool", subpartition: int) -> None:
-        self.home = pool  # type: ignore[misc]  # a slot in place of the property: it is only read
+        self._pool = pool
         self.subpartition = subpartition
+
+    @property
+    def home(self) -> "LocalBufferPool":
+        """The pool, which takes the segments of all its subpartitions back at once."""
+        return self._pool
 
     def recycle(self, segment: MemorySegment) -> None:
         """Take ``segment`` back; any thread."""
-        self.home.recycle(segment, self.subpartition)
+        self._pool.recycle(segment, self.subpartition)
 
     def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
         """Take ``segments`` back, in one lock round; any thread."""
-        self.home.recycle_runs(((self.subpartition, segments),))
+        self._pool.recycle_runs(((self.subpartition, segments),))
 
 
 class LocalBufferPool(BufferRecycler):
