@@ -2,9 +2,10 @@
 
 Side:       shared.  Clients are used by task threads; connections live on the loop thread.
 Invariants: at most one connection per ``ConnectionID``.  Concurrent requests wait for the same attempt; when it fails
-            all of them get the error, and the next request tries again.  Orders given during an attempt are carried out
-            after its requests.  A connection without channels is kept (``reuse_connections``, the default) or closed;
-            an ended one is forgotten.  Attempts to different peers do not wait for each other (FLINK-15416).
+            all of them get the error, and the next request tries again.  Requests and orders that come during an
+            attempt are carried out after it, in their order.  A connection without channels is kept
+            (``reuse_connections``, the default) or closed; an ended one is forgotten.  Attempts to different peers do
+            not wait for each other (FLINK-15416).
 Source:     Flink ``NettyConnectionManager``, ``PartitionRequestClientFactory``, ``NettyPartitionRequestClient``.
 """
 
@@ -59,8 +60,8 @@ class _Connection:
         self._channel: NetworkChannel | None = None
         self._handler = CreditBasedPartitionRequestClientHandler(self._manager.loop.after_batch)
         self._attempt: _Attempt | None = None
-        self._waiting: list[RemoteInputChannel] = []
-        self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []  # orders during the attempt
+        # Requests and orders during the attempt.
+        self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []
         self._users: set[InputChannelID] = set()  # channels that requested and did not cancel; Flink's reference count
 
     def __repr__(self) -> str:
@@ -81,17 +82,14 @@ class _Connection:
     def request(self, channel: RemoteInputChannel) -> None:
         """Send the channel's partition request, over a new connection if there is none."""
         self._users.add(channel.channel_id)
-        if self._is_open:
-            self._handler.request_subpartition(channel)
-            return
-        self._waiting.append(channel)
-        if self._attempt is None:
+        if not self._is_open and self._attempt is None:
             self._attempt = asyncio.get_running_loop().create_task(
                 self._connect(), name=f"connect to {self.connection_id}"
             )
             # A callback, not a ``finally`` in the task: a task that is cancelled before its first step runs no code of
             # its own.
             self._attempt.add_done_callback(self._on_attempt_done)
+        self._carry_out(channel, lambda: self._handler.request_subpartition(channel))
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """The channel reads no more; after the last one the connection is kept for the next job, or closed."""
@@ -146,18 +144,16 @@ class _Connection:
 
     def _on_attempt_done(self, attempt: _Attempt) -> None:
         self._attempt = None
-        waiting = self._waiting
         early = self._early
-        self._waiting = []
         self._early = []
         error = self._error_of(attempt)
         if error is not None:
             self._forget_if_idle()
-            run_all([partial(each.on_error, error) for each in waiting])
+            channels = dict.fromkeys(channel for channel, _ in early)  # an ordered set
+            run_all([partial(each.on_error, error) for each in channels])
             return
         self._channel, self._handler = attempt.result()  # no wait: it is done
-        requests = [partial(self._handler.request_subpartition, each) for each in waiting if not each.is_released]
-        run_all([*requests, *(order for channel, order in early if not channel.is_released)])
+        run_all([order for channel, order in early if not channel.is_released])
         if not self._users and not self._config.reuse_connections:
             self._close_unused()
 

@@ -301,8 +301,8 @@ FLINK_BUGS: Final = (
         "20615",
         "after one refused connection every later request waits for the attempt that failed",
         "netstack.connection_manager",
-        "        self._attempt = None\n        waiting = self._waiting\n",
-        "        waiting = self._waiting\n",
+        "        self._attempt = None\n        early = self._early\n",
+        "        early = self._early\n",
         "tests/netstack/test_connection_manager.py::test_hist_20615_a_failed_connect_is_not_cached",
     ),
     Mutant(
