@@ -108,19 +108,11 @@ class ChannelStateWriter(Protocol):
     Threading: any thread; called outside every lock.
     """
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """``buffers`` of an input channel belong to the checkpoint; the writer recycles them."""
 
     def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        buffers: Sequence[NetworkBuffer],
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
     ) -> None:
         """``buffers`` of a subpartition belong to the checkpoint; the writer recycles them."""
 
@@ -135,20 +127,12 @@ class NoChannelState:
 
     __slots__ = ()
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """Recycle ``buffers``."""
         recycle_all(buffers)
 
     def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        buffers: Sequence[NetworkBuffer],
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
     ) -> None:
         """Recycle ``buffers``."""
         recycle_all(buffers)
@@ -180,12 +164,7 @@ class DecompressedInput:
         self.add_output_data = writer.add_output_data
         self.add_output_data_future = writer.add_output_data_future
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """Restore what is compressed, and pass all on.
 
         Raises:
@@ -244,10 +223,7 @@ class TimeoutableBarriers:
             calls.append(partial(former.in_flight.fail, error))
         in_flight = InFlightData()
         self.waiting = TimeoutableBarrier(consumer, barrier, in_flight)
-        return [
-            *calls,
-            partial(writer.add_output_data_future, barrier.checkpoint_id, info, in_flight),
-        ]
+        return [*calls, partial(writer.add_output_data_future, barrier.checkpoint_id, info, in_flight)]
 
     def consumed_locked(self, consumer: BufferConsumer) -> InFlightData | None:
         """The event of ``consumer`` was polled; returns what to complete if the barrier was in it: nothing was in

@@ -23,11 +23,7 @@ from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.late import dataclass
-from netstack.partition.result_subpartition import (
-    BufferAndBacklog,
-    BufferAvailabilityListener,
-    ResultSubpartitionView,
-)
+from netstack.partition.result_subpartition import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView
 from netstack.wire.messages import DataType
 
 CACHE_CAPACITY: Final = 10  # Flink's; looking ahead tells the next data type and the backlog

@@ -18,12 +18,7 @@ from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
-from netstack.errors import (
-    LocalProtocolError,
-    NetstackError,
-    PartitionNotFoundError,
-    ResourceBrokenError,
-)
+from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ResourceBrokenError
 from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.channel_receiver import ChannelReceiver
 from netstack.gate.channels.input_channel import (
