@@ -4,8 +4,8 @@ Side:       shared.  The task thread writes and flushes; any thread releases.
 Invariants: readers come only after ``finish``; the file is deleted when the subpartition was released and the last
             reader, or the write that was going on, is over.
 Units:      backlog in data buffers.
-Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners and the partition are called after it,
-            and files but for the first read of a new reader.  ``BoundedBlockingSubpartitionReader._lock`` is one, too.
+Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners, the partition and files are called
+            after it.  ``BoundedBlockingSubpartitionReader._lock`` is one, too.
 Source:     Flink ``BoundedBlockingResultPartition``, ``BoundedBlockingSubpartition``,
             ``BoundedBlockingSubpartitionReader``.  Readers learn at once of a release; they keep the file, but get
             nothing more.

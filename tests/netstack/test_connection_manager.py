@@ -99,7 +99,7 @@ async def test_a_channel_released_while_connecting_is_not_requested() -> None:
 
 
 async def test_orders_given_while_connecting_follow_the_requests() -> None:
-    """Of their channel: an event for the producer and the wanted buffer size; a channel that left meanwhile says nothing."""
+    """Of their channel: an event for the producer and the wanted size; a channel that left meanwhile says nothing."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     event = OtherEvent("org.example.Event", b"x")
