@@ -98,12 +98,12 @@ class LocalBufferPool(BufferRecycler):
         self._availability = AvailabilityHelper()
         self._listeners: deque[BufferListener] = deque()
         self._parked = ParkedThreads(self._lock)
-        self._is_destroyed = False
+        self.is_destroyed = False  # A bare read may be one moment stale.
         account.pool = self
         self.adjust()
 
     def __repr__(self) -> str:
-        state = "destroyed, " if self._is_destroyed else ""
+        state = "destroyed, " if self.is_destroyed else ""
         num_waiting = self._parked.num_waiting
         parked = f", {num_waiting} threads wait for a buffer" if num_waiting else ""
         full = (
@@ -150,11 +150,6 @@ class LocalBufferPool(BufferRecycler):
     def best_effort_used(self) -> int:
         """How many segments are in use; a moment's guess while others request and recycle."""
         return max(0, self._account.num_requested - len(self._free))
-
-    @property
-    def is_destroyed(self) -> bool:
-        """Whether ``destroy`` was called."""
-        return self._is_destroyed
 
     @property
     def is_available(self) -> bool:
@@ -283,7 +278,7 @@ class LocalBufferPool(BufferRecycler):
         destroyed.
         """
         with self._lock:
-            if self._free or self._is_destroyed:
+            if self._free or self.is_destroyed:
                 return False
             self._listeners.append(listener)
             return True
@@ -358,7 +353,7 @@ class LocalBufferPool(BufferRecycler):
             if self._ledger is not None:
                 for segment in segments:
                     self._ledger.give_back(segment.index)
-            if free and not self._listeners and account.num_requested <= account.num_buffers and not self._is_destroyed:
+            if free and not self._listeners and account.num_requested <= account.num_buffers and not self.is_destroyed:
                 free.extend(segments)  # beside another one, so whoever waits for one has been told
             else:
                 for segment in segments:
@@ -389,7 +384,7 @@ class LocalBufferPool(BufferRecycler):
         has to know.
         """
         account = self._account
-        if self._is_destroyed or account.num_requested > account.num_buffers:
+        if self.is_destroyed or account.num_requested > account.num_buffers:
             return False, None
         if self._listeners:
             return True, self._listeners.popleft()
@@ -420,7 +415,7 @@ class LocalBufferPool(BufferRecycler):
         wakeups: list[Callable[[], object]] = []
         listener = None
         with self._lock:
-            if self._is_destroyed:
+            if self.is_destroyed:
                 return
             account = self._account
             free = self._free
@@ -445,9 +440,9 @@ class LocalBufferPool(BufferRecycler):
     def destroy(self) -> None:
         """Wake every waiter with an error and give the free segments back; the second call does nothing."""
         with self._lock:
-            if self._is_destroyed:
+            if self.is_destroyed:
                 return
-            self._is_destroyed = True
+            self.is_destroyed = True
             segments = self._free
             self._free = []
             calls = self._parked.wake_all_locked()
@@ -462,7 +457,7 @@ class LocalBufferPool(BufferRecycler):
         """Assert the invariants of this module."""
         with self._lock:
             account = self._account
-            if self._is_destroyed:
+            if self.is_destroyed:
                 assert not self._free, "a destroyed pool keeps nothing"
                 assert not self._listeners, "a destroyed pool has no listeners"
                 assert self._availability.is_available, "nobody waits for a destroyed pool"
@@ -487,7 +482,7 @@ class LocalBufferPool(BufferRecycler):
         return ResourceClosedError(f"the buffer pool of {self.owner} was destroyed")
 
     def _take_locked(self, subpartition: int) -> MemorySegment | None:
-        if self._is_destroyed:
+        if self.is_destroyed:
             raise self._destroyed()
         free = self._free
         if free:
@@ -518,7 +513,7 @@ class LocalBufferPool(BufferRecycler):
 
     def _fetch_locked(self) -> MemorySegment | None:
         """A segment of the network pool if this one is empty and below its size; None puts it into the line there."""
-        return None if self._free or self._is_destroyed else self._parent.take_or_wait(self._account)
+        return None if self._free or self.is_destroyed else self._parent.take_or_wait(self._account)
 
     def _wait_for_segment(self, subpartition: int) -> MemorySegment:
         parked = self._parked

@@ -224,7 +224,7 @@ FLINK_BUGS: Final = (
         "19964",
         "a segment that meets a destroyed pool vanishes there",
         "netstack.buffer.local_buffer_pool",
-        "        if self._is_destroyed or account.num_requested > account.num_buffers:",
+        "        if self.is_destroyed or account.num_requested > account.num_buffers:",
         "        if account.num_requested > account.num_buffers:",
         f"{_POOLS}::test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost",
     ),
