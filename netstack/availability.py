@@ -35,8 +35,8 @@ class AvailabilityFuture:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Whether the signal was given.  Guarded by _lock for writes; it only ever goes from False to True, so a bare read
-        # is safe.
+        # Whether the signal was given.  Guarded by _lock for writes; it only ever goes from False to True, so a bare
+        # read is safe.
         self.is_done = False
         self._callbacks: list[Callable[[], None]] = []  # Guarded by _lock.
 

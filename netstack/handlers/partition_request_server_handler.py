@@ -25,21 +25,9 @@ from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.loop_timers import RunningTimer
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.wire import messages
 from netstack.wire.events import deserialize_event
-from netstack.wire.messages import (
-    AckAllUserRecordsProcessed,
-    AddCredit,
-    CancelPartitionRequest,
-    CloseRequest,
-    ErrorCode,
-    ErrorResponse,
-    Heartbeat,
-    NewBufferSize,
-    PartitionRequest,
-    ResumeConsumption,
-    SegmentId,
-    TaskEventRequest,
-)
+from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest
 
 _log = LogLines(__name__)
 
@@ -66,27 +54,27 @@ class PartitionRequestServerHandler(ChannelHandler):
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message."""
         match message:
-            case AddCredit(receiver, credit):
+            case messages.AddCredit(receiver, credit):
                 self._queue.start_read()
                 self._queue.add_credit(receiver, credit)
             case PartitionRequest():
                 self._serve_request(message)
-            case ResumeConsumption(receiver):
+            case messages.ResumeConsumption(receiver):
                 self._queue.resume_consumption(receiver)
-            case NewBufferSize(receiver, size_bytes):
+            case messages.NewBufferSize(receiver, size_bytes):
                 self._queue.tell_producer(receiver, lambda view: view.notify_new_buffer_size(size_bytes))
-            case CancelPartitionRequest(receiver):
+            case messages.CancelPartitionRequest(receiver):
                 self._queue.cancel(receiver)
-            case AckAllUserRecordsProcessed(receiver):
+            case messages.AckAllUserRecordsProcessed(receiver):
                 self._queue.acknowledge_all_data_processed(receiver)
-            case TaskEventRequest():
+            case messages.TaskEventRequest():
                 self._publish(message)
-            case SegmentId(receiver, subpartition, segment):
+            case messages.SegmentId(receiver, subpartition, segment):
                 self._queue.tell_producer(receiver, lambda view: view.notify_required_segment_id(subpartition, segment))
-            case CloseRequest():
+            case messages.CloseRequest():
                 self._queue.release_all()
                 ctx.close()
-            case Heartbeat():
+            case messages.Heartbeat():
                 ctx.fire_channel_read(message)
             case _:
                 raise RemoteProtocolError(f"a server does not serve {type(message).__name__}")
@@ -194,7 +182,7 @@ class PartitionRequestServerHandler(ChannelHandler):
 
     # ---------------------------------------------------------------- task events
 
-    def _publish(self, request: TaskEventRequest) -> None:
+    def _publish(self, request: messages.TaskEventRequest) -> None:
         event = deserialize_event(memoryview(request.event))
         try:
             is_published = self._manager.task_events.publish(request.partition, event)

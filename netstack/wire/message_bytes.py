@@ -18,35 +18,10 @@ from typing import Final
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.ids import INPUT_CHANNEL_ID_BYTES, InputChannelID, ResultPartitionID
 from netstack.late import dataclass
+from netstack.wire import messages, offer_messages
 from netstack.wire.java import JAVA_STREAM_MAGIC, FieldsOf, JavaClass, describe_throwable, encode_throwable
-from netstack.wire.messages import (
-    AckAllUserRecordsProcessed,
-    AddCredit,
-    BacklogAnnouncement,
-    CancelPartitionRequest,
-    CloseRequest,
-    ErrorCode,
-    ErrorResponse,
-    Heartbeat,
-    Hello,
-    Message,
-    NewBufferSize,
-    PartitionRequest,
-    Proof,
-    Ready,
-    ResumeConsumption,
-    SegmentId,
-    TaskEventRequest,
-)
-from netstack.wire.offer_messages import (
-    MAX_GATE_NAME_BYTES,
-    MAX_JOB_NAME_BYTES,
-    GateHello,
-    GateIdentity,
-    OfferRefused,
-    RefusalCode,
-    SubpartitionOffer,
-)
+from netstack.wire.messages import ErrorCode, ErrorResponse, Message, TaskEventRequest
+from netstack.wire.offer_messages import GateHello, GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer
 
 MAGIC: Final = 0xBADC0FFE
 FRAME_HEADER: Final = Struct(">IIB")
@@ -151,8 +126,8 @@ class _Layout:
 # Least and greatest number of bytes.
 _TEXT_BYTES: Final = {
     "authority": (0, 96),  # a literal IPv6 address with scope and port has fewer
-    "gate.name": (1, MAX_GATE_NAME_BYTES),
-    "job": (1, MAX_JOB_NAME_BYTES),
+    "gate.name": (1, offer_messages.MAX_GATE_NAME_BYTES),
+    "job": (1, offer_messages.MAX_JOB_NAME_BYTES),
     "message": (0, 4096),  # longer ones are cut
 }
 
@@ -184,23 +159,23 @@ _VERSIONS: Final = "version_min:H version_max:H"
 _LAYOUTS: Final = {
     2: _Layout(
         FieldsOf(
-            PartitionRequest,
+            messages.PartitionRequest,
             "partition.partition:20s partition.producer:40s first_subpartition:i last_subpartition:i receiver:16s "
             "credit:i:0",
             partition=ResultPartitionID,
         )
     ),
-    4: _Layout(FieldsOf(CancelPartitionRequest, "receiver:16s")),
-    5: _Layout(FieldsOf(CloseRequest)),
-    6: _Layout(FieldsOf(AddCredit, "credit:i:1 receiver:16s")),
-    7: _Layout(FieldsOf(ResumeConsumption, "receiver:16s")),
-    8: _Layout(FieldsOf(AckAllUserRecordsProcessed, "receiver:16s")),
-    9: _Layout(FieldsOf(BacklogAnnouncement, "backlog:i:1 receiver:16s")),
-    10: _Layout(FieldsOf(NewBufferSize, "size_bytes:i:1 receiver:16s")),
-    11: _Layout(FieldsOf(SegmentId, "subpartition:i:0 segment:i:1 receiver:16s")),
-    64: _Layout(FieldsOf(Hello, f"{_VERSIONS} role:B nonce:32s"), ("authority",)),
-    65: _Layout(FieldsOf(Proof, "mac:32s")),
-    66: _Layout(FieldsOf(Ready, "version:H")),
+    4: _Layout(FieldsOf(messages.CancelPartitionRequest, "receiver:16s")),
+    5: _Layout(FieldsOf(messages.CloseRequest)),
+    6: _Layout(FieldsOf(messages.AddCredit, "credit:i:1 receiver:16s")),
+    7: _Layout(FieldsOf(messages.ResumeConsumption, "receiver:16s")),
+    8: _Layout(FieldsOf(messages.AckAllUserRecordsProcessed, "receiver:16s")),
+    9: _Layout(FieldsOf(messages.BacklogAnnouncement, "backlog:i:1 receiver:16s")),
+    10: _Layout(FieldsOf(messages.NewBufferSize, "size_bytes:i:1 receiver:16s")),
+    11: _Layout(FieldsOf(messages.SegmentId, "subpartition:i:0 segment:i:1 receiver:16s")),
+    64: _Layout(FieldsOf(messages.Hello, f"{_VERSIONS} role:B nonce:32s"), ("authority",)),
+    65: _Layout(FieldsOf(messages.Proof, "mac:32s")),
+    66: _Layout(FieldsOf(messages.Ready, "version:H")),
     67: _Layout(
         FieldsOf(GateHello, f"{_VERSIONS} nonce:32s gate.job_id:16s gate.expires_ms:q", gate=GateIdentity),
         ("gate.name", "authority"),
@@ -215,7 +190,7 @@ _LAYOUTS: Final = {
         ("job",),
     ),
     69: _Layout(FieldsOf(OfferRefused, "offer_id:16s subtask:i:0 code:B", code=RefusalCode), ("message",)),
-    HEARTBEAT_ID: _Layout(FieldsOf(Heartbeat, f"interval_ms:i:{MIN_HEARTBEAT_INTERVAL_MS}")),
+    HEARTBEAT_ID: _Layout(FieldsOf(messages.Heartbeat, f"interval_ms:i:{MIN_HEARTBEAT_INTERVAL_MS}")),
 }
 _BY_KIND: Final[dict[object, tuple[int, _Layout]]] = {
     each.fields.kind: (number, each) for number, each in _LAYOUTS.items()
@@ -261,7 +236,7 @@ def decode_body(message_id: int, body: memoryview) -> Message:
         # The one message that is sent per read, without the way through the table.  bench: transport.
         credit, receiver = _ADD_CREDIT.unpack(body)
         if credit > 0:
-            return AddCredit(receiver, credit)
+            return messages.AddCredit(receiver, credit)
     if message_id == 1:
         return _decode_error(body)
     if message_id == 3:
@@ -279,9 +254,9 @@ def decode_body(message_id: int, body: memoryview) -> Message:
 def _check_ranges(message: object) -> None:
     """Check the fields that depend on each other."""
     match message:
-        case PartitionRequest(first_subpartition=first, last_subpartition=last) if not 0 <= first <= last:
+        case messages.PartitionRequest(first_subpartition=first, last_subpartition=last) if not 0 <= first <= last:
             raise LocalProtocolError(f"subpartitions {first} to {last} are not a range")
-        case Hello() | GateHello() if message.version_min > message.version_max:
+        case messages.Hello() | GateHello() if message.version_min > message.version_max:
             raise LocalProtocolError(f"versions {message.version_min} to {message.version_max} are not a range")
         case SubpartitionOffer(subtask=subtask, num_subtasks=num_subtasks) if subtask >= num_subtasks:
             raise LocalProtocolError(f"subtask {subtask} is none of {num_subtasks}")
