@@ -23,6 +23,7 @@ from netstack.flow.heartbeats import Backoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
+from netstack.late import dataclass
 from netstack.log_lines import LogLines, shown_state
 from netstack.loop.eventloop import EventLoopThread
 from netstack.transport.client import connect
@@ -198,24 +199,20 @@ class _Connection:
                 await self._channel.wait_closed()  # waits for the connection to close; ended by close_timeout_s
 
 
+@dataclass(eq=False, frozen=True, slots=True)
 class NetworkPartitionRequestClient:
     """The ``PartitionRequestClient`` of one peer.
 
     Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
     """
 
-    def __init__(self, manager: "ConnectionManager", connection_id: ConnectionID) -> None:
-        self._manager = manager
-        self._loop = manager.loop
-        self.connection_id = connection_id
-
-    def __repr__(self) -> str:
-        return f"<PartitionRequestClient of {self.connection_id}>"
+    manager: "ConnectionManager"
+    connection_id: ConnectionID
 
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
         """Request the channel's subpartition; a failure becomes the channel's error."""
         try:
-            self._loop.execute_threadsafe(self._manager.request, self.connection_id, channel)
+            self.manager.loop.execute_threadsafe(self.manager.request, self.connection_id, channel)
         except ResourceClosedError as error:
             channel.on_error(error)
 
@@ -223,12 +220,12 @@ class NetworkPartitionRequestClient:
         """Send ``message`` to the producer, behind what was ordered before; None: announce the channel's credit."""
         # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
         with contextlib.suppress(ResourceClosedError):
-            self._loop.execute_threadsafe(self._manager.order, self.connection_id, channel, message)
+            self.manager.loop.execute_threadsafe(self.manager.order, self.connection_id, channel, message)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """The channel reads no more and uses the connection no longer."""
         with contextlib.suppress(ResourceClosedError):
-            self._loop.execute_threadsafe(self._manager.cancel, self.connection_id, channel)
+            self.manager.loop.execute_threadsafe(self.manager.cancel, self.connection_id, channel)
 
 
 class ConnectionManager:

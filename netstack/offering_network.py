@@ -14,7 +14,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final
 
 from netstack.environment import NetworkEnvironment
@@ -72,6 +72,7 @@ class _Attempt:
         return self.task.cancelled() or self.task.exception() is not None or not self.task.result().is_active
 
 
+@dataclass(eq=False)
 class OfferingNetwork:
     """The connections of one process to the gates that it offers partitions to.
 
@@ -86,20 +87,13 @@ class OfferingNetwork:
             loopback only.
     """
 
-    def __init__(
-        self,
-        environment: NetworkEnvironment,
-        loop: EventLoopThread,
-        clock: Callable[[], float] = time.monotonic,
-        clock_ms: Callable[[], int] = wall_clock_ms,
-        *,
-        tls: TlsConfig | None = None,
-    ) -> None:
-        self._environment = environment
-        self._loop = loop
-        self._clock = clock
-        self._clock_ms = clock_ms
-        self._tls = tls
+    environment: NetworkEnvironment
+    loop: EventLoopThread
+    clock: Callable[[], float] = time.monotonic
+    clock_ms: Callable[[], int] = wall_clock_ms
+    tls: TlsConfig | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
         self._attempts: dict[tuple[ConnectionID, bytes, str], _Attempt] = {}
         self._retired: list[_Attempt] = []  # replaced, but with offers that have not ended
         self._timer: asyncio.TimerHandle | None = None
@@ -151,9 +145,9 @@ class OfferingNetwork:
                 handler = OfferingHandler()
                 connecting = self._connect(access, address, max(0.0, deadline - loop.time()), handler)
                 task = loop.create_task(connecting, name=f"offer to {address}")
-                attempt = self._attempts[key] = _Attempt(access, handler, task, self._clock())
+                attempt = self._attempts[key] = _Attempt(access, handler, task, self.clock())
                 self._look_later()
-            attempt.used_s = self._clock()
+            attempt.used_s = self.clock()
             try:
                 # waits for a connection to the gate; ended by the timeout of the offer that began it
                 await asyncio.shield(attempt.task)
@@ -180,11 +174,11 @@ class OfferingNetwork:
     def _is_outlived(self, attempt: _Attempt, access: GateAccess) -> bool:
         """Whether its token expires soon and that of ``access`` does not."""
         expires_ms = attempt.access.gate.expires_ms
-        return expires_ms < access.gate.expires_ms and expires_ms - _EXPIRES_SOON_MS < self._clock_ms()
+        return expires_ms < access.gate.expires_ms and expires_ms - _EXPIRES_SOON_MS < self.clock_ms()
 
     def close_idle(self) -> None:
         """Close connections without an offer for ``IDLE_S``, and forget ended ones."""
-        now_s = self._clock()
+        now_s = self.clock()
         for key, attempt in list(self._attempts.items()):
             if self._has_ended(attempt, now_s):
                 del self._attempts[key]
@@ -215,17 +209,15 @@ class OfferingNetwork:
     async def _connect(
         self, access: GateAccess, address: ConnectionID, timeout_s: float, handler: OfferingHandler
     ) -> NetworkChannel:
-        environment = self._environment
+        environment = self.environment
         security = (
-            SecurityConfig.hmac(access.token)
-            if self._tls is None
-            else SecurityConfig.mutual_tls(self._tls, access.token)
+            SecurityConfig.hmac(access.token) if self.tls is None else SecurityConfig.mutual_tls(self.tls, access.token)
         )
         config = replace(environment.config, security=security)
 
         def handlers() -> tuple[ChannelHandler, ...]:
-            queue = PartitionRequestQueue(config, self._loop)
-            server = PartitionRequestServerHandler(config, self._loop, environment.partition_manager, queue)
+            queue = PartitionRequestQueue(config, self.loop)
+            server = PartitionRequestServerHandler(config, self.loop, environment.partition_manager, queue)
             decoder = MessageDecoder(config, accepted_ids=OFFERING_MESSAGE_IDS)
             return (MessageEncoder(), decoder, handler, server, queue)
 
