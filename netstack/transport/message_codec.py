@@ -32,6 +32,8 @@ from netstack.wire.message_bytes import (
 )
 from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, PayloadBuffer, wrapped_number
 
+_HEADER_BYTES = BUFFER_RESPONSE_HEADER_BYTES
+_START = PLAIN_HEADER_START
 _pack_header = PLAIN_HEADER.pack
 _pack_numbers = BUFFER_RESPONSE_NUMBERS.pack
 _DATA = DataType.DATA_BUFFER
@@ -102,16 +104,10 @@ def encode_buffer(
     """
     view = buffer.view
     size = len(view)
+    kind = buffer.data_type
+    is_packed = buffer.is_compressed
     header = _pack_header(
-        BUFFER_RESPONSE_HEADER_BYTES + size,
-        PLAIN_HEADER_START,
-        receiver,
-        subpartition,
-        sequence_number,
-        backlog,
-        buffer.data_type,
-        buffer.is_compressed,
-        size,
+        _HEADER_BYTES + size, _START, receiver, subpartition, sequence_number, backlog, kind, is_packed, size
     )
     return b"".join((header, view) if seal is None else (header, view, seal.sign(header, view)))
 
@@ -143,20 +139,12 @@ def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame
                 _add_run(message, views)
                 continue
             assert type(message) is OutboundBuffer, "nothing else is gathered"
-            receiver, subpartition, sequence_number, backlog, buffer = message
-            view = buffer.view
+            receiver, subpartition, number, backlog, buffer = message
+            view, kind, is_packed = buffer.view, buffer.data_type, buffer.is_compressed
             size = len(view)
             # As in ``encode_buffer``, without the Python call.  bench: transport.
             header = _pack_header(
-                BUFFER_RESPONSE_HEADER_BYTES + size,
-                PLAIN_HEADER_START,
-                receiver,
-                subpartition,
-                sequence_number,
-                backlog,
-                buffer.data_type,
-                buffer.is_compressed,
-                size,
+                _HEADER_BYTES + size, _START, receiver, subpartition, number, backlog, kind, is_packed, size
             )
             views += (header, view)
     except BaseException:
@@ -172,8 +160,7 @@ def _add_run(run: OutboundRun, views: list[View]) -> None:
     receiver, subpartition, sequence_number, backlog, segments, _ = run
     num_segments = len(segments)
     size = len(segments[0].view)
-    frame_bytes = BUFFER_RESPONSE_HEADER_BYTES + size
-    header = _pack_header(frame_bytes, PLAIN_HEADER_START, receiver, subpartition, 0, 0, _DATA, 0, size)
+    header = _pack_header(_HEADER_BYTES + size, _START, receiver, subpartition, 0, 0, _DATA, 0, size)
     before, behind = header[:NUMBERS_START], header[NUMBERS_END:]
     numbers: Iterable[int] = range(sequence_number, sequence_number + num_segments)
     if sequence_number + num_segments > 2**31:
