@@ -71,7 +71,6 @@ _CLASSES: Final = {
     "netstack.ids": "ConnectionID ResultPartitionID",
     "netstack.partition.buffer_writing_result_partition": "ResultPartitionStatistics",
     "netstack.security": "SecurityConfig",
-    "netstack.transport.authentication_handler": "PeerAuthenticated",
     "netstack.wire.events": "EndOfData",
     "netstack.wire.messages": "AckAllUserRecordsProcessed CancelPartitionRequest Heartbeat Hello PartitionRequest "
     "Proof Ready",

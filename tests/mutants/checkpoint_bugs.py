@@ -17,7 +17,7 @@ _WRITER: Final = "flowlet.checkpoint.channel_state_writer"
 _SNAPSHOTS: Final = "flowlet.checkpoint.operator_snapshots"
 _PERSISTER: Final = "netstack.gate.channels.in_flight_recorder"
 _RECORDER: Final = "netstack.gate.channels.in_flight_recorder"
-_TIMEOUTABLE: Final = "netstack.partition.channel_state"
+_SUBPARTITION: Final = "netstack.partition.pipelined_subpartition"
 _CODEC: Final = "flowlet.checkpoint.state_codec"
 
 _COORDINATED: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_coordinator.py"
@@ -324,27 +324,27 @@ CHECKPOINT_BUGS: Final = (
         "an_abort_of_an_older_checkpoint_takes_the_barrier",
         "in flight",
         "the data before a barrier is lost to its checkpoint, because another one was aborted",
-        _TIMEOUTABLE,
-        "if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:",
-        "if waiting is None:",
+        _SUBPARTITION,
+        "waiting.barrier.checkpoint_id != checkpoint_id:\n                return\n            self._waiting = None\n",
+        "False:\n                return\n            self._waiting = None\n",
         f"{_TIMED}::test_an_abort_of_another_checkpoint_leaves_the_barrier",
     ),
     Mutant(
         "a_timer_of_an_older_checkpoint_fires",
         "in flight",
         "a barrier overtakes before its time, and the data before it is kept for another checkpoint",
-        "netstack.partition.pipelined_subpartition",
-        "            if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:",
-        "            if waiting is None:",
+        _SUBPARTITION,
+        "waiting.barrier.checkpoint_id != checkpoint_id:\n                return\n            # Before anything",
+        "False:\n                return\n            # Before anything",
         f"{_TIMED}::test_a_timer_of_an_older_checkpoint_leaves_the_next_barrier",
     ),
     Mutant(
         "a_released_subpartition_leaves_its_snapshot_waiting",
         "in flight",
         "the checkpoint of a task whose consumer is gone never ends",
-        _TIMEOUTABLE,
-        "        if waiting is None:\n            return []\n        self.waiting = None\n",
-        "        return []\n        self.waiting = None\n",
+        _SUBPARTITION,
+        "            calls.append(partial(self._waiting.in_flight.fail, error))\n",
+        "",
         f"{_TIMED}::test_a_barrier_that_nobody_reads_any_more_ends_its_snapshot",
     ),
     # ---------------------------------------------------------------- restore
