@@ -24,8 +24,9 @@ from flowlet.checkpoint.state_codec import decode_state, operator_sizes
 from flowlet.common.paths import absolute_url
 from flowlet.common.types import Row, fields_of_record
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
-from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
+from flowlet.jm.checkpoints.former_checkpoint import place_of
 from flowlet.keys.exact_keys import NamespacedKey
+from flowlet.messages.control_messages import CheckpointPlace
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
 from flowlet.rpc.secret import load_secret
 from flowlet.state.state_backends import SharedFiles

@@ -14,22 +14,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import StateHandle
+from flowlet.messages.control_messages import StateHandle, SubtaskEntry
 from netstack.late import dataclass
-
-
-class SubtaskEntry(msgspec.Struct, frozen=True):
-    """One subtask's part: the fields of ``CheckpointAcknowledged``."""
-
-    vertex_id: str
-    subtask: int
-    state: StateHandle | None = None
-    is_finished: bool = False
-    channels: StateHandle | None = None
-    shared: list[StateHandle] = []
-    has_union_state: bool = False
-    is_by_key: bool = False
-    operators: list[str] = []
 
 
 class SourceEntry(msgspec.Struct, frozen=True):

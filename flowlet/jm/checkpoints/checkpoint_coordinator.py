@@ -411,7 +411,8 @@ class CheckpointCoordinator:
 
     def _late_state(self, message: messages.CheckpointAcknowledged) -> None:
         self.num_ignored += 1
-        has_file = message.state is not None and message.state.path is not None
+        state = message.part.state
+        has_file = state is not None and state.path is not None
         if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self._written:
             self._effects.append(events.DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
 

@@ -20,27 +20,21 @@ Absent:     the summary (percentiles).
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from flowlet.jm.checkpoints.former_checkpoint import (
-    FormerCheckpoint,
-    InFlightEdge,
-    parts_of,
-    restored_edges,
-    restored_part,
-)
+from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.pending_checkpoint import (
     CheckpointFailure,
     CheckpointRecord,
     CheckpointTopology,
     SubtaskPart,
 )
-from flowlet.messages.control_messages import CheckpointDurations, RestoredState
+from flowlet.messages.control_messages import CheckpointDurations
 from flowlet.messages.execution_state import Subtask
-from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
+from flowlet.storage.manifest import CheckpointManifest
 
 
 class SharedStateRegistry:
@@ -75,15 +69,15 @@ class SharedStateRegistry:
 
 
 class CompletedCheckpoints:
-    """The newest complete checkpoints, the oldest first; ``edges`` of the job.  Threading: one thread."""
+    """The newest complete checkpoints of a job, the oldest first.  Threading: one thread."""
 
-    def __init__(self, num_retained: int, edges: Sequence[InFlightEdge] = ()) -> None:
+    def __init__(self, num_retained: int, topology: CheckpointTopology) -> None:
         assert num_retained >= 1, "CheckpointSettings allow no less"
         self._num_retained = num_retained
-        self._edges = tuple(edges)
+        self._topology = topology
         self.former: FormerCheckpoint | None = None  # what the job starts from until it has one of its own
         self._manifests: list[CheckpointManifest] = []
-        self._parts: dict[str, dict[int, SubtaskEntry]] = {}  # of the newest, by vertex id and subtask
+        self._restored: FormerCheckpoint | None = None  # made of the newest when a run begins with it
 
     def __repr__(self) -> str:
         return f"<CompletedCheckpoints {self.ids}>"
@@ -105,50 +99,30 @@ class CompletedCheckpoints:
             "a complete checkpoint subsumes all older ones"
         )
         self._manifests.append(manifest)
-        self._parts = parts_of(manifest)
         dropped, self._manifests = self._manifests[: -self._num_retained], self._manifests[-self._num_retained :]
         return [each.checkpoint_id for each in dropped]
 
     def drop_newest(self) -> CheckpointManifest:
         """Keep the newest no longer, and restore from the one before it, which there must be."""
         assert len(self._manifests) > 1, "nothing would be left to restore"
-        dropped = self._manifests.pop()
-        self._parts = parts_of(self._manifests[-1])
-        return dropped
+        return self._manifests.pop()
 
     def clear(self) -> list[int]:
         """Keep none; returns the ids of all that were kept."""
         ids = self.ids
-        self._manifests, self._parts = [], {}
+        self._manifests = []
+        self._restored = None
         return ids
 
     @property
-    def restored_id(self) -> int | None:
-        """The id of the checkpoint that the next run begins with, which may be of another job; None: there is none."""
-        if self.newest is not None:
-            return self.newest.checkpoint_id
-        return None if self.former is None else self.former.place.checkpoint_id
-
-    def restored_state(self, vertex_id: str, subtask: int) -> RestoredState | None:
-        """The part of a subtask in the newest one; None: there is no checkpoint."""
+    def restored(self) -> FormerCheckpoint | None:
+        """What the next run begins with, which may be of another job; None: there is none."""
         newest = self.newest
         if newest is None:
-            return None if self.former is None else self.former.restored_state(vertex_id, subtask)
-        of_vertex = self._parts.get(vertex_id, {})
-        entry = of_vertex.get(subtask)
-        edges = restored_edges(self._edges, newest, self._parts, vertex_id)
-        if entry is None:
-            return RestoredState(newest.checkpoint_id, edges=edges)
-        wanted = of_vertex.values() if any(each.has_union_state for each in of_vertex.values()) else [entry]
-        parts = [restored_part(each) for each in wanted if each.state or each.channels]
-        return RestoredState(newest.checkpoint_id, parts, entry.is_finished, edges=edges)
-
-    def source_state(self, vertex_id: str) -> bytes | None:
-        """The state of a source's split enumerator in the newest one; None: there is none."""
-        newest = self.newest
-        if newest is None:
-            return None if self.former is None else self.former.source_state(vertex_id)
-        return next((each.state for each in newest.sources if each.vertex_id == vertex_id), None)
+            return self.former
+        if self._restored is None or self._restored.checkpoint_id != newest.checkpoint_id:
+            self._restored = FormerCheckpoint(None, newest, self._topology)
+        return self._restored
 
 
 Document = dict[str, object]

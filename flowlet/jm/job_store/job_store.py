@@ -17,10 +17,10 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -257,28 +257,14 @@ def _in_words_of_the_store() -> Iterator[None]:
 log = LogLines(__name__)
 
 
-class KnownCheckpoints(Protocol):
-    """The part of ``CheckpointStorage`` that is needed here; blocking."""
-
-    def complete_checkpoints(self) -> list[int]:
-        """The ids of those with a manifest, the oldest first."""
-
-    def read_manifest(self, checkpoint_id: int) -> CheckpointManifest:
-        """A verified manifest."""
-
-
-def recover(
-    content: StoreContent,
-    checkpoint_key: bytes,
-    open_storage: Callable[[str, str, bytes], KnownCheckpoints] = CheckpointStorage,
-) -> Recovery:
+def recover(content: StoreContent, checkpoint_key: bytes) -> Recovery:
     """What a JobManager that starts begins with; what cannot go on is in ``problems``, and in the log."""
     jobs: list[RecoveredJob] = []
     problems = dict(content.problems)
     for stored in content.jobs:
         job_id = stored.job.job_id
         try:
-            jobs.append(_recovered(stored, checkpoint_key, open_storage))
+            jobs.append(_recovered(stored, checkpoint_key))
         except StorageError as error:
             problems[job_id] = str(error)
     for job_id, problem in problems.items():
@@ -286,15 +272,13 @@ def recover(
     return Recovery(jobs, content.ends, problems)
 
 
-def _recovered(
-    stored: StoredJob, key: bytes, open_storage: Callable[[str, str, bytes], KnownCheckpoints]
-) -> RecoveredJob:
+def _recovered(stored: StoredJob, key: bytes) -> RecoveredJob:
     job, progress = stored.job, stored.progress
     settings = job.settings.checkpoints
     manifests: list[CheckpointManifest] = []
     passed_over: list[int] = []
     if settings is not None and settings.is_periodic:
-        storage = open_storage(settings.directory, job.job_id, key)
+        storage = CheckpointStorage(settings.directory, job.job_id, key)
         manifests, passed_over = _manifests(storage, job.job_id, progress, may_fall_back=settings.restore_fallback)
     newest = manifests[-1].checkpoint_id if manifests else -1
     return RecoveredJob(
@@ -307,7 +291,7 @@ def _recovered(
 
 
 def _manifests(
-    storage: KnownCheckpoints, job_id: str, progress: StoredProgress, *, may_fall_back: bool
+    storage: CheckpointStorage, job_id: str, progress: StoredProgress, *, may_fall_back: bool
 ) -> tuple[list[CheckpointManifest], list[int]]:
     ids = [each for each in storage.complete_checkpoints() if each not in progress.unrestorable]
     if max(ids, default=-1) < progress.completed_checkpoint:

@@ -7,9 +7,12 @@ import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.jm.job_store.job_store import JobEnd, StoreContent, StoredJob, StoredProgress, recover
-from flowlet.messages.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, manifest_key
+from flowlet.storage.manifest import (
+    CheckpointManifest,
+    manifest_key,
+)
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 
 KEY = manifest_key(b"s" * 32)
