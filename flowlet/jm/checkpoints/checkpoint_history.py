@@ -23,13 +23,11 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
 from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.pending_checkpoint import (
     CheckpointFailure,
-    CheckpointRecord,
     CheckpointTopology,
+    PendingCheckpoint,
     SubtaskPart,
 )
 from flowlet.messages.control_messages import CheckpointDurations
@@ -136,41 +134,31 @@ class CheckpointHistory:
 
     def __init__(self, topology: CheckpointTopology) -> None:
         self._topology = topology
-        self._ended: deque[CheckpointRecord] = deque(maxlen=HISTORY_SIZE)  # the oldest first
-        self._newest: dict[str, CheckpointRecord | None] = {"completed": None, "savepoint": None, "failed": None}
+        self._ended: deque[PendingCheckpoint] = deque(maxlen=HISTORY_SIZE)  # the oldest first
+        self._newest: dict[str, PendingCheckpoint | None] = {"completed": None, "savepoint": None, "failed": None}
         self._restored: Document | None = None
         self._counts = Counter[str]()  # of those that have failed, are complete, or were restored
 
     def __repr__(self) -> str:
         return f"<CheckpointHistory {self._counts['completed']} completed, {self._counts['failed']} failed>"
 
-    def ended(self, record: CheckpointRecord) -> None:
+    def ended(self, record: PendingCheckpoint) -> None:
         """A checkpoint is complete or has failed."""
         self._ended.append(record)
         end = "completed" if record.failure is None else "failed"
         self._counts[end] += 1
         self._newest["savepoint" if record.failure is None and record.savepoint is not None else end] = record
 
-    def failed_with(self, checkpoint_id: int) -> CheckpointFailure | None:
-        """Why a checkpoint failed; None: it did not, or too many have ended since."""
-        return next((each.failure for each in self._ended if each.checkpoint_id == checkpoint_id), None)
-
-    def replace_failure(self, checkpoint_id: int, failure: CheckpointFailure) -> CheckpointRecord:
-        """The cause of a failure arrived after a symptom of it; returns the record as it is now."""
-        index = next(index for index, each in enumerate(self._ended) if each.checkpoint_id == checkpoint_id)
-        old = self._ended[index]
-        new = msgspec.structs.replace(old, failure=failure)
-        self._ended[index] = new
-        if self._newest["failed"] is old:
-            self._newest["failed"] = new
-        return new
+    def find(self, checkpoint_id: int) -> PendingCheckpoint | None:
+        """One of the last checkpoints that have ended; None: it has not, or too many have since."""
+        return next((each for each in self._ended if each.checkpoint_id == checkpoint_id), None)
 
     def restored(self, checkpoint_id: int, now_ms: int) -> None:
         """A run begins with the state of a checkpoint."""
         self._counts["restored"] += 1
         self._restored = {"id": checkpoint_id, "restore_timestamp": now_ms, "is_savepoint": False}
 
-    def document(self, in_progress: Iterable[CheckpointRecord]) -> Document:
+    def document(self, in_progress: Iterable[PendingCheckpoint]) -> Document:
         """The document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first."""
         pending = sorted(in_progress, key=lambda record: -record.checkpoint_id)
         history = sorted([*pending, *self._ended], key=lambda record: -record.checkpoint_id)
@@ -189,7 +177,7 @@ class CheckpointHistory:
             "history": [self._checkpoint(record) for record in history[: max(HISTORY_SIZE, len(pending))]],
         }
 
-    def _checkpoint(self, record: CheckpointRecord) -> Document:
+    def _checkpoint(self, record: PendingCheckpoint) -> Document:
         parts = record.parts.values()
         is_unaligned = any(part.durations is not None and part.durations.is_unaligned for part in parts)
         document = {
@@ -208,7 +196,7 @@ class CheckpointHistory:
             document |= {"external_path": record.savepoint.location, "discarded": False}
         return document if record.failure is None else {**document, **self._failure(record, record.failure)}
 
-    def _failure(self, record: CheckpointRecord, failure: CheckpointFailure) -> Document:
+    def _failure(self, record: PendingCheckpoint, failure: CheckpointFailure) -> Document:
         return {
             "failure_timestamp": record.end_ms,
             "failure_reason": failure.reason,
@@ -220,7 +208,7 @@ class CheckpointHistory:
     def _name(self, subtask: Subtask) -> Document:
         return {"id": subtask.vertex_id, "name": self._topology.names[subtask.vertex_id], "subtask": subtask.subtask}
 
-    def _task(self, record: CheckpointRecord, vertex_id: str) -> Document:
+    def _task(self, record: PendingCheckpoint, vertex_id: str) -> Document:
         width = self._topology.parallelisms[vertex_id]
         parts = {
             index: record.parts[Subtask(vertex_id, index)]
@@ -238,19 +226,19 @@ class CheckpointHistory:
         }
 
 
-def _status(record: CheckpointRecord) -> str:
+def _status(record: PendingCheckpoint) -> str:
     if record.failure is not None:
         return "FAILED"
     return "IN_PROGRESS" if record.end_ms is None else "COMPLETED"
 
 
-def _type_of(record: CheckpointRecord, *, is_unaligned: bool) -> str:
+def _type_of(record: PendingCheckpoint, *, is_unaligned: bool) -> str:
     if record.savepoint is not None:
         return "SYNC_SAVEPOINT" if record.savepoint.stops_job else "SAVEPOINT"
     return "UNALIGNED_CHECKPOINT" if is_unaligned else "CHECKPOINT"
 
 
-def _sums(record: CheckpointRecord, parts: Iterable[SubtaskPart]) -> Document:
+def _sums(record: PendingCheckpoint, parts: Iterable[SubtaskPart]) -> Document:
     """The sums over some subtasks; the duration lasts until the last of them, for a whole failed
     checkpoint until then.
     """
@@ -268,7 +256,7 @@ def _sums(record: CheckpointRecord, parts: Iterable[SubtaskPart]) -> Document:
     }
 
 
-def _subtask(record: CheckpointRecord, index: int, part: SubtaskPart | None) -> Document:
+def _subtask(record: PendingCheckpoint, index: int, part: SubtaskPart | None) -> Document:
     if part is None:
         return {"index": index, "status": "pending_or_failed"}
     durations = part.durations or _NO_DURATIONS

@@ -1,4 +1,4 @@
-"""``PendingCheckpoint``: a checkpoint on its way, and ``CheckpointRecord``: how one ended.
+"""``PendingCheckpoint``: a checkpoint on its way, and afterwards how it ended.
 
 ``CheckpointTopology``: which subtasks a barrier reaches by itself, and which must be told.
 
@@ -244,24 +244,12 @@ class CheckpointFailure(msgspec.Struct, frozen=True):
     subtask: Subtask | None = None
 
 
-class CheckpointRecord(msgspec.Struct, frozen=True):
-    """A checkpoint as people see it; ``end_ms`` None: it is on its way; ``failure`` None: it has not failed.
-
-    ``held_up_by``: of a failed one, the subtasks that had not acknowledged although all of their producers had.
-    """
-
-    checkpoint_id: int
-    trigger_ms: int
-    parts: dict[Subtask, SubtaskPart]
-    end_ms: int | None = None
-    failure: CheckpointFailure | None = None
-    held_up_by: tuple[Subtask, ...] = ()
-    savepoint: SavepointRequest | None = None
-
-
 @dataclass(slots=True)
 class PendingCheckpoint:
-    """One checkpoint on its way; its coordinator owns it.
+    """One checkpoint; its coordinator owns it, and the history once it has ended.
+
+    ``end_ms`` None: it is on its way; ``failure`` None: it has not failed.  ``held_up_by``: of a failed one, the
+        subtasks that had not acknowledged although all of their producers had.
 
     Args:
         participants: by attempt, the subtasks that had not finished at the trigger.
@@ -278,13 +266,16 @@ class PendingCheckpoint:
     sources: list[SourceEntry] = field(default_factory=list)
     missing: set[bytes] = field(init=False)
     _entries: dict[Subtask, SubtaskEntry] = field(default_factory=dict)
-    _parts: dict[Subtask, SubtaskPart] = field(default_factory=dict)
+    parts: dict[Subtask, SubtaskPart] = field(default_factory=dict)
+    end_ms: int | None = None
+    failure: CheckpointFailure | None = None
+    held_up_by: tuple[Subtask, ...] = ()
 
     def __post_init__(self) -> None:
         self.missing = set(self.participants)
         for each in self.finished:
             self._entries[each] = SubtaskEntry(each.vertex_id, each.subtask, is_finished=True)
-            self._parts[each] = SubtaskPart(self.trigger_ms)
+            self.parts[each] = SubtaskPart(self.trigger_ms)
 
     def __repr__(self) -> str:
         return (
@@ -299,7 +290,7 @@ class PendingCheckpoint:
         part = message.part
         self._entries[subtask] = part
         num_bytes = sum(each.num_bytes for each in (part.state, part.channels) if each is not None)
-        self._parts[subtask] = SubtaskPart(now_ms, num_bytes, message.durations)
+        self.parts[subtask] = SubtaskPart(now_ms, num_bytes, message.durations)
 
     def missing_subtasks(self) -> frozenset[Subtask]:
         """The subtasks that have not acknowledged."""
@@ -329,10 +320,10 @@ class PendingCheckpoint:
         """The directory of a savepoint; empty: it is none."""
         return "" if self.savepoint is None else self.savepoint.location
 
-    def record(
-        self, end_ms: int | None = None, failure: CheckpointFailure | None = None, held_up_by: tuple[Subtask, ...] = ()
-    ) -> CheckpointRecord:
-        """The checkpoint as people see it, without its state."""
-        return CheckpointRecord(
-            self.checkpoint_id, self.trigger_ms, dict(self._parts), end_ms, failure, held_up_by, self.savepoint
-        )
+    def end(self, end_ms: int, failure: CheckpointFailure | None = None, held_up_by: tuple[Subtask, ...] = ()) -> None:
+        """Note how it ended, and let go of its state."""
+        self.end_ms = end_ms
+        self.failure = failure
+        self.held_up_by = held_up_by
+        self._entries.clear()
+        self.sources = []
