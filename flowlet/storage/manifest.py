@@ -163,7 +163,7 @@ MAX_MANIFEST_BYTES: Final = 1 << 30
 _VERSION: Final = 1
 _START: Final = struct.Struct(">4sH8sQ")
 HEADER_BYTES: Final = _START.size + 32
-_MANIFEST: Final = SignedFile(
+MANIFEST_FILE: Final = SignedFile(
     "checkpoint file",
     b"FLCM",
     (b"flowlet manifests of checkpoints 1", b"flowlet id of the key of manifests 1"),
@@ -171,19 +171,5 @@ _MANIFEST: Final = SignedFile(
     "the secret file of that cluster, or restore a checkpoint of this one",
     "put the original back, or restore another checkpoint",
 )
-_decoder: Final = msgspec.msgpack.Decoder(StoredManifest)
-manifest_key: Final = _MANIFEST.key
-
-
-def encode_manifest(stored: StoredManifest, key: bytes) -> bytes:
-    """The bytes of the file."""
-    return _MANIFEST.encode(stored, key)
-
-
-def decode_manifest(data: bytes, key: bytes, path: str) -> StoredManifest:
-    """What ``encode_manifest`` was given.
-
-    Raises:
-        StorageError: the bytes are cut off, changed, or were written with another key; the message names ``path``.
-    """
-    return _MANIFEST.decode(data, _decoder, key, path)
+manifest_decoder: Final = msgspec.msgpack.Decoder(StoredManifest)
+manifest_key: Final = MANIFEST_FILE.key

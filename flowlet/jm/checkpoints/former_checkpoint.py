@@ -16,13 +16,11 @@ Source:     Flink ``StateAssignmentOperation.reDistributeInputChannelStates``, `
 Invariants: nothing of the other job is changed or removed (Flink's NO_CLAIM).
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
 from flowlet.common.job_settings import IGNORES_UNCLAIMED_STATE
-from flowlet.common.paths import root_of
-from flowlet.errors import StateRestoreError, StorageError
+from flowlet.errors import StateRestoreError
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.messages.control_messages import (
@@ -34,27 +32,7 @@ from flowlet.messages.control_messages import (
 )
 from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, VertexEntry
 
-_PLACE: Final = re.compile(r"(?P<root>.*)/(?P<job>[0-9a-f]{32})/chk-(?P<id>0|[1-9][0-9]{0,18})(/_metadata)?")
 _MAX_NAMED: Final = 5  # operators in one message
-
-
-def place_of(path: str) -> CheckpointPlace | str:
-    """What a path names: the place of a checkpoint, or the directory of a savepoint.
-
-    Raises StorageError: it can be neither.
-    """
-    try:
-        root = root_of(path)
-    except StorageError as error:
-        raise StorageError(
-            f"{path!r} names no checkpoint or savepoint; name it by the absolute path, or the URL, of its directory, "
-            "which is <execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-..., or of the "
-            "file _metadata in it"
-        ) from error
-    found = _PLACE.fullmatch(root)
-    if found is None:
-        return root.removesuffix("/_metadata") or "/"
-    return CheckpointPlace(found["root"] or "/", found["job"], int(found["id"]))
 
 
 class FormerCheckpoint:

@@ -26,13 +26,13 @@ from flowlet.jm.checkpoints.checkpoint_history import (
     Document,
     SharedStateRegistry,
 )
-from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint, place_of
+from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
-from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
@@ -48,12 +48,7 @@ def read_former_checkpoint(
         StorageError: the path names none; or a file of it is missing, changed, or of a cluster with another secret.
         StateRestoreError: the job's program does not fit.
     """
-    place = place_of(path)
-    if isinstance(place, messages.CheckpointPlace):
-        manifest = CheckpointStorage(place.directory, place.job_id, key).read_manifest(place.checkpoint_id)
-    else:
-        manifest = SavepointStorage(place, key).read_manifest()
-        place = messages.CheckpointPlace("", manifest.job_id, manifest.checkpoint_id, savepoint=place)
+    place, _, manifest = open_checkpoint(path, key)
     return FormerCheckpoint(place, manifest, topology, ignores_unclaimed_state=ignores_unclaimed_state)
 
 

@@ -10,7 +10,6 @@ from flowlet.common.job_settings import JobSettings
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.jm.checkpoints.former_checkpoint import (
     FormerCheckpoint,
-    place_of,
 )
 from flowlet.jm.checkpoints.job_checkpoints import read_former_checkpoint
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
@@ -24,7 +23,7 @@ from flowlet.messages.control_messages import (
     SubtaskEntry,
     VertexMessage,
 )
-from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, place_of
 from flowlet.storage.manifest import (
     CheckpointManifest,
     EdgeEntry,
