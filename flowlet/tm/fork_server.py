@@ -49,8 +49,6 @@ DESCRIPTORS: Final = ("stdout", "stderr", "life", "status", "program_end", "exit
 _CLASSES: Final = {
     "flowlet.chain.loop_code": "Blame _Source",
     "flowlet.chain.stream_operator": "OperatorContext OperatorCounters",
-    "flowlet.checkpoint.operator_snapshots": "SnapshotOperator",
-    "flowlet.checkpoint.snapshots": "CheckpointMetrics",
     "flowlet.checkpoint.subtask_checkpoint_coordinator": "CheckpointStatistics SubtaskCheckpointCoordinator",
     "flowlet.columns.table": "Columns",
     "flowlet.io.record_writer": "RecordWriterOptions",

@@ -17,7 +17,7 @@ import pytest
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.client.runtime_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
@@ -454,7 +454,7 @@ class Checkpointed:
         while self.pool:
             self.pool.pop(0)()
         operators = self.store.state_of(checkpoint_id, VERTEX, 0).operators
-        return {name: state.own for name, state in operators.items() if isinstance(state, OperatorState)}
+        return {name: state.own for name, state in operators.items()}
 
 
 class Summing(Recorder):
@@ -480,7 +480,7 @@ class Summing(Recorder):
 def trigger(task: StreamTask | None, checkpoint_id: int) -> None:
     assert task is not None
     assert task.checkpoints is not None
-    task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(checkpoint_id, 0, 0), CheckpointOptions())
+    task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(checkpoint_id, 0))
 
 
 @pytest.mark.parametrize(
@@ -876,7 +876,7 @@ class FullOutput:
     def trigger(self, checkpoint_id: int, alignment: Alignment) -> None:
         assert self.task.checkpoints is not None
         options = CheckpointOptions(alignment=alignment)
-        self.task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(checkpoint_id, 0, 0), options)
+        self.task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(checkpoint_id, 0, options))
 
     def acknowledged(self) -> int:
         while self._rig.pool:

@@ -7,7 +7,6 @@ import pytest
 
 from flowlet.checkpoint.barrier_orders import CheckpointError
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import Chunk
@@ -86,8 +85,9 @@ class Rig:
 
 def trigger(task: StreamTask, checkpoint_id: int, options: CheckpointOptions | None = None) -> None:
     assert task.checkpoints is not None
-    metadata = CheckpointMetadata(checkpoint_id, 0, 0)
-    task.checkpoints.trigger_checkpoint_async(metadata, CheckpointOptions() if options is None else options)
+    task.checkpoints.trigger_checkpoint_async(
+        CheckpointBarrier(checkpoint_id, 0, CheckpointOptions() if options is None else options)
+    )
 
 
 def complete(task: StreamTask, checkpoint_id: int) -> None:

@@ -31,8 +31,8 @@ from flowlet.messages.control_messages import (
     InputGateDescriptor,
     Registered,
     RegisterTaskManager,
-    RestoredPart,
     RestoredState,
+    RestoredVertex,
     ResultPartitionDescriptor,
     TaskDeploymentDescriptor,
     TaskStateChanged,
@@ -230,8 +230,8 @@ class JobManager:
                 assert isinstance(report, CheckpointAcknowledged), report
                 parts[by_attempt[report.attempt]] = RestoredState(
                     number,
-                    [] if report.state is None else [RestoredPart(by_attempt[report.attempt][1], report.state)],
-                    report.is_finished,
+                    [RestoredVertex(PARALLELISM, [], [report.part])],
+                    report.part.is_finished,
                 )
         for name in running:
             await self.send(CheckpointCompleted(self.attempt(name), number))
@@ -294,12 +294,12 @@ async def test_a_job_goes_on_from_its_checkpoint_and_every_sum_is_exact(jm: JobM
     last = await jm.end(2)
 
     assert [parts[name].is_finished for name in NAMES] == [False] * 4
-    assert all(part.parts for part in parts.values())
+    assert all(part.vertices[0].parts[0].state for part in parts.values())
     files = [
         each.state.path
         for name, part in parts.items()
         if name[0] == SUM
-        for each in part.parts
+        for each in part.vertices[0].parts
         if each.state is not None
     ]
     assert all(files), "too big for a message"

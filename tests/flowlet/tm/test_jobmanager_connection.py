@@ -21,6 +21,7 @@ from flowlet.messages.control_messages import (
     NoMoreSplits,
     Registered,
     RegisterTaskManager,
+    SubtaskEntry,
     TaskDeploymentDescriptor,
     TaskManagerHeartbeat,
     TaskStateChanged,
@@ -272,7 +273,7 @@ async def test_before_its_first_session_a_task_manager_ends_where_it_is_refused(
     "last",
     [
         TaskStateChanged(bytes(40), ExecutionState.FINISHED),
-        CheckpointAcknowledged(bytes(40), 7),
+        CheckpointAcknowledged(bytes(40), 7, SubtaskEntry("v", 0)),
         TaskManagerHeartbeat("tm-1", {}),
     ],
     ids=lambda message: type(message).__name__,
