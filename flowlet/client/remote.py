@@ -142,9 +142,6 @@ class JobManagerApi:
         once.
         """
 
-    def __repr__(self) -> str:
-        return f"<JobManagerApi over {self._rpc!r}>"
-
     async def overview(self) -> JobDocument:
         """Counts of TaskManagers, slots and jobs."""
         return await self._get("/overview")

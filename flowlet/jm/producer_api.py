@@ -34,16 +34,13 @@ _TROUBLE_TIMEOUT_S = 0.5
 _PLACE_TIMEOUT_S = _KEPT_TIMEOUT_S = 2.0  # producers wait longer for an answer
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerApi:
     """The handlers.  Threading: the JobManager's loop."""
 
     dispatcher: Dispatcher
     config: JobManagerConfig
     clock: WallClock
-
-    def __repr__(self) -> str:
-        return f"<ProducerApi of {self.dispatcher!r}>"
 
     def routes(self) -> list[Route]:
         """The routes, for the application of ``RestApi``."""

@@ -97,11 +97,7 @@ class RpcClient:
             return await self._request(method, path, body, timeout_s, is_second=True)
 
     async def open_session(self) -> SignedWebSocket:
-        """Open the session of a TaskManager; raises as ``connect_websocket``."""
-        return await self.connect_websocket(SESSION_PATH)
-
-    async def connect_websocket(self, path: str) -> SignedWebSocket:
-        """Open a WebSocket to a server that knows the secret.
+        """Open the session of a TaskManager to a server that knows the secret.
 
         Raises:
             RpcConnectError: there is no server.
@@ -109,9 +105,9 @@ class RpcClient:
             RpcStatusError: the server refused the upgrade.
         """
         try:
-            return await self._connect_websocket(path)
+            return await self._open_session()
         except OtherTimeError:
-            return await self._connect_websocket(path, is_second=True)
+            return await self._open_session(is_second=True)
 
     async def close(self) -> None:
         """Close all connections; idempotent."""
@@ -138,12 +134,12 @@ class RpcClient:
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, timeout_s)}") from None
 
-    async def _connect_websocket(self, path: str, *, is_second: bool = False) -> SignedWebSocket:
-        nonce, headers = self._signer.sign("GET", path, b"")
+    async def _open_session(self, *, is_second: bool = False) -> SignedWebSocket:
+        nonce, headers = self._signer.sign("GET", SESSION_PATH, b"")
         try:
             async with running_timeout(_CONNECT_TIMEOUT_S):
                 websocket = await self._session.ws_connect(
-                    URL(self._base + path, encoded=True),
+                    URL(self._base + SESSION_PATH, encoded=True),
                     headers=headers,
                     max_msg_size=MAX_MESSAGE_BYTES + HEADER_BYTES,
                     compress=0,
@@ -151,7 +147,9 @@ class RpcClient:
                 )
         except aiohttp.WSServerHandshakeError as error:
             self._signer.check_refusal(nonce, error.status, error.headers or {}, is_second=is_second)
-            raise RpcStatusError(error.status, [f"no WebSocket at {path}: HTTP status {error.status}"]) from error
+            raise RpcStatusError(
+                error.status, [f"no WebSocket at {SESSION_PATH}: HTTP status {error.status}"]
+            ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, _CONNECT_TIMEOUT_S)}") from None
         assert isinstance(websocket, _OpenWebSocket), "the session's ws_response_class"

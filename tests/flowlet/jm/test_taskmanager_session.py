@@ -467,5 +467,5 @@ async def test_the_end_of_the_job_manager_is_told(
 async def test_a_client_with_another_secret_gets_no_websocket(address: Address, job_managers: list[JobManager]) -> None:
     async with RpcClient(*address, b"t" * 32) as client:
         with pytest.raises(AuthenticationError):
-            await client.connect_websocket("/rpc/taskmanager")
+            await client.open_session()
     assert num_task_managers(job_managers) == 0
