@@ -30,17 +30,7 @@ from flowlet.common.job_settings import (
     RestartSettings,
 )
 from flowlet.common.not_yet import ExplainsMissing
-from flowlet.common.option import (
-    Option,
-    boolean,
-    choice,
-    duration,
-    duration_ms,
-    row_of,
-    text,
-    view_of,
-    whole_number,
-)
+from flowlet.common.option import Option, boolean, choice, duration, duration_ms, row_of, text, view_of, whole_number
 from flowlet.errors import ConfigError, JobGraphError
 from netstack.late import dataclass
 

@@ -17,17 +17,7 @@ from typing import Final
 
 from flowlet.common.config_options import parse_map
 from flowlet.common.configuration import Configuration
-from flowlet.common.option import (
-    Option,
-    at_least,
-    boolean,
-    choice,
-    duration,
-    number,
-    rows_by_field,
-    text,
-    whole_number,
-)
+from flowlet.common.option import Option, at_least, boolean, choice, duration, number, rows_by_field, text, whole_number
 from flowlet.common.written_values import parse_bytes
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
@@ -177,15 +167,10 @@ class CheckpointSettings:
         says="a checkpoint that takes longer fails",
     ).field(Needs.CHECKPOINTS)
     min_pause_ms: int = duration(
-        "execution.checkpointing.min-pause",
-        default=0,
-        says="from the end of a checkpoint to the next one, at least",
+        "execution.checkpointing.min-pause", default=0, says="from the end of a checkpoint to the next one, at least"
     ).field(Needs.PERIODIC_CHECKPOINTS)
     max_concurrent: int = whole_number(
-        "execution.checkpointing.max-concurrent-checkpoints",
-        least=1,
-        default=1,
-        says="under way at a time",
+        "execution.checkpointing.max-concurrent-checkpoints", least=1, default=1, says="under way at a time"
     ).field(Needs.PERIODIC_CHECKPOINTS)
     tolerable_failures: int = Option(
         "execution.checkpointing.tolerable-failed-checkpoints",
@@ -336,10 +321,7 @@ class RestartSettings:
         says="else `exponential-delay` with checkpoints, `none` without",
     ).field(default=RestartKind.DEFAULT)
     attempts: int = whole_number(
-        "restart-strategy.fixed-delay.attempts",
-        least=0,
-        default=1,
-        says="restarts before the job fails",
+        "restart-strategy.fixed-delay.attempts", least=0, default=1, says="restarts before the job fails"
     ).field(_FIXED_DELAY)
     delay_ms: int = duration("restart-strategy.fixed-delay.delay", default=1000, says="before each restart").field(
         _FIXED_DELAY
@@ -357,16 +339,10 @@ class RestartSettings:
         says="in which failures are counted",
     ).field(_FAILURE_RATE)
     initial_backoff_ms: int = duration(
-        "restart-strategy.exponential-delay.initial-backoff",
-        least=1,
-        default=1000,
-        says="before the first restart",
+        "restart-strategy.exponential-delay.initial-backoff", least=1, default=1000, says="before the first restart"
     ).field(_EXPONENTIAL)
     max_backoff_ms: int = duration(
-        "restart-strategy.exponential-delay.max-backoff",
-        least=1,
-        default=60_000,
-        says="before any restart, at most",
+        "restart-strategy.exponential-delay.max-backoff", least=1, default=60_000, says="before any restart, at most"
     ).field(_EXPONENTIAL)
     multiplier: float = number(
         "restart-strategy.exponential-delay.backoff-multiplier",

@@ -102,12 +102,7 @@ class Option(Generic[T]):
         return cast("T", made)
 
 
-def text(
-    name: str,
-    *other_names: str,
-    says: str,
-    allowed: str = "a text that is not empty",
-) -> Option[str]:
+def text(name: str, *other_names: str, says: str, allowed: str = "a text that is not empty") -> Option[str]:
     """An option that is any text."""
     return Option(name, parse_text, allowed, says, None, other_names)
 
@@ -141,13 +136,7 @@ def duration(name: str, *other_names: str, says: str, least: int = 0, default: i
     return Option(name, at_least(duration_ms, least), allowed, says, default, other_names, least=least)
 
 
-def choice(
-    name: str,
-    choices: Mapping[str, T],
-    *other_names: str,
-    says: str,
-    default: str | None = None,
-) -> Option[T]:
+def choice(name: str, choices: Mapping[str, T], *other_names: str, says: str, default: str | None = None) -> Option[T]:
     """An option that is one of several words, in any case; ``default``: the word as people see it, which need not be
     one of ``choices``: then the field has its own.
     """

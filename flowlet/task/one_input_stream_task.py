@@ -244,12 +244,7 @@ class GateFedStreamTask(StreamTask):
         )
 
     def _input_processor(
-        self,
-        number: int,
-        gates: list[SingleInputGate],
-        head: HeadInput,
-        *,
-        collected: SortedInput | None = None,
+        self, number: int, gates: list[SingleInputGate], head: HeadInput, *, collected: SortedInput | None = None
     ) -> InputProcessor:
         """The processor of input ``number``, from 1; ``collected``: gets its elements instead of the head."""
         processor = InputProcessor(
