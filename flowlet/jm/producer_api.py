@@ -118,7 +118,7 @@ class ProducerApi:
         name = request.match_info["gate"]
         gate = _gate_in(request.raw_path)
         is_its_gate = gate is not None and gate.name == name  # else the token may be another gate's
-        master = self.dispatcher.job(job_id)
+        master = self.dispatcher.jobs.get(job_id)
         if master is None or not is_its_gate or gate_vertex(master.job, name) is None:
             refuse(404, f"no job {job_id} with a gate {name!r} is known (any more)")
         return master

@@ -186,7 +186,7 @@ class RestApi:
         """The metrics of a vertex's operators by subtask, ``get`` names some of them (``0.Map.hits,1.Map.hits``); 404:
         no such vertex.
         """
-        end = self._dispatcher.end_of(request.match_info["job_id"])
+        end = self._dispatcher.ends.get(request.match_info["job_id"])
         document = (
             job_document(self._find_job(request).view, self._clock())
             if end is None
@@ -198,7 +198,7 @@ class RestApi:
 
     def _ended_document(self, request: Request) -> Response | None:
         """Of a job that ended at an earlier JobManager."""
-        end = self._dispatcher.end_of(request.match_info["job_id"])
+        end = self._dispatcher.ends.get(request.match_info["job_id"])
         return None if end is None else Response(body=end.document)
 
     async def exceptions(self, request: Request) -> Response:
@@ -306,9 +306,9 @@ class RestApi:
 
     def _find_job(self, request: Request) -> JobMaster:
         job_id = request.match_info["job_id"]
-        master = self._dispatcher.job(job_id)
+        master = self._dispatcher.jobs.get(job_id)
         if master is None:
-            end, problem = self._dispatcher.end_of(job_id), self._dispatcher.problem_of(job_id)
+            end, problem = self._dispatcher.ends.get(job_id), self._dispatcher.problems.get(job_id)
             if end is not None:
                 refuse(409, f"the job is {end.status}")
             refuse(404, "no job with this id" if problem is None else " ".join(problem.split()))
