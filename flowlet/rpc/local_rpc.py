@@ -21,24 +21,13 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from flowlet.rpc.requests import (
-    ANSWER_TIMEOUT_S,
-    GOING_AWAY,
-    MAX_MESSAGE_BYTES,
-    Route,
-    Router,
-    RpcConnectError,
-    RpcResponse,
-    ServeSession,
-    SessionEndedError,
-    SessionTransport,
-)
+from flowlet.rpc import requests
 from netstack.log_lines import LogLines
 from netstack.loop.forks import ClosedInChildren
 from netstack.loop.loop_timers import running_timeout
 
 MAX_WAITING: Final = 1000
-_MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 64 * 1024  # target and reason are short
+_MAX_FRAME_BYTES: Final = requests.MAX_MESSAGE_BYTES + 64 * 1024  # target and reason are short
 _LENGTH: Final = struct.Struct(">I")
 _REQUEST, _ANSWER, _OPEN, _MESSAGE, _END = range(5)
 _CLOSE_TIMEOUT_S: Final = 0.3
@@ -59,8 +48,8 @@ class LocalServer:
         serve_session: serves the session of one TaskManager until it ends.
     """
 
-    def __init__(self, routes: Iterable[Route], serve_session: ServeSession) -> None:
-        self._router = Router(routes)
+    def __init__(self, routes: Iterable[requests.Route], serve_session: requests.ServeSession) -> None:
+        self._router = requests.Router(routes)
         self._serve_session = serve_session
         self._tasks: set[asyncio.Task[None]] = set()  # of requests and sessions
         self._pipes: set[asyncio.Task[None]] = set()
@@ -88,7 +77,7 @@ class LocalServer:
         if late:
             await asyncio.wait(late)  # waits for cancelled tasks; ended by their next steps
 
-    async def _serve(self, transport: SessionTransport, peer: str) -> None:
+    async def _serve(self, transport: requests.SessionTransport, peer: str) -> None:
         try:
             await self._serve_session(transport, peer)
         finally:
@@ -136,7 +125,7 @@ class PipeRpc:
         self.authority = authority
         self._pipe = pipe
         self._numbers = itertools.count()
-        self._answers: dict[int, asyncio.Future[RpcResponse]] = {}
+        self._answers: dict[int, asyncio.Future[requests.RpcResponse]] = {}
         self._sessions: dict[int, _PipeTransport] = {}
         self._reader = asyncio.create_task(self._read(), name="pipe to the JobManager")
 
@@ -155,22 +144,22 @@ class PipeRpc:
         await self.close()
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> RpcResponse:
+        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = requests.ANSWER_TIMEOUT_S
+    ) -> requests.RpcResponse:
         """As ``RpcGateway``."""
         number = next(self._numbers)
-        answer: asyncio.Future[RpcResponse] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[requests.RpcResponse] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
             async with running_timeout(timeout_s):
                 await self._send(_REQUEST, number, method, path, body)
                 return await answer
         except TimeoutError:
-            raise RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s") from None
+            raise requests.RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s") from None
         finally:
             del self._answers[number]
 
-    async def open_session(self) -> SessionTransport:
+    async def open_session(self) -> requests.SessionTransport:
         """As ``RpcGateway``."""
         number = next(self._numbers)
         session = self._sessions[number] = _PipeTransport(self._pipe, number)
@@ -192,14 +181,14 @@ class PipeRpc:
             self._fail()
 
     def _fail(self) -> NoReturn:
-        raise RpcConnectError(f"JobManager {self.authority}: {_GONE}")
+        raise requests.RpcConnectError(f"JobManager {self.authority}: {_GONE}")
 
     async def _read(self) -> None:
         try:
             async for kind, number, *content in self._pipe:  # waits for the JobManager; ended by its end, or close()
                 if kind == _ANSWER:
                     if number in self._answers and not self._answers[number].done():  # else it came too late
-                        self._answers[number].set_result(RpcResponse(*content))
+                        self._answers[number].set_result(requests.RpcResponse(*content))
                 else:
                     await _deliver(self._sessions, kind, number, content)
         finally:
@@ -207,7 +196,7 @@ class PipeRpc:
                 session.inbox.end(_GONE)
             for answer in self._answers.values():
                 if not answer.done():
-                    answer.set_exception(RpcConnectError(f"JobManager {self.authority}: {_GONE}"))
+                    answer.set_exception(requests.RpcConnectError(f"JobManager {self.authority}: {_GONE}"))
 
 
 # ---------------------------------------------------------------- sessions
@@ -237,7 +226,7 @@ class _Inbox:
         async with asyncio.timeout(timeout_s):
             while not self._messages:
                 if self._reason is not None:
-                    raise SessionEndedError(self._reason)
+                    raise requests.SessionEndedError(self._reason)
                 self._has_news.clear()
                 await self._has_news.wait()  # ended by a message, the end of the session, or the timeout
         self._has_room.set()
@@ -274,7 +263,7 @@ class _PipeTransport:
         """As ``SessionTransport``."""
         return await self.inbox.get(timeout_s)
 
-    async def close(self, reason: str, *, code: int = GOING_AWAY) -> None:
+    async def close(self, reason: str, *, code: int = requests.GOING_AWAY) -> None:
         """As ``SessionTransport``."""
         self.inbox.drop()
         if self._is_closed:
