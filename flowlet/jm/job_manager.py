@@ -102,7 +102,7 @@ class JobManager:
             raise StorageError(str(error)) from error
 
     def _shipped_files(self) -> Iterator[ShippedFiles]:
-        return (master.job.code.files for master in self.dispatcher.jobs() if not master.is_ended)
+        return (master.job.code.files for master in self.dispatcher.jobs.values() if not master.is_ended)
 
     async def _read(self, store: JobStore) -> Recovery:
         """What the job store has; on another thread, because a file server may take its time."""

@@ -270,12 +270,12 @@ class SavepointApi:
         """Take a savepoint: 202 with the id of the request; 400 the body or the directory, 409 the
         job cannot take one.
         """
-        body = await _decoded(request, _trigger_decoder, "for a savepoint")
+        body = _decoded(request, _trigger_decoder, "for a savepoint")
         return self._begin(request, body, SnapshotType.SAVEPOINT, cancels_job=body.cancel_job)
 
     async def stop(self, request: Request) -> Response:
         """Stop the job with a savepoint; as ``trigger``."""
-        body = await _decoded(request, _stop_decoder, "to stop")
+        body = _decoded(request, _stop_decoder, "to stop")
         kind = SnapshotType.SAVEPOINT_TERMINATE if body.drain else SnapshotType.SAVEPOINT_SUSPEND
         return self._begin(request, body, kind)
 
@@ -310,9 +310,9 @@ class SavepointApi:
         return json_response(operation.document())
 
 
-async def _decoded(request: Request, decoder: msgspec.json.Decoder[_BodyT], purpose: str) -> _BodyT:
+def _decoded(request: Request, decoder: msgspec.json.Decoder[_BodyT], purpose: str) -> _BodyT:
     try:
-        return decoder.decode(await request.read() or b"{}")  # no wait: the check of its signature has read it
+        return decoder.decode(request.body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         refuse(400, f"the body is no request {purpose}: {error}")
 

@@ -62,7 +62,7 @@ _CLASSES: Final = {
     "flowlet.tm.task": "TaskContext",
     "flowlet.tm.task_checkpointing": "CheckpointServices TaskCheckpointing",
     "flowlet.tm.task_executor": "ProcessHooks TaskExecutorConfig",
-    "flowlet.tm.taskmanager_process": "ProcessOptions TaskManagerSettings",
+    "flowlet.tm.taskmanager_process": "TaskManagerSettings _Process",
     "netstack.config": "NetstackConfig",
     "netstack.environment": "ChannelSpec",
     "netstack.gate.input_gate": "GateStatistics",

@@ -47,7 +47,7 @@ from flowlet.operators.source_operator import Source, SourceOperator, SourceRead
 from flowlet.records import Chunk
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.signed_websocket import SignedWebSocket
+from flowlet.rpc.requests import SessionTransport
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
 from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -136,13 +136,10 @@ class JobManager:
         self.data_port = 0
         self.finished: set[Name] = set()  # of the present run
         self._run = -1
-        self._socket: SignedWebSocket | None = None
+        self._socket: SessionTransport | None = None
         self._heard = asyncio.Event()
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        return await self.protection.serve_websocket(request, self._play)
-
-    async def _play(self, socket: SignedWebSocket) -> None:
+    async def play(self, socket: SessionTransport, peer: str | None) -> None:
         decoder = msgspec.msgpack.Decoder(union_of(ToJobManager))
         while True:
             message: ToJobManager = decoder.decode(await socket.receive())
@@ -264,7 +261,7 @@ async def jm() -> AsyncIterator[JobManager]:
     reached.clear()
     results.clear()
     jm = JobManager()
-    application = jm.protection.create_application([web.get("/rpc/taskmanager", jm.serve)])
+    application = jm.protection.create_application([], jm.play)
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
