@@ -28,12 +28,12 @@ from flowlet.messages.control_messages import (
     WatermarkAlignmentMessage,
 )
 from flowlet.messages.program_bundle import ProgramBundle, pieces_of
-from flowlet.operators.source_operator import Source, SourceOperator, enumerator_of
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, split_set_of
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, share_containers
 from flowlet.serde.pickles import program_pickle
 from flowlet.shipping.bundle_maker import NeededCode, PackedBundle, ProgramCode, pack, program_code
-from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
 from netstack.late import is_instance_of_late
@@ -242,10 +242,9 @@ def _vertex_message(vertex: JobVertex, chain: bytes) -> VertexMessage:
 
 
 def _split_set(source: Source, vertex: str) -> SplitSet | None:
-    enumerator = enumerator_of(source)
-    found = None if enumerator is None else split_set_of(enumerator)
-    if enumerator is None or found is not None:
-        return found
+    enumerator = getattr(source, "create_enumerator", lambda: None)()
+    if enumerator is None:
+        return split_set_of(source)
     raise JobSubmissionError(
         f"vertex {vertex!r}: its source has an enumerator of its own, a {type(enumerator).__name__}; the JobManager "
         "runs no code of users and knows only those of flowlet, so let each reader find its share"

@@ -19,7 +19,7 @@ from flowlet.datastream.connectors.kafka import KafkaSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.errors import JobGraphError, JobSubmissionError
-from flowlet.operators.source_operator import Source
+from flowlet.operators.source_reader import Source
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 from flowlet.splits.split_kinds import FileSet, PlannedSplit, PlannedSplits

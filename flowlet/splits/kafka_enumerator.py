@@ -1,47 +1,246 @@
-"""Finds the partitions of a Kafka source and assigns each to one reader.
+"""Partitions of Kafka: ``KafkaSplitEnumerator`` finds those of a source and assigns each to one reader.
 
-Side:       shared.  ``discover`` and ``find_new`` ask brokers, on a thread of their own; the rest only decides, on the
-            JobManager's loop.
+``KafkaBrokers`` asks a cluster for partitions and offsets; ``kafka_client`` makes clients of librdkafka, also for
+readers and writers.
+
+Side:       shared.  ``discover`` and ``find_new`` ask brokers, on a thread of their own, and block, up to the timeout;
+            librdkafka has threads of its own, which end with the client.  The rest only decides, on the JobManager's
+            loop.
 Invariants: a partition is assigned once, also if it is found again; the partitions that are known, and those that wait,
             are the state.
 Rules:      offsets are numbers as soon as a partition is found: what "latest" means does not depend on when its reader
-            begins.  A partition that appears later is read from its beginning, whatever the start is.
+            begins.  A partition that appears later is read from its beginning, whatever the start is.  librdkafka tells
+            why it cannot connect by events, not by the error of the call that waits: both are in the message.
 Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is, too: the partitions of a topic go round
-            the readers.
+            the readers.  librdkafka ``rd_kafka_metadata``, ``ListOffsets``; Flink ``KafkaSubscriberUtils``,
+            ``PartitionOffsetsRetrieverImpl``.
 """
 
-from collections import defaultdict
+import re
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from importlib import import_module
 from itertools import chain
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 from zlib import crc32
 
 import msgspec
 
-from flowlet.errors import FlowletError
-from flowlet.splits.enumerator import STATE_VERSION, SplitEnumerator, stored_state
-from flowlet.splits.kafka_brokers import KafkaBrokers, Partition
+from flowlet.errors import ConfigError, FlowletError
+from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
 
+Partition = tuple[str, int]
+"""Topic and number."""
+CLIENT_ID_PREFIX: Final = "client.id.prefix"  # Flink's; librdkafka does not know it
+# These make librdkafka load a library or run a program: a job's settings must not do that in the JobManager.
+REFUSED_PROPERTIES: Final = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd")
+_KEPT_EVENTS: Final = 4
+_UNKNOWN_TOPIC: Final = "UNKNOWN_TOPIC_OR_PART"
+
+
+def kafka_module(name: str = "confluent_kafka") -> Any:
+    """The module of the client.  Raises ConfigError: it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"Kafka needs the package confluent-kafka ({error}); install flowlet[kafka] where the cluster runs, too"
+        ) from error
+
+
+class ClientEvents:
+    """What librdkafka told by events; the callbacks come on the thread that polls.
+
+    Threading: ``add`` and ``text`` from any thread: a bounded deque, whose methods are atomic.
+    """
+
+    def __init__(self) -> None:
+        self._errors: deque[Any] = deque(maxlen=_KEPT_EVENTS)
+
+    def add(self, error: Any) -> None:
+        """An error event."""
+        self._errors.append(error)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a broker refused the client; None: none did."""
+        for error in tuple(self._errors):
+            if error.name() in (
+                "_AUTHENTICATION",
+                "SASL_AUTHENTICATION_FAILED",
+                "_SSL",
+                "CLUSTER_AUTHORIZATION_FAILED",
+            ):
+                return str(error.str())
+        return None
+
+    @property
+    def text(self) -> str:
+        """The different errors, for a message."""
+        return "; ".join(dict.fromkeys(str(error.str()) for error in tuple(self._errors)))
+
+
+def kafka_client(make: Callable[[dict[str, Any]], Any], properties: Mapping[str, Any], events: ClientEvents) -> Any:
+    """A client of librdkafka.  Raises ConfigError: a property is unknown or wrong, or must not be set."""
+    refused = [name for name in REFUSED_PROPERTIES if name in properties]
+    if refused:
+        raise ConfigError(f"Kafka: the property {refused[0]} loads code and cannot be set in a job")
+    try:
+        return make({"log_level": 2, **properties, "error_cb": events.add})
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("confluent_kafka", "cimpl", "builtins"):
+            raise
+        raise ConfigError(
+            f"Kafka: {_reason(error)}; properties are those of librdkafka, not of Kafka's Java client"
+        ) from error
+
+
+def failure(what: str, servers: str, error: Exception, events: ClientEvents) -> FlowletError:
+    """The error for a call that failed, with what the client told meanwhile."""
+    told = events.text
+    refused = events.refusal
+    reason = f"{_reason(error)} ({told})" if told else _reason(error)
+    if refused is not None:
+        reason = f"the brokers refuse the client: {refused}"
+    return FlowletError(f"Kafka at {servers}: {what}: {reason}")
+
+
+class KafkaBrokers:
+    """One connection to a cluster, for the enumerator.
+
+    Every method may block, up to the timeout of the topics, and raises FlowletError if there is no answer, or a
+    refusal; the error names topic and servers.
+    """
+
+    def __init__(self, topics: KafkaTopics) -> None:
+        self._kafka = kafka_module()
+        self._admin_module = kafka_module("confluent_kafka.admin")
+        self._servers = topics.servers
+        self._timeout_s = topics.timeout_ms / 1000
+        self._events = ClientEvents()
+        self._properties = {key: value for key, value in topics.properties.items() if key != CLIENT_ID_PREFIX}
+        self._admin = kafka_client(self._admin_module.AdminClient, self._properties, self._events)
+
+    def __repr__(self) -> str:
+        return f"<KafkaBrokers at {self._servers}>"
+
+    def partitions(self, topics: KafkaTopics) -> list[Partition]:
+        """All partitions, in order.
+
+        Raises:
+            FlowletError: no answer, a refusal, or a topic that does not exist.
+        """
+        # All topics are listed, because a question for one of them would create it, if the brokers allow that.
+        found = self._metadata(topics.described)
+        if topics.pattern is not None:
+            return [
+                each
+                for name in sorted(found)
+                if re.fullmatch(topics.pattern, name)
+                for each in self._of_topic(name, found)
+            ]
+        chosen = set(topics.partitions)
+        existing = {each for name in {topic for topic, _ in chosen} for each in self._of_topic(name, found)}
+        for topic, number in topics.partitions:
+            if (topic, number) not in existing:
+                raise FlowletError(f"Kafka at {self._servers}: topic {topic!r} has no partition {number}")
+        return sorted(chosen.union(each for name in topics.topics for each in self._of_topic(name, found)))
+
+    def edges(self, partitions: Sequence[Partition], kind: OffsetKind) -> dict[Partition, int]:
+        """The first offsets, or those behind the last records."""
+        spec = self._admin_module.OffsetSpec
+        return self._listed(partitions, spec.earliest() if kind is OffsetKind.EARLIEST else spec.latest())
+
+    def at_time(self, partitions: Sequence[Partition], timestamp_ms: int) -> dict[Partition, int]:
+        """The first records that are not older; where there is none, the end."""
+        found = self._listed(partitions, self._admin_module.OffsetSpec.for_timestamp(timestamp_ms))
+        late = [each for each, offset in found.items() if offset < 0]
+        return found | (self.edges(late, OffsetKind.LATEST) if late else {})
+
+    def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """What the group committed."""
+        consumer = kafka_client(self._kafka.Consumer, {"group.id": "", **self._properties}, self._events)
+        try:
+            found = consumer.committed(
+                [self._kafka.TopicPartition(*each) for each in partitions], timeout=self._timeout_s
+            )
+        except self._kafka.KafkaException as error:
+            raise self._failed("the offsets of the group", error) from error
+        finally:
+            consumer.close()
+        for each in found:
+            if each.error is not None:
+                raise FlowletError(
+                    f"Kafka at {self._servers}: the committed offset of {each.topic}-{each.partition}: "
+                    f"{each.error.str()}"
+                )
+        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    def close(self) -> None:
+        """Let the client go; its threads end with it."""
+        self._admin = None
+
+    def _metadata(self, described: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = self._admin.list_topics(timeout=self._timeout_s).topics
+        except self._kafka.KafkaException as error:
+            self._admin.poll(0)  # gives the events to their callback
+            raise self._failed(
+                f"no list of the partitions of {described} within {self._timeout_s:g} s", error
+            ) from error
+        return found
+
+    def _of_topic(self, name: str, found: Mapping[str, Any]) -> list[Partition]:
+        topic = found.get(name)
+        if topic is None or not topic.partitions or (topic.error is not None and topic.error.name() == _UNKNOWN_TOPIC):
+            raise FlowletError(f"Kafka at {self._servers}: there is no topic {name!r}, or the client may not see it")
+        if topic.error is not None:
+            raise FlowletError(f"Kafka at {self._servers}: topic {name!r}: {topic.error.str()}")
+        return [(name, number) for number in sorted(topic.partitions)]
+
+    def _listed(self, partitions: Sequence[Partition], spec: Any) -> dict[Partition, int]:
+        asked = {self._kafka.TopicPartition(*each): spec for each in partitions}
+        try:
+            answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
+            return {
+                (each.topic, each.partition): answer.result(self._timeout_s + 1).offset
+                for each, answer in answers.items()
+            }
+        except (self._kafka.KafkaException, TimeoutError) as error:
+            self._admin.poll(0)
+            raise self._failed(f"no offsets of {partitions[0][0]} within {self._timeout_s:g} s", error) from error
+
+    def _failed(self, what: str, error: Exception) -> FlowletError:
+        return failure(what, self._servers, error, self._events)
+
+
+def _reason(error: Exception) -> str:
+    first = error.args[0] if error.args else error
+    text = getattr(first, "str", None)
+    return str(text()) if callable(text) else str(first) or type(error).__name__
+
+
 Offsets = Mapping[Partition, int]
-# The version; the partitions that were found; those of them that were not assigned, with offset and end.
-_State = tuple[int, list[Partition], list[tuple[str, int, int, int | None]]]
-_state_decoder: Final = msgspec.msgpack.Decoder(_State)
+# Topic, number, offset and end of a partition.
+_Waiting = list[tuple[str, int, int, int | None]]
 _EARLIEST: Final = OffsetRule(OffsetKind.EARLIEST)
 
 
 class KafkaSplitEnumerator(SplitEnumerator):
-    """The partitions of one source; see ``SplitEnumerator``.
+    """The partitions of one source.
 
     Args:
         topics: what to look for.
         connect: makes a connection to the brokers for one search.
     """
 
+    name = "the partitions of a Kafka source"
+    state_form = msgspec.msgpack.Decoder(tuple[int, list[Partition], _Waiting])  # that were found, and that wait
+
     def __init__(self, topics: KafkaTopics, connect: Callable[[KafkaTopics], KafkaBrokers] = KafkaBrokers) -> None:
         self.split_set = topics
         self._connect = connect
-        self._num_readers = 1
         self._known: defaultdict[str, set[int]] = defaultdict(set)  # by topic: a set of numbers is in order
         self._waiting: defaultdict[int, list[KafkaSplit]] = defaultdict(list)  # by the number of their reader
 
@@ -57,16 +256,14 @@ class KafkaSplitEnumerator(SplitEnumerator):
         """How often to look for new partitions; None: never again."""
         return self.split_set.discovery_interval_ms
 
-    def discover(self, num_readers: int) -> None:
+    def find(self) -> list[KafkaSplit]:
         """Find the partitions and where to begin.
 
         Raises:
             FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has no
                 fallback.
         """
-        found = self._search({}, self.split_set.start)
-        self._num_readers = num_readers
-        self.add_found(found)
+        return self._search({}, self.split_set.start)
 
     def find_new(self) -> list[KafkaSplit]:
         """Partitions that were not there before; changes nothing.
@@ -87,22 +284,14 @@ class KafkaSplitEnumerator(SplitEnumerator):
         """All partitions of the reader with this number."""
         return self._waiting.pop(reader, [])
 
-    def snapshot(self) -> bytes:
+    def left(self) -> tuple[list[Partition], _Waiting]:
         """The partitions that are known, and those that are not assigned."""
         known = [(topic, number) for topic, numbers in sorted(self._known.items()) for number in sorted(numbers)]
-        waiting = [
-            (each.topic, each.partition, each.offset, each.stop) for each in chain.from_iterable(self._waiting.values())
-        ]
-        return msgspec.msgpack.encode((STATE_VERSION, known, waiting))
+        waiting = chain.from_iterable(self._waiting.values())
+        return known, [(each.topic, each.partition, each.offset, each.stop) for each in waiting]
 
-    def restore(self, state: bytes, num_readers: int) -> None:
-        """Go on where ``snapshot`` was called.
-
-        Raises:
-            StateRestoreError: the state is damaged, or of another version.
-        """
-        _, known, waiting = stored_state(_state_decoder, state, "the partitions of a Kafka source")
-        self._num_readers = num_readers
+    def take_left(self, known: list[Partition], waiting: _Waiting) -> None:
+        """Go on with these."""
         self._known.clear()
         for topic, number in known:
             self._known[topic].add(number)

@@ -14,6 +14,7 @@ Invariants: either everything is created, or nothing is left: on an error the pa
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from flowlet.chain.operator_chain import ChainedOperator
@@ -30,7 +31,8 @@ from flowlet.messages.control_messages import (
     TaskDeploymentDescriptor,
 )
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import DeploymentError, load_chain, load_partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
@@ -272,7 +274,10 @@ def _create_offered_gate(
     job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
     gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
     settings = descriptor.settings
-    source.bind(
+    from flowlet.connectors.remote_gate_source import RemoteGateReader  # loaded with the source
+
+    source.open_gate = partial(
+        RemoteGateReader,
         gate,
         lambda counts, completed: send(GateReported(descriptor.attempt, counts, completed)),
         lambda after: send(MarkRequested(descriptor.attempt, after)),

@@ -22,7 +22,7 @@ from flowlet.datastream.connectors.kafka import (
 )
 from flowlet.datastream.formats.csv import CsvRowDeserializationSchema
 from flowlet.errors import FlowletError, JobExecutionError
-from flowlet.splits.kafka_brokers import KafkaBrokers
+from flowlet.splits.kafka_enumerator import KafkaBrokers
 from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule
 from tests.kafka.brokers import TestCluster
 

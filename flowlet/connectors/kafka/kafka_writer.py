@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
-from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, kafka_module
+from flowlet.splits.kafka_enumerator import ClientEvents, failure, kafka_client, kafka_module
 
 if TYPE_CHECKING:
     from flowlet.datastream.connectors.kafka import KafkaMessage, KafkaRecordSerializationSchema

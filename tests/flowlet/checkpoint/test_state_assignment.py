@@ -22,7 +22,8 @@ from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_key, key_group, operator_index
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.splits.split_kinds import FileSet, FileSplit

@@ -111,13 +111,3 @@ def test_the_next_partition_in_the_place_of_an_aborted_attempt_is_not_acknowledg
     rig.reader.poll_chunk()
     assert rig.gate.acknowledged == [0]
     assert len(rig.reports) == 2
-
-
-def test_without_a_jobmanager_the_chain_alone_counts() -> None:
-    gate = ScriptedGate()
-    gate.items.append(event(5, EndOfData(StopMode.DRAIN)))
-    reader = RemoteGateReader(cast(OfferedInputGate, gate), None, None, declared=None)
-
-    reader.poll_chunk()
-
-    assert gate.acknowledged == [5]

@@ -16,7 +16,8 @@ from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
 from flowlet.mailbox.task_timings import TaskTimings
-from flowlet.operators.source_operator import KeptRecords, PositionWithRest, Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
