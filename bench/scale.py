@@ -37,13 +37,12 @@ from bench.rounds import tell
 from flowlet.checkpoint.barrier_orders import BarrierReceived, ChannelFinished
 from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.common import Types, WatermarkStrategy
+from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator
 from flowlet.datastream import KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, SplitSource
 from flowlet.metrics.metric_registry import MAX_METRICS, MetricRegistry
 from flowlet.operators.source_event_time import SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, Watermark
-from flowlet.splits.kafka_enumerator import KafkaBrokers
-from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule
 from flowlet.testing import KeyedOneInputOperatorHarness, MiniCluster
 from flowlet.tm.process.process_model import GarbageCollectorTuning

@@ -40,7 +40,7 @@ from netstack.late import is_instance_of_late
 from netstack.log_lines import LogLines
 
 if TYPE_CHECKING:
-    from flowlet.connectors.remote_gate_source import RemoteGateSource
+    from flowlet.connectors.gates.reader import RemoteGateSource
 
 
 _NOT_FOUND: Final = 404
@@ -252,7 +252,7 @@ def _split_set(source: Source, vertex: str) -> SplitSet | None:
 
 
 def _remote_gate(source: Source) -> RemoteGateMessage | None:
-    if not is_instance_of_late(source, "flowlet.connectors.remote_gate_source", "RemoteGateSource"):
+    if not is_instance_of_late(source, "flowlet.connectors.gates.reader", "RemoteGateSource"):
         return None
     gate = cast("RemoteGateSource", source)
     key_blob = b"" if gate.key_groups is None else dump_partitioner(gate.key_groups, f"gate {gate.name}")

@@ -115,7 +115,10 @@ class SplitEnumerator(ABC):
         """Assign splits to the reader with this number, from 0; empty: none are left for it, at least now."""
 
     def snapshot(self) -> bytes:
-        """The splits that are not assigned."""
+        """The splits that are not assigned.
+
+        What a former flowlet wrote is read: the version comes first.
+        """
         return msgspec.msgpack.encode((STATE_VERSION, *self.left()))
 
     def restore(self, state: bytes, num_readers: int) -> None:

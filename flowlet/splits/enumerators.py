@@ -29,10 +29,10 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
+from flowlet.connectors.files.split import FileSplitEnumerator
+from flowlet.connectors.kafka.split import KafkaSplitEnumerator
 from flowlet.errors import StateRestoreError
 from flowlet.splits.enumerator import SplitEnumerator
-from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.split_kinds import (
     FileSet,
     HybridSplit,

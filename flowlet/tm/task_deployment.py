@@ -49,7 +49,7 @@ from netstack.loop.loop_timers import LoopTimers, Timers
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 
 if TYPE_CHECKING:
-    from flowlet.connectors.remote_gate_source import RemoteGateSource
+    from flowlet.connectors.gates.reader import RemoteGateSource
 
 
 def finished_chain(chain: Sequence[ChainedOperator]) -> list[ChainedOperator]:
@@ -268,13 +268,13 @@ def _create_offered_gate(
     """The remote gate of a task that begins with one, or None."""
     head = chain[0].operator
     source = head.source if isinstance(head, SourceOperator) else None
-    if not is_instance_of_late(source, "flowlet.connectors.remote_gate_source", "RemoteGateSource"):
+    if not is_instance_of_late(source, "flowlet.connectors.gates.reader", "RemoteGateSource"):
         return None
     source = cast("RemoteGateSource", source)
     job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
     gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
     settings = descriptor.settings
-    from flowlet.connectors.remote_gate_source import RemoteGateReader  # loaded with the source
+    from flowlet.connectors.gates.reader import RemoteGateReader  # loaded with the source
 
     source.open_gate = partial(
         RemoteGateReader,

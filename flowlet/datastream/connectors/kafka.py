@@ -452,7 +452,7 @@ def _schema(method: str, schema: SerializationSchema) -> SerializationSchema:
     return schema
 
 
-_PARTS_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
+_PARTS_MODULE: Final = "flowlet.connectors.kafka.sink"
 _OWN_OF_SINKS: Final = ("transactional.id", "enable.idempotence", "key.serializer", "value.serializer")
 # Markers are offsets, which Kafka keeps for 7 days by default (offsets.retention.minutes).
 _MARKER_RETENTION_MS: Final = 6 * 86_400_000

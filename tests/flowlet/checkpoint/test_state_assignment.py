@@ -16,7 +16,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
 from flowlet.columns import columns_of
-from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, TextPosition
+from flowlet.connectors.files.reader import SplitPosition, TextLineSource, TextPosition
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_key, key_group, operator_index

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.connectors.number_source import NumberPosition, NumberSource, RecordsPerCheckpoint
+from flowlet.connectors.files.reader import TextLineSource
+from flowlet.connectors.numbers.reader import NumberPosition, NumberSource, RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import ReaderInTurn, SourcesInTurn, TurnPosition
-from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplit, NumberSplit

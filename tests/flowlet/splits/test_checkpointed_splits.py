@@ -19,10 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.connectors import number_source, text_line_source
-from flowlet.connectors.number_source import NumberSource
+from flowlet.connectors.files import reader as text_line_source
+from flowlet.connectors.files.reader import TextLineReader, TextLineSource
+from flowlet.connectors.numbers import reader as number_source
+from flowlet.connectors.numbers.reader import NumberSource
 from flowlet.connectors.sources_in_turn import SourcesInTurn
-from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
 from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator
 from flowlet.messages.control_messages import AddSplits, NoMoreSplits
 from flowlet.splits.enumerators import enumerator_for

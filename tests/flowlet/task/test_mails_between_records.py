@@ -22,7 +22,7 @@ from flowlet.client.runtime_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.connectors.number_source import NumberSource, RecordsPerCheckpoint
+from flowlet.connectors.numbers.reader import NumberSource, RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
 from flowlet.datastream.connectors import Sink, SplitSource

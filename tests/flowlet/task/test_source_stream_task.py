@@ -10,7 +10,7 @@ from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.blocking_source import BlockingSource
-from flowlet.connectors.text_line_source import TextLineSource, TextPosition
+from flowlet.connectors.files.reader import TextLineSource, TextPosition
 from flowlet.datastream import CheckpointedFunction, FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction

@@ -9,7 +9,7 @@ import pytest
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
-from flowlet.connectors.kafka.kafka_reader import KafkaLogSource, KafkaReader
+from flowlet.connectors.kafka.reader import KafkaLogSource, KafkaReader
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.connectors.number_source import (
+from flowlet.connectors.numbers.reader import (
     LimitedNumberReader,
     NumberPosition,
     NumberReader,

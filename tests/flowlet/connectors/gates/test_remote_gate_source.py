@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
-from flowlet.connectors.remote_gate_source import RemoteGateReader
+from flowlet.connectors.gates.reader import RemoteGateReader
 from flowlet.messages.control_messages import GateCounts
 from netstack.errors import TransportError
 from netstack.flow.offer_book import GateShape, OfferCounts

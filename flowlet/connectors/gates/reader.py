@@ -27,7 +27,7 @@ from flowlet.columns import Column
 from flowlet.common.job_settings import RetryRule
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
-from flowlet.connectors.partition_ledger import (
+from flowlet.connectors.gates.partition_ledger import (
     AttemptCursor,
     HeldPartition,
     PartitionKey,

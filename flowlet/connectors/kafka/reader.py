@@ -26,12 +26,12 @@ from uuid import uuid4
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
+from flowlet.connectors.kafka.split import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
 from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
-from flowlet.splits.kafka_enumerator import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
 from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics
 from netstack.availability import AvailabilityFuture
 from netstack.log_lines import LogLines

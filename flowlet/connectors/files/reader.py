@@ -35,16 +35,16 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import BinaryIO, Final, assert_never
 
-from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
-from flowlet.errors import FlowletError
-from flowlet.records import Chunk
-from flowlet.splits.file_enumerator import (
+from flowlet.connectors.files.split import (
     HEAD_BYTES,
     Compression,
     compression_of,
     keeps_line_ends,
     needs_head,
 )
+from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
+from flowlet.errors import FlowletError
+from flowlet.records import Chunk
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from netstack.late import dataclass
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator, Offsets, Partition
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.splits.enumerators import enumerator_for
-from flowlet.splits.kafka_enumerator import KafkaBrokers, KafkaSplitEnumerator, Offsets, Partition
 from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
 
 EARLIEST, LATEST = OffsetRule(OffsetKind.EARLIEST), OffsetRule(OffsetKind.LATEST)

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from flowlet.connectors import text_line_source
+from flowlet.connectors.files import reader as text_line_source
+from flowlet.connectors.files.reader import SplitPosition, TextLineReader, TextLineSource, TextPosition
+from flowlet.connectors.files.split import compression_of
 from flowlet.connectors.split_reader import EARLY_BYTES
-from flowlet.connectors.text_line_source import SplitPosition, TextLineReader, TextLineSource, TextPosition
 from flowlet.errors import FlowletError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import SourceReader
 from flowlet.records import Chunk
-from flowlet.splits.file_enumerator import compression_of
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.operators.local_splits import enumerator_of, requests_to
