@@ -22,19 +22,19 @@ from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.messages import control_messages as messages
 from flowlet.messages.program_bundle import ProgramBundle, pieces_of
-from flowlet.operators.source_operator import Source, SourceOperator, enumerator_of
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, split_set_of
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, share_containers
 from flowlet.serde.pickles import program_pickle
 from flowlet.shipping.bundle_maker import NeededCode, PackedBundle, ProgramCode, pack, program_code
-from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
 from netstack.late import is_instance_of_late
 from netstack.log_lines import LogLines
 
 if TYPE_CHECKING:
-    from flowlet.connectors.remote_gate_source import RemoteGateSource
+    from flowlet.connectors.gates.reader import RemoteGateSource
 
 
 _NOT_FOUND: Final = 404
@@ -234,10 +234,9 @@ def _vertex_message(vertex: JobVertex, chain: bytes) -> messages.VertexMessage:
 
 
 def _split_set(source: Source, vertex: str) -> SplitSet | None:
-    enumerator = enumerator_of(source)
-    found = None if enumerator is None else split_set_of(enumerator)
-    if enumerator is None or found is not None:
-        return found
+    enumerator = getattr(source, "create_enumerator", lambda: None)()
+    if enumerator is None:
+        return split_set_of(source)
     raise JobSubmissionError(
         f"vertex {vertex!r}: its source has an enumerator of its own, a {type(enumerator).__name__}; the JobManager "
         "runs no code of users and knows only those of flowlet, so let each reader find its share"
@@ -245,7 +244,7 @@ def _split_set(source: Source, vertex: str) -> SplitSet | None:
 
 
 def _remote_gate(source: Source) -> messages.RemoteGateMessage | None:
-    if not is_instance_of_late(source, "flowlet.connectors.remote_gate_source", "RemoteGateSource"):
+    if not is_instance_of_late(source, "flowlet.connectors.gates.reader", "RemoteGateSource"):
         return None
     gate = cast("RemoteGateSource", source)
     key_blob = b"" if gate.key_groups is None else dump_partitioner(gate.key_groups, f"gate {gate.name}")

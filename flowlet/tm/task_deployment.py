@@ -14,6 +14,7 @@ Invariants: either everything is created, or nothing is left: on an error the pa
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from flowlet.chain.operator_chain import ChainedOperator
@@ -22,7 +23,8 @@ from flowlet.common.job_settings import JobSettings
 from flowlet.errors import StateRestoreError
 from flowlet.messages import control_messages as messages
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import DeploymentError, load_chain, load_partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
@@ -39,7 +41,7 @@ from netstack.loop.loop_timers import LoopTimers, Timers
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 
 if TYPE_CHECKING:
-    from flowlet.connectors.remote_gate_source import RemoteGateSource
+    from flowlet.connectors.gates.reader import RemoteGateSource
 
 
 def finished_chain(chain: Sequence[ChainedOperator]) -> list[ChainedOperator]:
@@ -268,13 +270,16 @@ def _create_offered_gate(
     """The remote gate of a task that begins with one, or None."""
     head = chain[0].operator
     source = head.source if isinstance(head, SourceOperator) else None
-    if not is_instance_of_late(source, "flowlet.connectors.remote_gate_source", "RemoteGateSource"):
+    if not is_instance_of_late(source, "flowlet.connectors.gates.reader", "RemoteGateSource"):
         return None
     source = cast("RemoteGateSource", source)
     job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
     gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
     settings = descriptor.settings
-    source.bind(
+    from flowlet.connectors.gates.reader import RemoteGateReader  # loaded with the source
+
+    source.open_gate = partial(
+        RemoteGateReader,
         gate,
         lambda counts, completed: send(messages.GateReported(descriptor.attempt, counts, completed)),
         lambda after: send(messages.MarkRequested(descriptor.attempt, after)),

@@ -55,7 +55,7 @@ _TASK_MODULES: Final = (
     "cryptography.hazmat.primitives.ciphers.aead",
     "numpy",
     "flowlet.columns.number_tuples",
-    "flowlet.connectors.remote_gate_source",
+    "flowlet.connectors.gates.reader",
     "flowlet.sinks.function_sink",
     "flowlet.io.create_record_writer",
     "flowlet.checkpoint.input_recovery",

@@ -29,7 +29,8 @@ from flowlet.graph.partitioner import KeyGroups
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import ProcessOperator
-from flowlet.operators.source_operator import KeptRecords, PositionWithRest, Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.task.create_stream_task import StreamTask, create_stream_task

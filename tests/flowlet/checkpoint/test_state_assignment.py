@@ -16,13 +16,14 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.checkpoint.state_assignment import assigned_states, is_by_key
 from flowlet.columns import columns_of
-from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, TextPosition
+from flowlet.connectors.files.reader import SplitPosition, TextLineSource, TextPosition
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_key, key_group, operator_index
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.splits.split_kinds import FileSet, FileSplit

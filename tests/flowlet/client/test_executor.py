@@ -13,7 +13,7 @@ from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.common.options.client_options import ClientHeartbeat
-from flowlet.connectors.text_line_source import TextLineSource
+from flowlet.connectors.files.reader import TextLineSource
 from flowlet.errors import JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance

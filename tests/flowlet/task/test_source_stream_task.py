@@ -10,13 +10,14 @@ from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.blocking_source import BlockingSource
-from flowlet.connectors.text_line_source import TextLineSource, TextPosition
+from flowlet.connectors.files.reader import TextLineSource, TextPosition
 from flowlet.datastream import CheckpointedFunction, FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
 from flowlet.mailbox.task_timings import TaskTimings
-from flowlet.operators.source_operator import KeptRecords, PositionWithRest, Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.task.create_stream_task import StreamTask, create_stream_task

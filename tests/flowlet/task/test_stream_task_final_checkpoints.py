@@ -8,7 +8,8 @@ import pytest
 from flowlet.checkpoint.barrier_orders import CheckpointError
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing

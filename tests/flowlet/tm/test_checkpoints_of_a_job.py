@@ -43,7 +43,8 @@ from flowlet.messages.control_messages import (
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient

@@ -37,7 +37,8 @@ from flowlet.messages.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
