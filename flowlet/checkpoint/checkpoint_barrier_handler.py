@@ -42,7 +42,10 @@ _NS_PER_MS = 1_000_000
 
 
 class CheckpointableInput(Protocol):
-    """A gate, or a chained source of a multi-input task (Flink ``CheckpointableInput``)."""
+    """The part of a gate that barriers need (Flink ``CheckpointableInput``).
+
+    One implementer: ``SingleInputGate``, which stands in another package and can do much more.
+    """
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Start to record the data in front of the barrier."""
