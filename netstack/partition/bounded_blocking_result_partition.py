@@ -46,6 +46,8 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
         thread that polls, so that nobody reads from a file that is closed.
     """
 
+    _subpartition: "BoundedBlockingSubpartition"
+
     def __init__(
         self, subpartition: "BoundedBlockingSubpartition", data: BoundedData, listener: BufferAvailabilityListener
     ) -> None:

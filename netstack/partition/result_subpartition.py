@@ -286,6 +286,7 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
     """
 
     __slots__ = ("_is_view_released", "_lock", "_subpartition", "listener", "takes_contents")
+    _subpartition: "PipelinedSubpartition"
 
     def __init__(self, subpartition: "PipelinedSubpartition", listener: BufferAvailabilityListener) -> None:
         self._subpartition = subpartition

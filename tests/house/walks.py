@@ -122,7 +122,7 @@ def _call_of(frame: FrameType) -> Call | None:
     name = threading.current_thread().name
     thread = next((role for pattern, role in _ROLES if pattern.search(name)), "another thread")
     room = "/".join(parts[:2]) if parts[0] == "netstack" or len(parts) > 2 else parts[0]
-    return Call(thread, room.removeprefix("flowlet/"), frame.f_code.co_qualname)  # type: ignore[attr-defined]
+    return Call(thread, room.removeprefix("flowlet/"), frame.f_code.co_qualname)
 
 
 def stays_of(calls: Iterable[Call]) -> list[Stay]:
