@@ -179,11 +179,6 @@ class LocalBufferPool(BufferRecycler):
             return self._parked.total_ns_locked()
 
     @property
-    def num_listeners(self) -> int:
-        """How many listeners wait for a buffer."""
-        return len(self._listeners)
-
-    @property
     def num_parked(self) -> int:
         """How many threads wait in line."""
         return len(self._parked.line)

@@ -121,19 +121,9 @@ class NetworkBufferPool:
         return self.num_total - len(self._free)
 
     @property
-    def num_pools(self) -> int:
-        """How many local pools live."""
-        return len(self._accounts)
-
-    @property
     def num_reserved(self) -> int:
         """How many segments are promised: the guarantees of the pools and the unpooled ones."""
         return self._num_guaranteed + self._num_unpooled
-
-    @property
-    def num_blocked_requests(self) -> int:
-        """How many requests wait for segments that others use."""
-        return len(self._claims)
 
     @property
     def is_destroyed(self) -> bool:

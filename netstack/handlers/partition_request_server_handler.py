@@ -64,8 +64,8 @@ class PartitionRequestServerHandler(ChannelHandler):
                 self.queue.acknowledge_all_data_processed(receiver)
             case messages.TaskEventRequest():
                 self._publish(message)
-            case messages.SegmentId(receiver, subpartition, segment):
-                self.queue.tell_producer(receiver, lambda view: view.notify_required_segment_id(subpartition, segment))
+            case messages.SegmentId():
+                pass  # only tiered storage, which is not served here, has segments to choose from
             case messages.CloseRequest():
                 self.queue.release_all()
                 ctx.close()

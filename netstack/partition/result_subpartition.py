@@ -152,10 +152,6 @@ class ResultSubpartitionView(ABC):
         """
         return
 
-    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
-        """Say which segment of a tiered subpartition is wanted next; others ignore it."""
-        return
-
     @property
     def is_released(self) -> bool:
         """Whether reader or producer ended it."""

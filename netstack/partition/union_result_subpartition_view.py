@@ -237,12 +237,6 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         for view in self._views.values():
             view.send_empty_buffers()
 
-    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
-        """Pass it on to the view of ``subpartition``."""
-        view = self._views.get(subpartition)
-        if view is not None:
-            view.notify_required_segment_id(subpartition, segment_id)
-
     @property
     def is_released(self) -> bool:
         """Whether the reader ended it, or the producer any of its subpartitions."""

@@ -279,16 +279,6 @@ class BufferManager(BufferRecycler):
         return len(self._exclusive) + len(self._floating)
 
     @property
-    def num_exclusive_available(self) -> int:
-        """How many of them are exclusive."""
-        return len(self._exclusive)
-
-    @property
-    def num_floating_available(self) -> int:
-        """How many of them are floating."""
-        return len(self._floating)
-
-    @property
     def num_credits_available(self) -> int:
         """How many data buffers the sender may still send."""
         with self._lock:

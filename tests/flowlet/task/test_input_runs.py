@@ -139,7 +139,7 @@ class Rig:
 
     def num_free(self, channel: int) -> int:
         """How many of a channel's own buffers have come back."""
-        return self.channels[channel].buffer_manager.num_exclusive_available
+        return len(self.channels[channel].buffer_manager._exclusive)
 
 
 @pytest.fixture

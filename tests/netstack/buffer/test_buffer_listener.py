@@ -34,7 +34,7 @@ def test_a_listener_that_keeps_the_buffer_ends_the_round(pool: LocalBufferPool) 
     pool.add_buffer_listener(second)
 
     pool.recycle(segment)
-    after_first = (len(first.buffers), second.num_calls, pool.is_available, pool.num_listeners)
+    after_first = (len(first.buffers), second.num_calls, pool.is_available, len(pool._listeners))
     first.recycle()
 
     assert after_first == (1, 0, False, 1)

@@ -472,7 +472,7 @@ def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channe
             max_overdraft_buffers=max_overdraft,
         )
 
-    assert (network.num_reserved, network.num_pools) == (0, 0)
+    assert (network.num_reserved, len(network._accounts)) == (0, 0)
 
 
 # ---------------------------------------------------------------- many at once

@@ -379,7 +379,7 @@ def test_destroy_all_pools() -> None:
 
     network.destroy_all_pools()
 
-    assert (network.is_destroyed, network.num_pools, network.num_available) == (False, 0, 0)
+    assert (network.is_destroyed, len(network._accounts), network.num_available) == (False, 0, 0)
     assert all(pool.is_destroyed for pool in (fixed, bounded, unbounded))
     for pool, segment in taken:
         pool.recycle(segment)
@@ -491,7 +491,7 @@ def test_a_pool_that_is_created_while_everything_ends_ends_too(monkeypatch: pyte
     with pytest.raises(ResourceClosedError):
         create(network, 2)
 
-    assert (network.num_pools, network.num_available) == (0, 4)
+    assert (len(network._accounts), network.num_available) == (0, 4)
 
 
 def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
@@ -503,7 +503,7 @@ def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
     used = [take(pool) for _ in range(10)]
     segments: list[MemorySegment] = []
     worker = Worker(lambda: segments.extend(network.request_unpooled("gate", 5, PATIENCE_S)))
-    spin_until(lambda: network.num_blocked_requests == 1)
+    spin_until(lambda: len(network._claims) == 1)
 
     recycle(pool, used)
     worker.join()
@@ -521,7 +521,7 @@ def test_a_waiting_request_ends_with_the_network_pool() -> None:
     segment = take(pool)
     pool.destroy()
     worker = Worker(lambda: network.request_unpooled("gate", 10, PATIENCE_S))
-    spin_until(lambda: network.num_blocked_requests == 1)
+    spin_until(lambda: len(network._claims) == 1)
 
     network.destroy()
     worker.join()
@@ -556,7 +556,7 @@ def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyP
         with pytest.raises(KeyboardInterrupt):
             network.request_unpooled("gate", 10, PATIENCE_S)
 
-    assert (network.num_reserved, network.num_blocked_requests) == (0, 0)
+    assert (network.num_reserved, len(network._claims)) == (0, 0)
     pool.recycle(segment)
     network.check_invariants()
     assert create(network, 10, 10).num_buffers == 10
@@ -655,7 +655,7 @@ def test_a_broken_listener_elsewhere_fails_the_creation_but_keeps_nothing() -> N
     with pytest.raises(RuntimeError, match="broken listener"):
         create(network, 1)
 
-    assert (network.num_pools, network.num_reserved) == (1, 1)
+    assert (len(network._accounts), network.num_reserved) == (1, 1)
     network.check_invariants()
     other.recycle(segment)
     other.add_buffer_listener(Broken())

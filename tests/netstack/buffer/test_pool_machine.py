@@ -133,7 +133,7 @@ class PoolMachine(RuleBasedStateMachine):
             pool.check_invariants()
         free = self.network.num_available + sum(pool.num_available for pool in self.alive)
         assert free + self.num_held + len(self.listened) + len(self.exclusive) == 8
-        assert self.num_waiting == sum(pool.num_listeners for pool in self.alive)
+        assert self.num_waiting == sum(len(pool._listeners) for pool in self.alive)
 
     @invariant()
     def sizes_share_what_is_there(self) -> None:

@@ -104,7 +104,7 @@ def test_a_forgotten_buffer_is_an_error_at_the_end_of_its_pool() -> None:
         network.destroy()
 
     assert "forget_a_buffer" in str(caught.value)
-    assert (network.is_destroyed, network.num_pools) == (True, 0)
+    assert (network.is_destroyed, len(network._accounts)) == (True, 0)
     network.destroy()
 
 

@@ -203,7 +203,7 @@ def state_after(
         pool.num_requested,
         len(listener.found),
         future.is_done,
-        pool.num_listeners,
+        len(pool._listeners),
     )
     recycle_segments(held[0], pool.recycler(0))
     recycle_segments(held[1][num_returned:], pool.recycler(1))

@@ -82,9 +82,6 @@ class ScriptedView(ResultSubpartitionView, BufferRecycler):
     def send_empty_buffers(self) -> None:
         self.sends_empty_buffers = True
 
-    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
-        self.orders.append(("segment", subpartition, segment_id))
-
     def acknowledge_all_data_processed(self) -> None:
         self.orders.append("acknowledge")
 

@@ -459,20 +459,20 @@ def test_receive_backlog_announcement(client: Client) -> None:
     """
     _, [channel] = client.open_channels(1, num_floating=8)
     manager = channel.buffer_manager
-    assert (manager.num_available_buffers, manager.num_floating_available) == (2, 0)
+    assert (manager.num_available_buffers, len(manager._floating)) == (2, 0)
 
     client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 5)))
     first = (
         manager.num_available_buffers,
         manager.num_required,
-        manager.num_floating_available,
+        len(manager._floating),
         channel.sender_backlog,
     )
     client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 12)))
     second = (
         manager.num_available_buffers,
         manager.num_required,
-        manager.num_floating_available,
+        len(manager._floating),
         channel.sender_backlog,
     )
 

@@ -260,7 +260,6 @@ def test_readers_are_not_resumed_but_acknowledge(it: Blocking) -> None:
     view = it.view()
 
     view.notify_new_buffer_size(5)
-    view.notify_required_segment_id(0, 1)
     view.acknowledge_all_data_processed()
 
     assert it.partition.all_data_processed.is_done

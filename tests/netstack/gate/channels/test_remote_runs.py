@@ -118,7 +118,7 @@ def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
         manager = it.channel.buffer_manager
         it.channel.check_invariants()
         credit = (manager.num_granted, manager.num_spent, manager.num_required, manager.is_waiting)
-        free = (manager.num_exclusive_available, manager.num_floating_available, it.pool.num_available)
+        free = (len(manager._exclusive), len(manager._floating), it.pool.num_available)
         states.append((it.numbers(), it.notified, credit, free, it.channel.sender_backlog))
     recycle_all(held)
     it.end()
@@ -289,11 +289,11 @@ def test_a_run_takes_floating_buffers_first(it: Fixture) -> None:
     held = it.buffers(7)
     it.channel.receiver.on_sender_backlog(4)
     it.channel.buffer_manager.take_unannounced()
-    assert it.channel.buffer_manager.num_floating_available == 4
+    assert len(it.channel.buffer_manager._floating) == 4
 
     found = it.channel.receiver.allocate_run(3, 5)
 
-    assert (it.channel.buffer_manager.num_floating_available, it.channel.buffer_manager.num_exclusive_available) == (
+    assert (len(it.channel.buffer_manager._floating), len(it.channel.buffer_manager._exclusive)) == (
         0,
         0,
     )
@@ -351,13 +351,13 @@ def test_exclusive_segments_that_come_back_replace_floating_ones(it: Fixture) ->
     held = it.buffers(7)
     it.channel.receiver.on_sender_backlog(3)
     it.channel.buffer_manager.take_unannounced()
-    floating = it.channel.buffer_manager.num_floating_available
+    floating = len(it.channel.buffer_manager._floating)
     it.channel.receiver.on_sender_backlog(0)
 
     recycle_all(held)
 
     manager = it.channel.buffer_manager
-    assert (floating, manager.num_exclusive_available, manager.num_floating_available) == (4, 8, 0)
+    assert (floating, len(manager._exclusive), len(manager._floating)) == (4, 8, 0)
     assert it.pool.num_available > 0
     it.channel.check_invariants()
 
