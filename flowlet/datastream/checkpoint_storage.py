@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.common.checks import check_number
-from flowlet.common.configuration import Configuration
+from flowlet.common.configuration import Configuration, parsed_option
 from flowlet.common.flinks_options import IGNORED, warn_of_setter
 from flowlet.common.not_yet import missing_names
 from flowlet.common.written_values import parse_bytes
@@ -150,11 +150,7 @@ class FileSystemCheckpointStorage(CheckpointStorage):
 
 
 def _size_of(options: Configuration, name: str, default: int) -> int:
-    text = options.get_string(name, str(default))
-    try:
-        return parse_bytes(text)
-    except ValueError:
-        raise ConfigError(f"option {name!r} is {text!r}, which is not a size such as '20 kb'") from None
+    return parsed_option(name, options.get_string(name, str(default)), parse_bytes, "a size such as '20 kb'")
 
 
 def _checked_path(path: Any) -> str | None:

@@ -25,23 +25,27 @@ class IntegerSource(Protocol):
         """A number from ``a`` to ``b``, both included."""
 
 
-class RestartStrategy(Protocol):
+class RestartStrategy:
     """Whether a job starts again.  Threading: one thread."""
+
+    __slots__ = ()
 
     def decide(self, now_ms: int) -> int | None:
         """The job has failed: how long to wait before it starts again; None: it ends."""
+        return None
 
     @property
     def can_restart(self) -> bool:
         """Whether ``decide`` will ever say yes: if not, what a restart needs is not kept."""
+        return True
 
     @property
     def why_no_restart(self) -> str | None:
         """For people: why ``decide`` said no, with the option that allows more; None: it never says yes."""
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class NoRestart:
+class NoRestart(RestartStrategy):
     """Every failure ends the job."""
 
     @property
@@ -49,20 +53,12 @@ class NoRestart:
         """Never."""
         return False
 
-    @property
-    def why_no_restart(self) -> None:
-        """Nothing: nobody expects a restart."""
-
-    def decide(self, now_ms: int) -> int | None:
-        """It ends."""
-        return None
-
     def __str__(self) -> str:
         return "none"
 
 
 @dataclass(slots=True)
-class FixedDelay:
+class FixedDelay(RestartStrategy):
     """The same delay each time, for a number of restarts."""
 
     attempts: int
@@ -89,8 +85,10 @@ class FixedDelay:
 
 
 @dataclass(slots=True)
-class FailureRate:
-    """The same delay each time, until there are more than ``max_failures`` within ``interval_ms``."""
+class FailureRate(RestartStrategy):
+    """The same delay each time, until there are more than ``max_failures`` within ``interval_ms``; old failures are
+    forgotten.
+    """
 
     max_failures: int
     interval_ms: int
@@ -99,11 +97,6 @@ class FailureRate:
 
     def __post_init__(self) -> None:
         self._failures_ms = deque(maxlen=self.max_failures + 1)
-
-    @property
-    def can_restart(self) -> bool:
-        """Always: old failures are forgotten."""
-        return True
 
     @property
     def why_no_restart(self) -> str:
@@ -124,7 +117,7 @@ class FailureRate:
 
 
 @dataclass(slots=True)
-class ExponentialDelay:
+class ExponentialDelay(RestartStrategy):
     """Each delay longer than the one before, until the job has run for a while without a failure.
 
     ``random`` makes the jitter, so that jobs that failed together do not come back together.
@@ -134,11 +127,6 @@ class ExponentialDelay:
     random: IntegerSource
     _num_failures: int = 0  # since the backoff began
     _next_restart_ms: int | None = None
-
-    @property
-    def can_restart(self) -> bool:
-        """Always: with time the attempts begin anew."""
-        return True
 
     @property
     def why_no_restart(self) -> str:

@@ -189,9 +189,14 @@ class Dispatcher:
         if len(self.sessions) >= self._config.max_task_managers:
             return f"{len(self.sessions)} TaskManagers are registered already, which is the limit"
         self.sessions[session.tm_id] = session
-        self._slots.add(session.tm_id, session.num_slots)
+        self._slots.add(session.tm_id, session.registration.num_slots)
         self._last_loss = None
-        log.info("TaskManager registered", tm_id=session.tm_id, location=str(session.location), slots=session.num_slots)
+        log.info(
+            "TaskManager registered",
+            tm_id=session.tm_id,
+            location=str(session.location),
+            slots=session.registration.num_slots,
+        )
         # In the next iteration of the loop: the session must send Registered before the first deployment.
         asyncio.get_running_loop().call_soon(self._schedule_waiting)
         return None
@@ -258,7 +263,7 @@ class Dispatcher:
             "dataPort": session.location.data_port,
             "pid": session.location.pid,
             "timeSinceLastHeartbeat": round(session.silence_s * 1000),
-            "slotsNumber": session.num_slots,
+            "slotsNumber": session.registration.num_slots,
             "freeSlots": self._slots.num_free_on(session.tm_id),
         }
 

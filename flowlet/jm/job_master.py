@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from random import Random, SystemRandom
-from typing import Any, ClassVar, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar, Final, assert_never
 
 import msgspec
 
@@ -39,49 +39,28 @@ from flowlet.rpc.requests import WallClock
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import call_in_background
 
+if TYPE_CHECKING:
+    from flowlet.jm.dispatcher import Dispatcher
+
 _RUN: Final = (ExecutionState.RUNNING, ExecutionState.FINISHED)
 _FAILING: Final = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
 log = LogLines(__name__)
 
 
-class JobOwner(Protocol):
-    """What a ``JobMaster`` needs of the dispatcher: slots, and a way to TaskManagers (Flink ``SlotPool``,
-    ``JobManagerRunner``, ``TaskManagerGateway``).  No method may end a job before it returns.
-
-    One implementer: ``Dispatcher`` imports this module, which therefore cannot import it.
-    """
-
-    def send(self, tm_id: str, message: messages.ToTaskManager) -> None:
-        """Send a message; to a TaskManager that is not registered any more nothing is sent."""
-
-    def request_slots(self, master: "JobMaster") -> None:
-        """The job waits for its slots: call ``start`` or ``fail_scheduling``, at once or later, unless the job ends
-        before.
-        """
-
-    def release_slots(self, master: "JobMaster") -> None:
-        """No task of the job runs any more; the job asks for its slots again, or it ends."""
-
-    def job_ended(self, master: "JobMaster", clean_up: Callable[[], None]) -> None:
-        """The job has ended, and its slots are free; called once.
-
-        ``clean_up`` removes what a restart would need: it is to be called.
-        """
-
-    def checkpoint_completed(self, master: "JobMaster") -> None:
-        """The newest complete checkpoint of ``checkpoints`` has changed."""
-
-    def may_trigger(self, master: "JobMaster", checkpoint_id: int) -> bool:
-        """Whether a checkpoint may have this id: no later JobManager will use it again."""
-
-
 class JobMaster:
-    """One submitted job, from submission until the dispatcher forgets it.  Threading: the JobManager's loop."""
+    """One submitted job, from submission until the dispatcher forgets it.
+
+    Threading: the JobManager's loop.
+
+    Args:
+        owner: has slots, and a way to TaskManagers (Flink ``SlotPool``, ``JobManagerRunner``, ``TaskManagerGateway``);
+            none of its methods may end a job before it returns.
+    """
 
     def __init__(
         self,
         job: messages.JobGraphMessage,
-        owner: JobOwner,
+        owner: "Dispatcher",
         clock: WallClock,
         timers: LoopClock | None = None,
         random: Random | None = None,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,6 +23,9 @@ from flowlet.rpc.requests import POLICY_VIOLATION, Outbox, SessionEndedError, Se
 from netstack.flow.heartbeats import Silence
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+
+if TYPE_CHECKING:
+    from flowlet.jm.dispatcher import Dispatcher
 
 # A task needs at most one deployment and one CancelTask; if this many messages wait, the TaskManager does not read.
 MAX_QUEUED_MESSAGES: Final = 50_000
@@ -38,25 +41,6 @@ _decoder: "Final[msgspec.msgpack.Decoder[messages.ToJobManager]]" = msgspec.msgp
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
-class TaskManagerSessionListener(Protocol):
-    """Receives what TaskManagers report.  Each ``session`` is the registered one that the message came from.
-
-    One implementer: the dispatcher knows the sessions, so they cannot import it.
-    """
-
-    def task_manager_registered(self, session: "TaskManagerSession") -> str | None:
-        """Accept a TaskManager; return the reason if it is refused."""
-
-    def task_manager_lost(self, session: "TaskManagerSession", reason: str) -> None:
-        """The session has ended; no further call follows for it."""
-
-    def heartbeat(self, session: "TaskManagerSession", message: messages.TaskManagerHeartbeat) -> None:
-        """The TaskManager is alive, and these are the metrics of its tasks."""
-
-    def handle(self, session: "TaskManagerSession", message: messages.FromTask) -> None:
-        """A message came from a task."""
-
-
 @dataclass(slots=True, eq=False)
 class TaskManagerSession:
     """A connected TaskManager, from the handshake to the end of the connection.
@@ -65,13 +49,13 @@ class TaskManagerSession:
     """
 
     transport: SessionTransport
-    listener: TaskManagerSessionListener
+    listener: "Dispatcher"  # hears of the session from its registration to its end
     config: JobManagerConfig
     jm_id: str
     peer: str | None = None  # for logs, until it has told its name
     monotonic: Callable[[], float] = time.monotonic
     _outbox: Outbox = field(init=False)
-    _registration: messages.RegisterTaskManager | None = field(init=False, default=None)
+    registration: messages.RegisterTaskManager = field(init=False)  # once it has come
     _last_heard_s: float = field(init=False)
     _answered_s: float = field(init=False)
 
@@ -80,34 +64,24 @@ class TaskManagerSession:
         self._last_heard_s = self._answered_s = self.monotonic()
 
     def __repr__(self) -> str:
-        name = "unregistered" if self._registration is None else self._registration.tm_id
+        name = self.tm_id if hasattr(self, "registration") else "unregistered"
         return f"<TaskManagerSession {name}{'' if self._outbox.end_reason is None else ' closing'}>"
 
     @property
     def tm_id(self) -> str:
         """The id that the TaskManager chose for itself."""
-        return self._registered.tm_id
-
-    @property
-    def num_slots(self) -> int:
-        """The number of slots that it offers."""
-        return self._registered.num_slots
+        return self.registration.tm_id
 
     @property
     def location(self) -> TaskManagerLocation:
         """The address of its data port."""
-        message = self._registered
+        message = self.registration
         return TaskManagerLocation(message.tm_id, message.data_host, message.data_port, message.pid)
 
     @property
     def silence_s(self) -> float:
         """Seconds since its last message."""
         return self.monotonic() - self._last_heard_s
-
-    @property
-    def _registered(self) -> messages.RegisterTaskManager:
-        assert self._registration is not None, "listeners learn of a session after its registration"
-        return self._registration
 
     def send(self, message: messages.ToTaskManager) -> None:
         """Send after all earlier messages; ignored once the session has ended."""
@@ -119,10 +93,11 @@ class TaskManagerSession:
 
     async def run(self) -> None:
         """Serve the connection until it ends."""
-        self._registration = await self._receive_registration()
-        if self._registration is None:
+        registration = await self._receive_registration()
+        if registration is None:
             return
-        refusal = check_registration(self._registration, self.config) or self.listener.task_manager_registered(self)
+        self.registration = registration
+        refusal = check_registration(registration, self.config) or self.listener.task_manager_registered(self)
         if refusal is not None:
             await self._refuse(refusal)
             return
@@ -168,8 +143,7 @@ class TaskManagerSession:
             raise SessionEndedError(f"it sent an invalid message: {str(error)[:200]}") from error
 
     async def _refuse(self, reason: str) -> None:
-        assert self._registration is not None, "run() has it"
-        log.warning("TaskManager refused", tm_id=self._registration.tm_id[:64], reason=reason)
+        log.warning("TaskManager refused", tm_id=self.tm_id[:64], reason=reason)
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(_REFUSAL_TIMEOUT_S):
                 await self.transport.send(_encoder.encode(messages.RegistrationRefused(reason)))

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -29,6 +29,9 @@ from flowlet.rpc.requests import (
 from netstack.flow.heartbeats import Backoff, Silence
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+
+if TYPE_CHECKING:
+    from flowlet.tm.task_executor import TaskExecutor
 
 _log = LogLines(__name__)
 
@@ -68,25 +71,6 @@ class ReconnectConfig:
     welcome_timeout_s: float = 50.0  # from the registration to the JobManager's answer; Flink's heartbeat.timeout, too
 
 
-class JobManagerSessionListener(Protocol):
-    """Receives the JobManager's messages; every call is on the loop thread.
-
-    One implementer: the executor of tasks knows the connection, which cannot import it.
-    """
-
-    def registered(self, jm_id: str) -> None:
-        """A session has begun."""
-
-    def handle(self, message: messages.ToTaskManager) -> None:
-        """Carry out an order."""
-
-    def heartbeat(self) -> messages.TaskManagerHeartbeat:
-        """The next heartbeat to send."""
-
-    def session_lost(self, reason: str) -> Awaitable[None]:
-        """The session has ended; the next one is tried when this returns."""
-
-
 @dataclass(slots=True, eq=False)
 class JobManagerConnection:
     """Keeps a session with the JobManager.
@@ -96,7 +80,7 @@ class JobManagerConnection:
 
     rpc: RpcGateway
     registration: messages.RegisterTaskManager
-    listener: JobManagerSessionListener
+    listener: "TaskExecutor"  # carries out orders, makes heartbeats, and hears of sessions
     reconnect: ReconnectConfig
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -15,27 +15,6 @@ from flowlet.datastream.user_functions.argument_checks import checked_object, de
 from flowlet.datastream.user_functions.record_functions import AggregateFunction, ReduceFunction
 from flowlet.errors import JobGraphError
 
-__all__ = [
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "AppendingState",
-    "BroadcastState",
-    "ListState",
-    "ListStateDescriptor",
-    "MapState",
-    "MapStateDescriptor",
-    "MergingState",
-    "OperatorStateStore",
-    "ReadOnlyBroadcastState",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "State",
-    "StateDescriptor",
-    "StateTtlConfig",
-    "ValueState",
-    "ValueStateDescriptor",
-]
-
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")

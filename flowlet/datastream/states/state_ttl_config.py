@@ -11,8 +11,6 @@ from typing import ClassVar, Self
 from flowlet.common.time import Duration, Length, Time, duration_of, millis_of
 from flowlet.errors import JobGraphError
 
-__all__ = ["StateTtlConfig"]
-
 
 class StateTtlConfig:
     """How long entries of a state live.  Made by ``StateTtlConfig.new_builder(ttl)``.

@@ -18,8 +18,6 @@ from flowlet.datastream.user_functions.record_functions import MapFunction, Redu
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 
-__all__ = ["Aggregation", "Extreme", "KnownReduction", "Projection", "Total", "extreme_of", "projected_type"]
-
 
 @dataclass(frozen=True, slots=True)
 class KnownReduction:

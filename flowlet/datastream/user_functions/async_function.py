@@ -10,8 +10,6 @@ from typing import Generic
 from flowlet.datastream.user_functions.argument_checks import IN, OUT
 from flowlet.datastream.user_functions.function import Function
 
-__all__ = ["AsyncFunction"]
-
 
 class AsyncFunction(Function, Generic[IN, OUT]):
     """Returns any number of records for each record, from a coroutine; many of them run at once.

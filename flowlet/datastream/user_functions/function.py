@@ -28,17 +28,6 @@ if TYPE_CHECKING:
         ValueStateDescriptor,
     )
 
-__all__ = [
-    "CheckpointListener",
-    "CheckpointedFunction",
-    "DistributedCache",
-    "Function",
-    "FunctionInitializationContext",
-    "FunctionSnapshotContext",
-    "KeyedStateStore",
-    "RuntimeContext",
-]
-
 
 class KeyedStateStore(ABC):
     """Makes the keyed states of a function; only on a keyed stream."""

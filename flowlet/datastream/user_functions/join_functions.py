@@ -11,8 +11,6 @@ from typing import Any
 
 from flowlet.datastream.user_functions.function import Function
 
-__all__ = ["CoGroupFunction", "FlatJoinFunction", "JoinFunction", "ProcessJoinFunction"]
-
 
 class JoinFunction(Function):
     """Returns one record for each pair."""

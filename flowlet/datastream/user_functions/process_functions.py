@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from flowlet.datastream.time_domain import TimeDomain
     from flowlet.datastream.timerservice import TimerService
 
-__all__ = [
-    "BaseBroadcastProcessFunction",
-    "BroadcastProcessFunction",
-    "CoFlatMapFunction",
-    "CoMapFunction",
-    "CoProcessFunction",
-    "KeyedBroadcastProcessFunction",
-    "KeyedCoProcessFunction",
-    "KeyedProcessFunction",
-    "ProcessFunction",
-]
-
 
 class CoMapFunction(Function):
     """Returns one record for each record of either of two streams."""

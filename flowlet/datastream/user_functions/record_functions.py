@@ -9,18 +9,6 @@ from typing import Any
 
 from flowlet.datastream.user_functions.function import Function, WrittenInPython
 
-__all__ = [
-    "AggregateFunction",
-    "FilterFunction",
-    "FlatMapFunction",
-    "KeySelector",
-    "MapFunction",
-    "Partitioner",
-    "ReduceFunction",
-    "SinkContext",
-    "SinkFunction",
-]
-
 
 class MapFunction(Function):
     """Returns one record for each record."""

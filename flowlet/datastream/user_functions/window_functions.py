@@ -11,8 +11,6 @@ from typing import Generic
 from flowlet.datastream.user_functions.argument_checks import IN, KEY, OUT, W2, W
 from flowlet.datastream.user_functions.function import Function, KeyedStateStore
 
-__all__ = ["AllWindowFunction", "ProcessAllWindowFunction", "ProcessWindowFunction", "WindowFunction"]
-
 
 class WindowFunction(Function, Generic[IN, OUT, KEY, W]):
     """Returns any number of records for each window of a key."""

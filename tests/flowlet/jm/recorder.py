@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages.control_messages import (
@@ -26,7 +27,7 @@ from flowlet.messages.control_messages import (
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
 
 
-class Recorder:
+class Recorder(Dispatcher):
     """An owner that notes which messages it is to send, and what it is told."""
 
     def __init__(self) -> None:

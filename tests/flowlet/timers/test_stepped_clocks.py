@@ -41,10 +41,10 @@ from flowlet.timers.system_processing_time_service import SystemProcessingTimeSe
 from flowlet.timers.time_api import KeyContext, Timer
 from flowlet.tm.jobmanager_connection import (
     JobManagerConnection,
-    JobManagerSessionListener,
     JobManagerUnreachableError,
     ReconnectConfig,
 )
+from flowlet.tm.task_executor import TaskExecutor
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectionLostError
 from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler
@@ -430,7 +430,7 @@ def pauses_until_given_up(late: dict[int, float]) -> list[float]:
     connection = JobManagerConnection(
         cast(RpcClient, Unreachable()),
         REGISTRATION,
-        cast(JobManagerSessionListener, None),
+        cast(TaskExecutor, None),
         ReconnectConfig(give_up_after_s=20.0),
         clock=pauses.clock,
         sleep=pauses.sleep,

@@ -38,6 +38,7 @@ from flowlet.rpc.requests import SessionEndedError, SessionTransport
 from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.splits.split_kinds import FileSplit
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
+from flowlet.tm.task_executor import TaskExecutor
 from tests.flowlet.rpc.frames import frames_of
 from tests.waiting import PATIENCE_S
 
@@ -45,7 +46,7 @@ SECRET = bytes(32)
 Script = Callable[[SignedWebSocket], Awaitable[None]]
 
 
-class Listener:
+class Listener(TaskExecutor):
     """Notes what happens."""
 
     def __init__(self) -> None:
