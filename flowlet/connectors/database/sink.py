@@ -22,8 +22,8 @@ from typing import Any, Final, assert_never
 from flowlet.connectors.database.database_driver import MARKER_TABLE, DatabaseDriver, PostgresDriver, SqliteDriver
 from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.connectors.database.row_values import DatabaseError, DatabaseUnavailableError, RowValues
+from flowlet.connectors.database.statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
-from flowlet.datastream.connectors.database_statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 
 

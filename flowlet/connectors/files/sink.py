@@ -22,6 +22,12 @@ from typing import Any, BinaryIO, Final
 
 from flowlet.common.serialization import Encoder, LineEncoder
 from flowlet.common.typeinfo import TypeInformation
+from flowlet.connectors.files.api import (
+    BasePathBucketAssigner,
+    BucketContext,
+    DateTimeBucketAssigner,
+    FileSink,
+)
 from flowlet.connectors.files.part_files import (
     CsvWriter,
     DraftOwner,
@@ -47,12 +53,6 @@ from flowlet.datastream.connectors.base import (
     SupportsCommitter,
     SupportsWriterState,
     WriterInitContext,
-)
-from flowlet.datastream.connectors.file_system import (
-    BasePathBucketAssigner,
-    BucketContext,
-    DateTimeBucketAssigner,
-    FileSink,
 )
 from flowlet.datastream.formats.bulk_formats import CsvWriterFactory, ParquetWriterFactory
 from flowlet.errors import FlowletError

@@ -33,7 +33,7 @@ from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, Wri
 from flowlet.errors import FlowletError
 
 if TYPE_CHECKING:
-    from flowlet.datastream.connectors.kafka import KafkaMessage, KafkaRecordSerializationSchema
+    from flowlet.connectors.kafka.api import KafkaMessage, KafkaRecordSerializationSchema
 
 # How long one call waits for room or acknowledgements before it looks for a failure or a cancellation; a delivery has a
 # limit, message.timeout.ms, which is longer than a cancelled task may take.
