@@ -128,8 +128,8 @@ _MOVED: Final = (
         "connectors.files.api",
         (
             "BasePathBucketAssigner BucketAssigner BucketContext BulkWriterFactory DateTimeBucketAssigner StreamFormat "
-            "DefaultRollingPolicy FileSource FileSourceBuilder OnCheckpointRollingPolicy OutputFileConfig RollingPolicy "
-            "FileSink FileSink.BaseBuilder FileSink.BulkFormatBuilder FileSink.RowFormatBuilder "
+            "DefaultRollingPolicy FileSource FileSourceBuilder OnCheckpointRollingPolicy OutputFileConfig "
+            "RollingPolicy FileSink FileSink.BaseBuilder FileSink.BulkFormatBuilder FileSink.RowFormatBuilder "
             "OutputFileConfig.OutputFileConfigBuilder"
         ),
     ),

@@ -241,15 +241,7 @@ def driver_of(statement: DatabaseStatement) -> DatabaseDriver:
 
 def row_values_of(statement: DatabaseStatement) -> RowValues:
     """What makes rows of records.  Raises DatabaseError: the driver is not installed."""
-    driver = driver_of(statement)
-    return RowValues(
-        statement.field_names,
-        driver.plain,
-        driver.converted,
-        driver.max_int,
-        types=statement.field_types,
-        holds_nan=driver.holds_nan,
-    )
+    return RowValues(statement.field_names, driver_of(statement), statement.field_types)
 
 
 def writer_of(statement: DatabaseStatement, context: WriterInitContext) -> DatabaseWriter:
