@@ -398,14 +398,7 @@ class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
     def restore_writer(self, context: WriterInitContext, recovered_state: Sequence[Any]) -> FileSinkWriter:
         """The writer of a subtask that goes on from a checkpoint."""
         assert isinstance(context, InitContext), "made by our operator"
-        attempt = DraftOwner.of(
-            context.get_job_id(),
-            context.operator_id,
-            context.get_index_of_this_subtask(),
-            context.get_restored_checkpoint_id(),
-            context.get_attempt_number(),
-        )
-        return FileSinkWriter(self._sink, self._make_format(), attempt, context.clock, recovered_state)
+        return FileSinkWriter(self._sink, self._make_format(), DraftOwner.of(context), context.clock, recovered_state)
 
     def create_committer(self, context: WriterInitContext) -> Committer[Any]:
         """The committer of a subtask."""

@@ -176,7 +176,6 @@ class _WriterClients:
 
     def __init__(
         self,
-        kafka: Any,
         properties: Mapping[str, Any],
         name: str,
         create_producer: Any,
@@ -300,7 +299,7 @@ class KafkaTarget(WriteAheadTarget):
             self._drop(next(iter(self._clients)))
         name = f"{self._prefix}-{writer}"
         clients = _WriterClients(
-            self._kafka, self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled
+            self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled
         )
         self._clients[writer] = clients
         with self._failures(writer, "the start of transactions"):
