@@ -41,61 +41,58 @@ _MOVED: Final = (
     ("connectors.number_source", "connectors.numbers.reader", "NumberPosition"),
     ("connectors.text_line_source", "connectors.files.reader", "SplitPosition TextPosition"),
     ("connectors.write_ahead.committable_rows", "connectors.write_ahead_writer", "CommittableRows"),
-    ("datastream.connectors.bucket_assigner", "datastream.connectors.file_system", "BucketAssigner BucketContext"),
+    ("datastream.connectors.bucket_assigner", "connectors.files.api", "BucketAssigner BucketContext"),
     ("datastream.connectors.committer", "datastream.connectors.base", "CommitRequest Committer"),
     (
         "datastream.connectors.jdbc",
-        "datastream.connectors.database_statement",
-        "JdbcConnectionOptions JdbcConnectionOptions.JdbcConnectionOptionsBuilder JdbcExecutionOptions",
+        "connectors.database.statement",
+        (
+            "JdbcConnectionOptions JdbcConnectionOptions.JdbcConnectionOptionsBuilder JdbcExecutionOptions "
+            "JdbcExecutionOptions.Builder"
+        ),
     ),
-    ("datastream.connectors.jdbc", "datastream.connectors.database_statement", "JdbcExecutionOptions.Builder"),
-    ("datastream.connectors.file_sink", "datastream.connectors.file_system", "BulkWriterFactory FileSink"),
     (
         "datastream.connectors.file_sink",
-        "datastream.connectors.file_system",
-        "FileSink.BaseBuilder FileSink.BulkFormatBuilder FileSink.RowFormatBuilder",
+        "connectors.files.api",
+        "BulkWriterFactory FileSink FileSink.BaseBuilder FileSink.BulkFormatBuilder FileSink.RowFormatBuilder",
     ),
-    ("datastream.connectors.kafka_sink", "datastream.connectors.kafka", "KafkaSink KafkaSinkBuilder"),
-    ("datastream.connectors.kafka_source", "datastream.connectors.kafka", "KafkaSource KafkaSourceBuilder"),
+    ("datastream.connectors.kafka_sink", "connectors.kafka.api", "KafkaSink KafkaSinkBuilder"),
+    ("datastream.connectors.kafka_source", "connectors.kafka.api", "KafkaSource KafkaSourceBuilder"),
     (
         "datastream.connectors.kafka_offsets",
-        "datastream.connectors.kafka",
+        "connectors.kafka.api",
         "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaTopicPartition",
     ),
     (
         "datastream.connectors.kafka_serialization",
-        "datastream.connectors.kafka",
+        "connectors.kafka.api",
         "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder KafkaTopicSelector",
     ),
     (
         "datastream.connectors.rolling_policy",
-        "datastream.connectors.file_system",
-        "DefaultRollingPolicy OnCheckpointRollingPolicy OutputFileConfig",
-    ),
-    (
-        "datastream.connectors.rolling_policy",
-        "datastream.connectors.file_system",
-        "OutputFileConfig.OutputFileConfigBuilder RollingPolicy",
+        "connectors.files.api",
+        (
+            "DefaultRollingPolicy OnCheckpointRollingPolicy OutputFileConfig OutputFileConfig.OutputFileConfigBuilder "
+            "RollingPolicy"
+        ),
     ),
     # Where these were for a while, behind their first names.
     (
         "datastream.connectors.file_sink",
-        "datastream.connectors.file_system",
-        "BasePathBucketAssigner BucketAssigner BucketContext DateTimeBucketAssigner DefaultRollingPolicy",
-    ),
-    (
-        "datastream.connectors.file_sink",
-        "datastream.connectors.file_system",
-        "OnCheckpointRollingPolicy OutputFileConfig OutputFileConfig.OutputFileConfigBuilder RollingPolicy",
+        "connectors.files.api",
+        (
+            "BasePathBucketAssigner BucketAssigner BucketContext DateTimeBucketAssigner DefaultRollingPolicy "
+            "OnCheckpointRollingPolicy OutputFileConfig OutputFileConfig.OutputFileConfigBuilder RollingPolicy"
+        ),
     ),
     (
         "datastream.connectors.kafka_source",
-        "datastream.connectors.kafka",
+        "connectors.kafka.api",
         "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaTopicPartition",
     ),
     (
         "datastream.connectors.kafka_sink",
-        "datastream.connectors.kafka",
+        "connectors.kafka.api",
         "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder KafkaTopicSelector",
     ),
     (
@@ -111,8 +108,11 @@ _MOVED: Final = (
     ),
     ("datastream.formats.parquet", "datastream.formats.bulk_formats", "ParquetWriterFactory"),
     ("datastream.closeable_iterator", "datastream.data_stream", "CloseableIterator"),
-    ("datastream.connected_streams", "datastream.data_stream", "BroadcastConnectedStream BroadcastStream"),
-    ("datastream.connected_streams", "datastream.data_stream", "ConnectedStreams"),
+    (
+        "datastream.connected_streams",
+        "datastream.data_stream",
+        "BroadcastConnectedStream BroadcastStream ConnectedStreams",
+    ),
     ("datastream.split_stream", "datastream.data_stream", "SplitStream"),
     ("datastream.stream_settings", "datastream.data_stream", "DataStreamSink"),
     ("datastream.windowed_stream", "datastream.keyed_stream", "AllWindowedStream WindowedStream"),
@@ -122,6 +122,35 @@ _MOVED: Final = (
     ("splits.kafka_split", "splits.split_kinds", "KafkaSplit KafkaTopics OffsetKind OffsetRule"),
     ("splits.number_split", "splits.split_kinds", "NumberRange NumberSplit"),
     ("splits.planned_split", "splits.split_kinds", "PlannedSplit PlannedSplits"),
+    # The descriptions of connectors, which are in the folders of their systems now.
+    (
+        "datastream.connectors.file_system",
+        "connectors.files.api",
+        (
+            "BasePathBucketAssigner BucketAssigner BucketContext BulkWriterFactory DateTimeBucketAssigner StreamFormat "
+            "DefaultRollingPolicy FileSource FileSourceBuilder OnCheckpointRollingPolicy OutputFileConfig "
+            "RollingPolicy FileSink FileSink.BaseBuilder FileSink.BulkFormatBuilder FileSink.RowFormatBuilder "
+            "OutputFileConfig.OutputFileConfigBuilder"
+        ),
+    ),
+    (
+        "datastream.connectors.kafka",
+        "connectors.kafka.api",
+        (
+            "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaRecordSerializationSchema KafkaTopicPartition "
+            "KafkaRecordSerializationSchemaBuilder KafkaSink KafkaSinkBuilder KafkaSource KafkaSourceBuilder "
+            "ExactlyOnceKafkaSink FlushingKafkaSink KafkaTopicSelector"
+        ),
+    ),
+    ("datastream.connectors.jdbc", "connectors.database.api", "JdbcExactlyOnceSink JdbcSink"),
+    (
+        "datastream.connectors.database_statement",
+        "connectors.database.statement",
+        (
+            "DatabaseKind DatabaseStatement DatabaseUrl JdbcConnectionOptions JdbcExecutionOptions Statement "
+            "JdbcConnectionOptions.JdbcConnectionOptionsBuilder JdbcExecutionOptions.Builder"
+        ),
+    ),
 )
 RENAMED: Final[dict[str, str]] = {
     f"flowlet.{before}:{name}": f"flowlet.{now}:{name}" for before, now, names in _MOVED for name in names.split()

@@ -60,12 +60,12 @@ def files_named_in(text: str) -> set[str]:
 
 
 def methods_of_the_api() -> set[str]:
-    """``Class.method`` and ``Class`` of everything in ``flowlet.datastream`` and ``flowlet.common``, with what classes
-    inherit.
+    """``Class.method`` and ``Class`` of everything in ``flowlet.datastream`` and ``flowlet.common``, and of what
+    describes connectors, with what classes inherit.
     """
     classes: dict[str, ast.ClassDef] = {}
-    for package in ("datastream", "common"):
-        for path in (ROOT / "flowlet" / package).rglob("*.py"):
+    for modules in ("datastream/**/*.py", "common/**/*.py", "connectors/*/api.py", "connectors/database/statement.py"):
+        for path in (ROOT / "flowlet").glob(modules):
             classes |= {
                 node.name: node
                 for node in tree_of(path.read_text(encoding="utf-8")).body

@@ -44,6 +44,7 @@ NOT_PURE = {
 }
 NOT_PURE |= {"subprocess", "threading", "time", "aiohttp", "uvloop"}
 GRAPH_BUILDERS = ("flowlet.common", "flowlet.datastream", "flowlet.graph")
+GRAPH_BUILDERS += tuple(f"flowlet.connectors.{each}" for each in ("files.api", "kafka.api", "database.api"))
 # What makes modules quick to import is no runtime: it imports the standard library alone.
 NO_RUNTIME = {"netstack.late"}
 RUNTIME = (
@@ -60,6 +61,7 @@ PICKLES = {"pickle", "cloudpickle", "dill"}
 # The last one has a twin with PyFlink's name; a connector is a folder with these four.
 MAY_BE_TWICE = {"errors", "__main__", "api", "reader", "sink", "split", "checkpoint_storage"}
 _FINDS_SPLITS = re.compile(r"flowlet\.connectors\.\w+\.split")
+_DESCRIBES = re.compile(r"flowlet\.connectors\.\w+\.(api|statement)")
 _SIDE_LINE = re.compile(r"^Side:\s+(\w+)", re.MULTILINE)
 
 
@@ -249,6 +251,8 @@ def package_of(module: str) -> str:
     """
     if _FINDS_SPLITS.fullmatch(module):
         return "flowlet.splits"
+    if _DESCRIBES.fullmatch(module):
+        return "flowlet.datastream.connectors"  # where programs find it
     package = module.rpartition(".")[0]
     return module if package in PACKAGES else package
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from flowlet.common.checks import is_name, is_whole_number
+from flowlet.connectors.files.api import FileSource
 from flowlet.connectors.files.reader import TextLineSource
+from flowlet.connectors.kafka.api import KafkaSource
 from flowlet.connectors.numbers.reader import NumberSource, RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
 from flowlet.connectors.planned_split_source import PlannedSplitSource
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.datastream.connectors.base import BuiltInSource, SplitSource
 from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy, RateUnit
-from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.connectors.hybrid_source import HybridSource
-from flowlet.datastream.connectors.kafka import KafkaSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.errors import JobGraphError, JobSubmissionError

@@ -214,7 +214,7 @@ def sink_operator(sink: Sink, type_info: TypeInformation, *, name: str) -> Strea
     """
     if isinstance(sink, DiscardingSink):
         return DiscardSink(name=name)
-    if is_instance_of_late(sink, "flowlet.datastream.connectors.file_system", "FileSink"):
+    if is_instance_of_late(sink, "flowlet.connectors.files.api", "FileSink"):
         from flowlet.connectors.files.sink import RunningFileSink
 
         return SinkOperator(RunningFileSink(sink, type_info), name=name)  # type: ignore[arg-type]  # a FileSink

@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
-from types import TracebackType
 from typing import Any, Final
 
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
@@ -59,9 +58,7 @@ class CheckpointLock:
                 self._owner = me
             self._depth += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._depth -= 1
             if not self._depth:

@@ -108,7 +108,7 @@ class EnvironmentSources(ABC):
                 parallelism=GraphValue.PARALLELISM,
             )
         # Lines of text have no timestamps to follow.
-        has_timestamps = not is_instance_of_late(source, "flowlet.datastream.connectors.file_system", "FileSource")
+        has_timestamps = not is_instance_of_late(source, "flowlet.connectors.files.api", "FileSource")
         return self._source(
             source_name,
             source,

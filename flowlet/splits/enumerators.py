@@ -29,8 +29,6 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from flowlet.connectors.files.split import FileSplitEnumerator
-from flowlet.connectors.kafka.split import KafkaSplitEnumerator
 from flowlet.errors import StateRestoreError
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.split_kinds import (
@@ -236,8 +234,12 @@ def enumerator_for(split_set: SplitSet) -> SplitEnumerator:
         case HybridSplits():
             return HybridSplitEnumerator(split_set)
         case FileSet():
+            from flowlet.connectors.files.split import FileSplitEnumerator  # as below: only its jobs need it
+
             return FileSplitEnumerator(split_set)
         case KafkaTopics():
+            from flowlet.connectors.kafka.split import KafkaSplitEnumerator
+
             return KafkaSplitEnumerator(split_set)
         case NumberRange():
             return NumberSplitEnumerator(split_set)

@@ -27,6 +27,8 @@ from tests.frozen.test_public_names import PUBLIC_NAMES
 
 _OURS: Final = ("flowlet.", "netstack.")
 # Instances of users' own classes know names of these packages.
+# Of connectors, which public packages have by another path.
+_DESCRIPTIONS: Final = tuple(f"flowlet.connectors.{each}" for each in ("database.api", "files.api", "kafka.api"))
 _PUBLIC: Final = ("flowlet.common", "flowlet.datastream", "flowlet.errors", "flowlet.metrics", "flowlet.records")
 # Those of them of which users keep instances, and of which an operator of ours does: their fields stay, too.
 _VALUES: Final = frozenset(
@@ -111,7 +113,7 @@ def _form_of(found: Any) -> str:
         return f"function ({', '.join(inspect.signature(found).parameters)})"
     if issubclass(found, enum.Enum):
         return f"members {', '.join(f'{name}={_plain(member.value)}' for name, member in found.__members__.items())}"
-    if found.__module__.startswith(_PUBLIC) and found.__name__ not in _VALUES:
+    if found.__module__.startswith((*_PUBLIC, *_DESCRIPTIONS)) and found.__name__ not in _VALUES:
         return "class"
     if issubclass(found, msgspec.Struct):
         tag = found.__struct_config__.tag

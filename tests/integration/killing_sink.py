@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
+from flowlet.connectors.database.statement import DatabaseStatement
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors.base import SinkWriter, WriterInitContext
-from flowlet.datastream.connectors.database_statement import DatabaseStatement
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcSink
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 

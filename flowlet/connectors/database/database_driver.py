@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final
 from flowlet.common.time import Instant
 from flowlet.common.values.field_values import is_missing
 from flowlet.connectors.database.row_values import DatabaseError
-from flowlet.datastream.connectors.database_statement import DatabaseUrl, Statement, Style
+from flowlet.connectors.database.statement import DatabaseUrl, Statement, Style
 from netstack.late import dataclass
 
 MARKER_TABLE: Final = "flowlet_commits"

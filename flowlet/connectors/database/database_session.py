@@ -17,7 +17,7 @@ from flowlet.connectors.database.row_values import (
     RefusedRowError,
     without_password,
 )
-from flowlet.datastream.connectors.database_statement import Statement
+from flowlet.connectors.database.statement import Statement
 from flowlet.serde.type_serializer import preview
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ Rules: no message shows a password.
 
 import datetime
 import math
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.common.typeinfo import InstantTypeInfo, TypeInformation
 from flowlet.common.types import RowFieldsError, fields_of_record, fields_of_records
@@ -19,6 +19,9 @@ from flowlet.common.values.field_values import field_form, integer_limits, is_mi
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError
 from flowlet.errors import FlowletError
 from flowlet.serde.type_serializer import preview
+
+if TYPE_CHECKING:
+    from flowlet.connectors.database.database_driver import DatabaseDriver
 
 
 class DatabaseError(FlowletError):
@@ -50,31 +53,19 @@ class RowValues:
 
     Args:
         names: of the fields, in the order of the statement; a ``Row`` with these names may have them in another order.
-        plain: types of values that need no conversion.
-        converted: from any value to one that the driver takes; raises TypeError or ValueError if there is none.
-        max_int: larger integers need a look; None: there is no such limit.
-        types: the declared types of the fields, of which integers, dates, times and points in time are checked; None:
+        driver: says which values need no conversion, and converts the others.
+        types: the declared types of the fields, of which integers, dates, times and points in time are checked; none:
             unknown.
-        holds_nan: whether the database keeps a float that is no number.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        plain: Collection[type],
-        converted: Callable[[Any], Any],
-        max_int: int | None = None,
-        *,
-        types: Sequence[TypeInformation] | None = None,
-        holds_nan: bool = True,
-    ) -> None:
+    def __init__(self, names: Sequence[str], driver: "DatabaseDriver", types: Sequence[TypeInformation] = ()) -> None:
         self._names = list(names)
-        self._plain = frozenset(plain)
-        self._converted = converted
-        everywhere = None if max_int is None else (~max_int, max_int)
-        self._limits = [integer_limits(each) or everywhere for each in types or ()] or [everywhere] * len(self._names)
-        self._checks = [_time_check(each) for each in types or ()] or [None] * len(self._names)
-        self._holds_nan = holds_nan
+        self._plain = driver.plain
+        self._converted = driver.converted
+        everywhere = None if driver.max_int is None else (~driver.max_int, driver.max_int)
+        self._limits = [integer_limits(each) or everywhere for each in types] or [everywhere] * len(self._names)
+        self._checks = [_time_check(each) for each in types] or [None] * len(self._names)
+        self._holds_nan = driver.holds_nan
 
     def of(self, records: Sequence[Any]) -> list[tuple[Any, ...]]:
         """A tuple for each record.

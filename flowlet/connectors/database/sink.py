@@ -22,8 +22,8 @@ from typing import Any, Final, assert_never
 from flowlet.connectors.database.database_driver import MARKER_TABLE, DatabaseDriver, PostgresDriver, SqliteDriver
 from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.connectors.database.row_values import DatabaseError, DatabaseUnavailableError, RowValues
+from flowlet.connectors.database.statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
-from flowlet.datastream.connectors.database_statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 
 
@@ -241,15 +241,7 @@ def driver_of(statement: DatabaseStatement) -> DatabaseDriver:
 
 def row_values_of(statement: DatabaseStatement) -> RowValues:
     """What makes rows of records.  Raises DatabaseError: the driver is not installed."""
-    driver = driver_of(statement)
-    return RowValues(
-        statement.field_names,
-        driver.plain,
-        driver.converted,
-        driver.max_int,
-        types=statement.field_types,
-        holds_nan=driver.holds_nan,
-    )
+    return RowValues(statement.field_names, driver_of(statement), statement.field_types)
 
 
 def writer_of(statement: DatabaseStatement, context: WriterInitContext) -> DatabaseWriter:

@@ -32,7 +32,7 @@ from flowlet.common.values.field_values import is_missing
 from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
-from flowlet.sinks.sink_calls import BadRecordError
+from flowlet.sinks.sink_calls import BadRecordError, InitContext
 from netstack.late import dataclass
 
 _BOOLEANS: Final = {True: "true", False: "false"}  # 1 and 0 are equal to them
@@ -284,10 +284,16 @@ class DraftOwner:
     attempt: int
 
     @classmethod
-    def of(cls, job_id: str, operator_id: bytes, subtask: int, restored: int | None, attempt: int) -> Self:
+    def of(cls, context: InitContext) -> Self:
         """The attempt of a subtask."""
-        owner = hashlib.blake2b(job_id.encode() + operator_id, digest_size=6).hexdigest()
-        return cls(owner, subtask & 0xFFFF, 0 if restored is None else (restored + 1) & 0xFFFFFFFF, attempt & 0xFFFF)
+        sink = context.get_job_id().encode() + context.operator_id
+        restored = context.get_restored_checkpoint_id()
+        return cls(
+            hashlib.blake2b(sink, digest_size=6).hexdigest(),
+            context.get_index_of_this_subtask() & 0xFFFF,
+            0 if restored is None else (restored + 1) & 0xFFFFFFFF,
+            context.get_attempt_number() & 0xFFFF,
+        )
 
     def draft_name(self, name: str) -> str:
         """A new name for a draft of the part file ``name``."""

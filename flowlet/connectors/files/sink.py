@@ -22,6 +22,12 @@ from typing import Any, BinaryIO, Final
 
 from flowlet.common.serialization import Encoder, LineEncoder
 from flowlet.common.typeinfo import TypeInformation
+from flowlet.connectors.files.api import (
+    BasePathBucketAssigner,
+    BucketContext,
+    DateTimeBucketAssigner,
+    FileSink,
+)
 from flowlet.connectors.files.part_files import (
     CsvWriter,
     DraftOwner,
@@ -47,12 +53,6 @@ from flowlet.datastream.connectors.base import (
     SupportsCommitter,
     SupportsWriterState,
     WriterInitContext,
-)
-from flowlet.datastream.connectors.file_system import (
-    BasePathBucketAssigner,
-    BucketContext,
-    DateTimeBucketAssigner,
-    FileSink,
 )
 from flowlet.datastream.formats.bulk_formats import CsvWriterFactory, ParquetWriterFactory
 from flowlet.errors import FlowletError
@@ -398,14 +398,7 @@ class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
     def restore_writer(self, context: WriterInitContext, recovered_state: Sequence[Any]) -> FileSinkWriter:
         """The writer of a subtask that goes on from a checkpoint."""
         assert isinstance(context, InitContext), "made by our operator"
-        attempt = DraftOwner.of(
-            context.get_job_id(),
-            context.operator_id,
-            context.get_index_of_this_subtask(),
-            context.get_restored_checkpoint_id(),
-            context.get_attempt_number(),
-        )
-        return FileSinkWriter(self._sink, self._make_format(), attempt, context.clock, recovered_state)
+        return FileSinkWriter(self._sink, self._make_format(), DraftOwner.of(context), context.clock, recovered_state)
 
     def create_committer(self, context: WriterInitContext) -> Committer[Any]:
         """The committer of a subtask."""

@@ -33,7 +33,7 @@ from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, Wri
 from flowlet.errors import FlowletError
 
 if TYPE_CHECKING:
-    from flowlet.datastream.connectors.kafka import KafkaMessage, KafkaRecordSerializationSchema
+    from flowlet.connectors.kafka.api import KafkaMessage, KafkaRecordSerializationSchema
 
 # How long one call waits for room or acknowledgements before it looks for a failure or a cancellation; a delivery has a
 # limit, message.timeout.ms, which is longer than a cancelled task may take.
@@ -176,7 +176,6 @@ class _WriterClients:
 
     def __init__(
         self,
-        kafka: Any,
         properties: Mapping[str, Any],
         name: str,
         create_producer: Any,
@@ -300,7 +299,7 @@ class KafkaTarget(WriteAheadTarget):
             self._drop(next(iter(self._clients)))
         name = f"{self._prefix}-{writer}"
         clients = _WriterClients(
-            self._kafka, self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled
+            self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled
         )
         self._clients[writer] = clients
         with self._failures(writer, "the start of transactions"):

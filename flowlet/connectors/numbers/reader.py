@@ -19,9 +19,8 @@ Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGene
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from flowlet.chain.stream_operator import OperatorContext
 from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
-from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.errors import StateRestoreError
 from flowlet.operators.event_time_stream import idleness_clock
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
@@ -126,23 +125,49 @@ class NumberPosition:
 
 
 class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
-    """Gives the records of its numbers as fast as they are taken; task thread."""
+    """Gives the records of its numbers as fast as they are taken, or as a limit allows; task thread."""
 
-    def __init__(self, num_readers: int, function: MakeRecord | None) -> None:
+    open_splits = None  # the splits of a reader follow each other in ascending order: it has one watermark
+
+    def __init__(self, num_readers: int, function: MakeRecord | None, limit: RecordRateLimit | None = None) -> None:
         super().__init__(num_readers, early_bytes=0)
         self._next = self._end = 0  # what is left of the present split
         self._asks_from = 0  # from here on it is time to ask for more
         self._function = function
-        self.never_waits = function is None  # a function may wait for something
-
-    open_splits = None  # the splits of a reader follow each other in ascending order: it has one watermark
+        self._limit = limit
+        self.never_waits = function is None and limit is None  # a function may wait for something
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._next} to {self._end}, {len(self._splits)} splits to begin>"
+        return f"<NumberReader {self._next} to {self._end}, {len(self._splits)} splits to begin>"
 
     def poll_chunk(self) -> Chunk | None:
-        """Up to 1,000 records, fewer if a mail comes; an empty chunk while no numbers are there, None at the end."""
-        return self._next_chunk(MAX_CHUNK_RECORDS) if self._has_numbers() else self.nothing()
+        """Up to 1,000 records, fewer if a mail comes or the limit says so; an empty chunk if there are none yet, None
+        at the end.
+        """
+        if not self._has_numbers():
+            return self.nothing()
+        max_records = MAX_CHUNK_RECORDS if self._limit is None else self._num_allowed(self._limit)
+        return self._next_chunk(max_records) if max_records > 0 else Chunk([])
+
+    def _num_allowed(self, limit: RecordRateLimit) -> int:
+        """How many records a chunk may have now; if none, the reader waits for the limit."""
+        clock = self.ctx.processing_time_service
+        now_ns = idleness_clock(clock)()
+        num_allowed = limit.allowed(now_ns)
+        if num_allowed < 1:
+            pause_ns = limit.pause_ns(now_ns)
+            if pause_ns is None:
+                self.wait.begin()
+            else:
+                # A timer for t fires behind t, so this rounds up already.
+                self.wait.begin_for(clock, pause_ns // _NS_PER_MS)
+        return min(num_allowed, MAX_CHUNK_RECORDS)
+
+    def position_kept(self, checkpoint_id: int) -> None:
+        """A rate per checkpoint allows more now."""
+        if self._limit is not None:
+            self._limit.checkpoint_completed()
+            self.wait.end()
 
     def begun(self) -> list[tuple[NumberSplit, None]]:
         """The numbers that are left of the present split."""
@@ -171,6 +196,8 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         numbers = range(self._next, min(self._next + max_records, self._end))
         records = list(numbers) if self._function is None else self._made_of(numbers, self._function)
         self._next += len(records)
+        if self._limit is not None:
+            self._limit.take(len(records))
         if self._next >= self._asks_from:
             self.keep_stocked(0)
         return Chunk(records)
@@ -183,46 +210,6 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
             if interrupts:
                 break
         return records
-
-
-class LimitedNumberReader(NumberReader):
-    """Gives the records of its numbers at a rate."""
-
-    def __init__(self, num_readers: int, function: MakeRecord | None, limit: RecordRateLimit) -> None:
-        super().__init__(num_readers, function)
-        self.never_waits = False
-        self._limit = limit
-        self._now_ns: Callable[[], int] | None = None  # from setup on
-
-    def setup(self, ctx: OperatorContext) -> None:
-        """Take the clock and the timers of the task."""
-        super().setup(ctx)
-        self._now_ns = idleness_clock(ctx.processing_time_service)
-
-    def poll_chunk(self) -> Chunk | None:
-        """As many records as the rate allows, 1,000 at most; an empty chunk if there are none yet, None at the end."""
-        if self._now_ns is None:
-            raise FlowletError("a source with a rate needs the clock of a task")
-        if not self._has_numbers():
-            return self.nothing()
-        now_ns = self._now_ns()
-        num_allowed = self._limit.allowed(now_ns)
-        if num_allowed < 1:
-            pause_ns = self._limit.pause_ns(now_ns)
-            if pause_ns is None:
-                self.wait.begin()
-            else:
-                # A timer for t fires behind t, so this rounds up already.
-                self.wait.begin_for(self.ctx.processing_time_service, pause_ns // _NS_PER_MS)
-            return Chunk([])
-        chunk = self._next_chunk(min(num_allowed, MAX_CHUNK_RECORDS))
-        self._limit.take(len(chunk))
-        return chunk
-
-    def position_kept(self, checkpoint_id: int) -> None:
-        """A rate per checkpoint allows more now."""
-        self._limit.checkpoint_completed()
-        self.wait.end()
 
 
 class NumberSource(AssignedSource):
@@ -251,9 +238,7 @@ class NumberSource(AssignedSource):
 
     def create_reader(self, subtask: int, parallelism: int) -> NumberReader:
         """A reader of the numbers that it is assigned."""
-        if self._limit is None:
-            return NumberReader(parallelism, self._function)
-        return LimitedNumberReader(parallelism, self._function, self._limit(parallelism))
+        return NumberReader(parallelism, self._function, None if self._limit is None else self._limit(parallelism))
 
     def redistribute_positions(self, positions: Sequence[NumberPosition | None], share: StateShare) -> NumberPosition:
         """A part of what the former readers had left, about as many numbers as the other readers get.

@@ -6,6 +6,23 @@ from flowlet.common.not_yet import missing_names
 from netstack.late import late_names
 
 if TYPE_CHECKING:
+    from flowlet.connectors.database.api import *  # noqa: F403 - they are all below
+    from flowlet.connectors.files.api import BucketAssigner as BucketAssigner
+    from flowlet.connectors.files.api import BulkWriterFactory as BulkWriterFactory
+    from flowlet.connectors.files.api import DefaultRollingPolicy as DefaultRollingPolicy
+    from flowlet.connectors.files.api import FileSink as FileSink
+    from flowlet.connectors.files.api import FileSource as FileSource
+    from flowlet.connectors.files.api import FileSourceBuilder as FileSourceBuilder
+    from flowlet.connectors.files.api import OnCheckpointRollingPolicy as OnCheckpointRollingPolicy
+    from flowlet.connectors.files.api import OutputFileConfig as OutputFileConfig
+    from flowlet.connectors.files.api import RollingPolicy as RollingPolicy
+    from flowlet.connectors.files.api import StreamFormat as StreamFormat
+    from flowlet.connectors.kafka.api import KafkaOffsetResetStrategy as KafkaOffsetResetStrategy
+    from flowlet.connectors.kafka.api import KafkaOffsetsInitializer as KafkaOffsetsInitializer
+    from flowlet.connectors.kafka.api import KafkaRecordSerializationSchema as KafkaRecordSerializationSchema
+    from flowlet.connectors.kafka.api import KafkaSink as KafkaSink
+    from flowlet.connectors.kafka.api import KafkaSource as KafkaSource
+    from flowlet.connectors.kafka.api import KafkaTopicPartition as KafkaTopicPartition
     from flowlet.datastream.connectors.base import NO_RECORD as NO_RECORD
     from flowlet.datastream.connectors.base import CommitRequest as CommitRequest
     from flowlet.datastream.connectors.base import Committer as Committer
@@ -24,24 +41,7 @@ if TYPE_CHECKING:
     from flowlet.datastream.connectors.base import WriterInitContext as WriterInitContext
     from flowlet.datastream.connectors.datagen import DataGeneratorSource as DataGeneratorSource
     from flowlet.datastream.connectors.datagen import RateLimiterStrategy as RateLimiterStrategy
-    from flowlet.datastream.connectors.file_system import BucketAssigner as BucketAssigner
-    from flowlet.datastream.connectors.file_system import BulkWriterFactory as BulkWriterFactory
-    from flowlet.datastream.connectors.file_system import DefaultRollingPolicy as DefaultRollingPolicy
-    from flowlet.datastream.connectors.file_system import FileSink as FileSink
-    from flowlet.datastream.connectors.file_system import FileSource as FileSource
-    from flowlet.datastream.connectors.file_system import FileSourceBuilder as FileSourceBuilder
-    from flowlet.datastream.connectors.file_system import OnCheckpointRollingPolicy as OnCheckpointRollingPolicy
-    from flowlet.datastream.connectors.file_system import OutputFileConfig as OutputFileConfig
-    from flowlet.datastream.connectors.file_system import RollingPolicy as RollingPolicy
-    from flowlet.datastream.connectors.file_system import StreamFormat as StreamFormat
     from flowlet.datastream.connectors.hybrid_source import HybridSource as HybridSource
-    from flowlet.datastream.connectors.jdbc import *  # noqa: F403 - they are all below
-    from flowlet.datastream.connectors.kafka import KafkaOffsetResetStrategy as KafkaOffsetResetStrategy
-    from flowlet.datastream.connectors.kafka import KafkaOffsetsInitializer as KafkaOffsetsInitializer
-    from flowlet.datastream.connectors.kafka import KafkaRecordSerializationSchema as KafkaRecordSerializationSchema
-    from flowlet.datastream.connectors.kafka import KafkaSink as KafkaSink
-    from flowlet.datastream.connectors.kafka import KafkaSource as KafkaSource
-    from flowlet.datastream.connectors.kafka import KafkaTopicPartition as KafkaTopicPartition
     from flowlet.datastream.connectors.number_seq import NumberSequenceSource as NumberSequenceSource
     from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink as WriteAheadSink
     from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget as WriteAheadTarget
@@ -56,13 +56,13 @@ if not TYPE_CHECKING:
                 "SupportsGlobalCommitter SupportsWriterState WriterInitContext"
             ),
             "datastream.connectors.datagen": "DataGeneratorSource RateLimiterStrategy",
-            "datastream.connectors.file_system": (
+            "connectors.files.api": (
                 "BucketAssigner BulkWriterFactory DefaultRollingPolicy FileSink FileSource FileSourceBuilder "
                 "OnCheckpointRollingPolicy OutputFileConfig RollingPolicy StreamFormat"
             ),
             "datastream.connectors.hybrid_source": "HybridSource",
-            "datastream.connectors.jdbc": "JdbcConnectionOptions JdbcExactlyOnceSink JdbcExecutionOptions JdbcSink",
-            "datastream.connectors.kafka": (
+            "connectors.database.api": "JdbcConnectionOptions JdbcExactlyOnceSink JdbcExecutionOptions JdbcSink",
+            "connectors.kafka.api": (
                 "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaRecordSerializationSchema KafkaSink KafkaSource "
                 "KafkaTopicPartition"
             ),

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Self
 
 from flowlet.common.checks import check_kind, check_name
 from flowlet.common.typeinfo import RowTypeInfo
-from flowlet.datastream.connectors.file_system import BulkWriterFactory
+from flowlet.connectors.files.api import BulkWriterFactory
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flowlet.common.checks import check_kind
 from flowlet.common.not_yet import missing_names
-from flowlet.datastream.connectors.file_system import BulkWriterFactory
+from flowlet.connectors.files.api import BulkWriterFactory
 from flowlet.datastream.formats.bulk_formats import CsvSchema, CsvSchemaBuilder, CsvWriterFactory
 from flowlet.datastream.formats.csv_schemas import CsvRowDeserializationSchema, CsvRowSerializationSchema
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flowlet.common.checks import check_kind
 from flowlet.common.not_yet import missing_names
 from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo
-from flowlet.datastream.connectors.file_system import BulkWriterFactory
+from flowlet.connectors.files.api import BulkWriterFactory
 from flowlet.datastream.formats.bulk_formats import ParquetWriterFactory
 from flowlet.errors import JobGraphError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.datastream.connectors.database_statement import DatabaseKind, parse_database_url
+from flowlet.connectors.database.statement import DatabaseKind, parse_database_url
 from flowlet.errors import JobGraphError
 
 

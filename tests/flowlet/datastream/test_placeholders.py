@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.datastream.connectors.database_statement import Style, parse_statement
+from flowlet.connectors.database.statement import Style, parse_statement
 from flowlet.errors import JobGraphError
 
 

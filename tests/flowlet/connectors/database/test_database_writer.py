@@ -23,8 +23,8 @@ from flowlet.connectors.database.sink import (
     row_values_of,
     writer_of,
 )
+from flowlet.connectors.database.statement import DatabaseStatement
 from flowlet.datastream.connectors.base import WriterInitContext
-from flowlet.datastream.connectors.database_statement import DatabaseStatement
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
 from flowlet.sinks.sink_operator import SinkOperator

@@ -5,14 +5,13 @@ import pytest
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.connectors.numbers.reader import (
-    LimitedNumberReader,
     NumberPosition,
     NumberReader,
     NumberSource,
     RecordsPerCheckpoint,
     RecordsPerSecond,
 )
-from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
+from flowlet.errors import StateRestoreError, UserFunctionError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.splits.enumerator import SplitEnumerator
@@ -52,9 +51,8 @@ def with_clock(clock: TestProcessingTimeService) -> OperatorContext:
     return OperatorContext("task", 0, 1, 128, "numbers", clock=clock)
 
 
-def limited(source: NumberSource, clock: TestProcessingTimeService | None = None) -> LimitedNumberReader:
+def limited(source: NumberSource, clock: TestProcessingTimeService | None = None) -> NumberReader:
     (reader,) = started(source)
-    assert isinstance(reader, LimitedNumberReader)
     if clock is not None:
         reader.setup(with_clock(clock))
     return reader
@@ -200,7 +198,7 @@ def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -
     """Over ten seconds of a manual clock; 1,000 records are the largest chunk."""
     clock = TestProcessingTimeService()
     source = NumberSource(0, 10**9, limit=lambda width: RecordsPerSecond(per_second / width))
-    readers = [reader for reader in started(source, parallelism) if isinstance(reader, LimitedNumberReader)]
+    readers = started(source, parallelism)
     for reader in readers:
         reader.setup(with_clock(clock))
 
@@ -238,7 +236,6 @@ def test_the_end_comes_without_a_wait() -> None:
 def test_a_reader_with_a_rate_waits_for_numbers_without_a_timer() -> None:
     clock = TestProcessingTimeService()
     reader = NumberSource(0, 9, limit=lambda _: RecordsPerSecond(1)).create_reader(0, 2)
-    assert isinstance(reader, LimitedNumberReader)
     reader.setup(with_clock(clock))
     reader.start(lambda: None)
 
@@ -256,8 +253,8 @@ def test_a_reader_with_a_rate_waits_for_numbers_without_a_timer() -> None:
 
 
 def test_a_reader_with_a_rate_needs_a_clock() -> None:
-    with pytest.raises(FlowletError, match="needs the clock of a task"):
-        NumberSource(0, 1, limit=lambda _: RecordsPerSecond(1)).create_reader(0, 1).poll_chunk()
+    with pytest.raises(RuntimeError, match="has no clock"):
+        started(NumberSource(0, 1, limit=lambda _: RecordsPerSecond(1)))[0].poll_chunk()
 
 
 def test_close_cancels_the_timer() -> None:

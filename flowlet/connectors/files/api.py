@@ -1,0 +1,500 @@
+"""``FileSource``: the lines of text files; with the names of ``FileSink``, as in PyFlink.
+
+Side:   pure.  The JobManager lists files, and tasks open them: paths are paths on their machines.
+Source: PyFlink ``pyflink.datastream.connectors.file_system``; ``set_split_size`` is not in PyFlink (Flink splits bulk
+        formats by blocks, and never text files).
+Absent: ``monitor_continuously``, reading bulk formats, your own enumerators and split assigners.
+"""
+
+import datetime
+import itertools
+import zoneinfo
+from abc import ABC, abstractmethod
+from dataclasses import dataclass  # not late: programs may ask for the parameters of its __init__
+from typing import Any, ClassVar, Final, NoReturn, Self, final
+
+from flowlet.common.checks import check_kind, check_name, check_number
+from flowlet.common.not_yet import java_only
+from flowlet.common.paths import local_path
+from flowlet.common.serialization import Encoder
+from flowlet.datastream.connectors.base import BuiltInSource, Sink
+from flowlet.errors import JobGraphError
+
+_LETTERS: Final = {"y": "year", "M": "month", "d": "day", "H": "hour", "m": "minute", "s": "second", "S": "microsecond"}
+_YEARS: Final = 4  # digits
+
+
+class BucketContext(ABC):
+    """The record whose bucket is asked for; valid during one call of ``get_bucket_id``."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """The time of the clock, in milliseconds since the epoch."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """The watermark, in milliseconds."""
+
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """The timestamp of the record, in milliseconds; None: it has none."""
+
+
+class BucketAssigner:
+    """Says for each record into which bucket, a folder below the base path, it goes; your own has ``get_bucket_id``."""
+
+    def get_bucket_id(self, value: Any, context: BucketContext) -> str:
+        """The path of the folder below the base path; empty for the base path itself."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_bucket_id()")
+
+    @staticmethod
+    def base_path_bucket_assigner() -> "BucketAssigner":
+        """All files go into the base path."""
+        return BasePathBucketAssigner()
+
+    @staticmethod
+    def date_time_bucket_assigner(
+        format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None
+    ) -> "BucketAssigner":
+        """A folder per hour, or as the format says, by the clock of the machine.
+
+        Args:
+            format_str: letters of Java's ``DateTimeFormatter`` for years to fractions of seconds; ``'text in quotes'``.
+            timezone_id: such as ``Europe/Berlin``; None: that of the machine.
+
+        Raises:
+            JobGraphError: the format has another letter, or the time zone is unknown.
+        """
+        return DateTimeBucketAssigner(format_str, timezone_id)
+
+
+class BasePathBucketAssigner(BucketAssigner):
+    """All files go into the base path."""
+
+    def get_bucket_id(self, value: Any, context: BucketContext) -> str:
+        """Empty."""
+        return ""
+
+
+class DateTimeBucketAssigner(BucketAssigner):
+    """A folder per hour, or as the format says."""
+
+    def __init__(self, format_str: str, timezone_id: str | None) -> None:
+        self._parts = _parts_of(format_str)
+        self._zone: datetime.tzinfo | None = None
+        if timezone_id is not None:
+            try:
+                self._zone = zoneinfo.ZoneInfo(timezone_id)
+            except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
+                raise JobGraphError(f"date_time_bucket_assigner: the time zone {timezone_id!r} is unknown") from error
+
+    def get_bucket_id(self, value: Any, context: BucketContext) -> str:
+        """The folder of the present hour, or as the format says."""
+        return self.bucket_at(context.current_processing_time())
+
+    def bucket_at(self, now_ms: int) -> str:
+        """The folder at a time in milliseconds since the epoch."""
+        at = datetime.datetime.fromtimestamp(now_ms / 1_000, self._zone)
+        return "".join(text if letter is None else _digits(at, letter, len(text)) for letter, text in self._parts)
+
+
+def _parts_of(pattern: Any) -> list[tuple[str | None, str]]:
+    """Runs of a letter with that letter, and texts with None."""
+    if not isinstance(pattern, str) or not pattern:
+        raise JobGraphError(f"date_time_bucket_assigner() needs a format such as 'yyyy-MM-dd--HH', got {pattern!r}")
+    found: list[tuple[str | None, str]] = []
+    quoted = pattern.split("'")
+    if len(quoted) % 2 == 0:
+        raise JobGraphError(f"date_time_bucket_assigner: the format {pattern!r} has a quote without its end")
+    for index, piece in enumerate(quoted):
+        if index % 2:
+            found.append((None, piece or "'"))
+            continue
+        for letter, run in itertools.groupby(piece):
+            if letter.isalpha() and letter not in _LETTERS:
+                known = ", ".join(_LETTERS)
+                raise JobGraphError(
+                    f"date_time_bucket_assigner: the format {pattern!r} has the letter {letter!r}; known are {known}, "
+                    "and 'text in quotes'"
+                )
+            found.append((letter if letter in _LETTERS else None, "".join(run)))
+    return found
+
+
+def _digits(at: datetime.datetime, letter: str, width: int) -> str:
+    value: int = getattr(at, _LETTERS[letter])
+    if letter == "S":
+        return f"{value:06}".ljust(width, "0")[:width]
+    if letter == "y" and width < _YEARS:
+        value %= 100
+    return f"{value:0{width}}"
+
+
+_PART_SIZE: Final = 128 * 1024 * 1024
+_MINUTE: Final = 60_000
+
+
+class RollingPolicy:
+    """When a part file is complete."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def default_rolling_policy(
+        part_size: int = _PART_SIZE, rollover_interval: int = _MINUTE, inactivity_interval: int = _MINUTE
+    ) -> "DefaultRollingPolicy":
+        """A file is complete when it is that large, that old, or got no record for that long.
+
+        Raises:
+            JobGraphError: a value is no whole number above 0.
+        """
+        values = {
+            "part_size": part_size,
+            "rollover_interval": rollover_interval,
+            "inactivity_interval": inactivity_interval,
+        }
+        for name, value in values.items():
+            check_number(value, 1, f"default_rolling_policy: {name} must be a whole number above 0")
+        return DefaultRollingPolicy(part_size, rollover_interval, inactivity_interval)
+
+    @staticmethod
+    def on_checkpoint_rolling_policy() -> "OnCheckpointRollingPolicy":
+        """A file is complete with each checkpoint."""
+        return OnCheckpointRollingPolicy()
+
+    def rolls_on_checkpoint(self, num_bytes: int) -> bool:
+        """Whether a file is complete in front of a checkpoint."""
+        raise NotImplementedError(f"{type(self).__name__} has no rolls_on_checkpoint()")
+
+    def rolls_on_size(self, num_bytes: int) -> bool:
+        """Whether a file is complete before the next record."""
+        raise NotImplementedError(f"{type(self).__name__} has no rolls_on_size()")
+
+    def rolls_on_time(self, age_ms: int, idle_ms: int) -> bool:
+        """Whether a file is complete that is so old, and got no record for so long."""
+        raise NotImplementedError(f"{type(self).__name__} has no rolls_on_time()")
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultRollingPolicy(RollingPolicy):
+    """By size, age and inactivity."""
+
+    part_size: int = _PART_SIZE
+    rollover_interval: int = _MINUTE
+    inactivity_interval: int = _MINUTE
+
+    def rolls_on_checkpoint(self, num_bytes: int) -> bool:
+        """If it is large enough."""
+        return self.rolls_on_size(num_bytes)
+
+    def rolls_on_size(self, num_bytes: int) -> bool:
+        """If it is large enough."""
+        return num_bytes >= self.part_size
+
+    def rolls_on_time(self, age_ms: int, idle_ms: int) -> bool:
+        """If it is old enough, or was idle for long enough."""
+        return age_ms >= self.rollover_interval or idle_ms >= self.inactivity_interval
+
+
+@dataclass(frozen=True, slots=True)
+class OnCheckpointRollingPolicy(RollingPolicy):
+    """With each checkpoint."""
+
+    def rolls_on_checkpoint(self, num_bytes: int) -> bool:
+        """Always."""
+        return True
+
+    def rolls_on_size(self, num_bytes: int) -> bool:
+        """Never."""
+        return False
+
+    def rolls_on_time(self, age_ms: int, idle_ms: int) -> bool:
+        """Never."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFileConfig:
+    """The beginning and the end of the names of part files: ``<prefix>-<uuid>-<number><suffix>``; made by ``builder``.
+
+    ``part_suffix`` None: that of the format.
+    """
+
+    part_prefix: str = "part"
+    part_suffix: str | None = None
+
+    @staticmethod
+    def builder() -> "OutputFileConfig.OutputFileConfigBuilder":
+        """A builder of the names."""
+        return OutputFileConfig.OutputFileConfigBuilder()
+
+    def get_part_prefix(self) -> str:
+        """The beginning."""
+        return self.part_prefix
+
+    def get_part_suffix(self) -> str:
+        """The end; empty if the format decides."""
+        return self.part_suffix or ""
+
+    class OutputFileConfigBuilder:
+        """Builds an ``OutputFileConfig``."""
+
+        def __init__(self) -> None:
+            self.part_prefix = "part"
+            self.part_suffix: str | None = None
+
+        def with_part_prefix(self, prefix: str) -> Self:
+            """Names begin with it.
+
+            Raises JobGraphError: it is empty, begins with a dot or an underscore, or has a slash.
+            """
+            self.part_prefix = _checked(prefix, "with_part_prefix")
+            if not prefix or prefix[0] in "._":
+                raise JobGraphError(
+                    f"with_part_prefix: readers take files with names like {prefix!r} for hidden; use another prefix"
+                )
+            return self
+
+        def with_part_suffix(self, suffix: str) -> Self:
+            """Names end with it.  Raises JobGraphError: it has a slash."""
+            self.part_suffix = _checked(suffix, "with_part_suffix")
+            return self
+
+        def build(self) -> "OutputFileConfig":
+            """Build the names."""
+            return OutputFileConfig(self.part_prefix, self.part_suffix)
+
+
+def _checked(text: Any, method: str) -> str:
+    if not isinstance(text, str) or "/" in text or "\0" in text:
+        raise JobGraphError(f"{method}() needs a text without slashes, got {text!r}")
+    return text
+
+
+_CHECK_INTERVAL_MS: Final = 60_000  # Flink's
+
+
+class BulkWriterFactory:
+    """Base class of what makes the writers of a bulk format; see ``ParquetBulkWriters`` and ``CsvBulkWriters``."""
+
+    __slots__ = ()
+    suffix: ClassVar[str] = ""  # of the names of files, unless an ``OutputFileConfig`` says otherwise
+
+
+class FileSink(Sink):
+    """Writes records into part files below a folder, exactly once; made by ``for_row_format`` or ``for_bulk_format``.
+
+    A file gets its name when a checkpoint is complete that holds it, or at the end of a job without checkpoints.
+    Before, its name begins with a dot, which readers ignore.
+    """
+
+    __slots__ = ("base_path", "bucket_assigner", "check_interval_ms", "file_config", "format", "rolling_policy")
+    get_transformer = java_only("sink_to(), which takes the sink itself")
+
+    def __init__(self, base_path: str, file_format: Encoder | BulkWriterFactory, rolling_policy: RollingPolicy) -> None:
+        self.base_path = base_path
+        self.format = file_format
+        self.rolling_policy = rolling_policy
+        self.bucket_assigner: BucketAssigner = BucketAssigner.date_time_bucket_assigner()
+        self.check_interval_ms = _CHECK_INTERVAL_MS
+        self.file_config = OutputFileConfig()
+
+    @staticmethod
+    def for_row_format(base_path: str, encoder: Encoder) -> "FileSink.RowFormatBuilder":
+        """A builder of a sink that appends records one by one.
+
+        Raises JobGraphError: an argument has the wrong type.
+        """
+        return FileSink.RowFormatBuilder(base_path, encoder)
+
+    @staticmethod
+    def for_bulk_format(base_path: str, writer_factory: BulkWriterFactory) -> "FileSink.BulkFormatBuilder":
+        """A builder of a sink whose files are complete with each checkpoint.
+
+        Raises JobGraphError: an argument has the wrong type.
+        """
+        return FileSink.BulkFormatBuilder(base_path, writer_factory)
+
+    class BaseBuilder:
+        """The common part of the builders; the folder is created if missing."""
+
+        def __init__(
+            self, base_path: str, file_format: Encoder | BulkWriterFactory, rolling_policy: RollingPolicy
+        ) -> None:
+            check_name(base_path, "a file sink writes into a folder given as text")
+            try:
+                path = local_path(base_path)
+            except ValueError as error:
+                raise JobGraphError(f"a file sink cannot write there: {error}") from None
+            self._sink = FileSink(path, file_format, rolling_policy)
+
+        def with_bucket_check_interval(self, interval: int) -> Self:
+            """Look so often, in milliseconds, for files that are old or idle.
+
+            Raises JobGraphError: it is no number above 0.
+            """
+            check_number(interval, 1, "with_bucket_check_interval() needs milliseconds above 0")
+            self._sink.check_interval_ms = interval
+            return self
+
+        def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> Self:
+            """Say into which folders records go; by default one per hour.
+
+            Raises JobGraphError: it is no ``BucketAssigner``.
+            """
+            check_kind(bucket_assigner, BucketAssigner, "with_bucket_assigner() needs a BucketAssigner")
+            self._sink.bucket_assigner = bucket_assigner
+            return self
+
+        def with_output_file_config(self, output_file_config: OutputFileConfig) -> Self:
+            """Say how names of files begin and end.  Raises JobGraphError: it is no ``OutputFileConfig``."""
+            if not isinstance(output_file_config, OutputFileConfig):
+                raise JobGraphError(
+                    f"with_output_file_config() needs OutputFileConfig.builder()...build(), got {output_file_config!r}"
+                )
+            self._sink.file_config = output_file_config
+            return self
+
+        def enable_compact(self, strategy: Any, compactor: Any) -> NoReturn:
+            """Not supported yet.  Raises JobGraphError, always."""
+            raise JobGraphError(
+                "a file sink cannot compact files yet: leave enable_compact() out, and use a larger checkpoint interval"
+            )
+
+        def disable_compact(self) -> Self:
+            """Leave files as they are, as always."""
+            return self
+
+        def build(self) -> "FileSink":
+            """Build the sink."""
+            return self._sink
+
+    class RowFormatBuilder(BaseBuilder):
+        """Builds a sink that appends records."""
+
+        def __init__(self, base_path: str, encoder: Encoder) -> None:
+            check_kind(encoder, Encoder, "a file sink needs an encoder such as Encoder.simple_string_encoder()")
+            super().__init__(base_path, encoder, RollingPolicy.default_rolling_policy())
+
+        def with_rolling_policy(self, rolling_policy: RollingPolicy) -> Self:
+            """Say when a file is complete.  Raises JobGraphError: it is no ``RollingPolicy``."""
+            check_kind(rolling_policy, RollingPolicy, "with_rolling_policy() needs a RollingPolicy")
+            self._sink.rolling_policy = rolling_policy
+            return self
+
+    class BulkFormatBuilder(BaseBuilder):
+        """Builds a sink whose files are complete with each checkpoint."""
+
+        def __init__(self, base_path: str, writer_factory: BulkWriterFactory) -> None:
+            if not isinstance(writer_factory, BulkWriterFactory):
+                raise JobGraphError(
+                    f"a file sink needs a format such as ParquetBulkWriters.for_row_type(...), got {writer_factory!r}"
+                )
+            super().__init__(base_path, writer_factory, RollingPolicy.on_checkpoint_rolling_policy())
+
+        def with_rolling_policy(self, rolling_policy: OnCheckpointRollingPolicy) -> Self:
+            """Bulk formats roll with each checkpoint.  Raises JobGraphError: it is another policy."""
+            if not isinstance(rolling_policy, OnCheckpointRollingPolicy):
+                raise JobGraphError(
+                    f"a bulk format needs RollingPolicy.on_checkpoint_rolling_policy(), got {rolling_policy!r}"
+                )
+            self._sink.rolling_policy = rolling_policy
+            return self
+
+
+@final
+class StreamFormat:
+    """How a file is decoded into records."""
+
+    __slots__ = ("charset_name",)
+
+    def __init__(self, charset_name: str) -> None:
+        self.charset_name = charset_name
+
+    @staticmethod
+    def text_line_format(charset_name: str = "UTF-8") -> "StreamFormat":
+        """One ``str`` per line, without its line end; bytes outside the charset are replaced.
+
+        Raises:
+            JobGraphError: the charset is unknown.
+        """
+        try:
+            "".encode(charset_name)
+        except (LookupError, TypeError) as error:
+            raise JobGraphError(
+                f"text_line_format: the charset {charset_name!r} is unknown; use one that Python knows, such as UTF-8"
+            ) from error
+        return StreamFormat(charset_name)
+
+
+class FileSource(BuiltInSource):
+    """The lines of files; made by ``FileSource.for_record_stream_format``.
+
+    A directory stands for all files below it, except hidden ones, whose names begin with ``.`` or ``_``.  Files ending
+    in ``.gz``, ``.gzip``, ``.bz2``, ``.xz``, ``.zst`` or ``.deflate`` are decompressed; so are others that begin as
+    such files do, except for ``.deflate``.  A path is what it is in the program, by its working directory: see
+    docs/sources.md.
+
+    One subtask reads a file, in its order.  Each subtask gets the next file when it has finished one, largest file
+    first.  So several files keep several subtasks busy; a single file does only with
+    ``FileSourceBuilder.set_split_size``.
+    """
+
+    __slots__ = ("paths", "split_bytes", "stream_format")
+
+    def __init__(self, stream_format: StreamFormat, paths: tuple[str, ...], split_bytes: int | None = None) -> None:
+        self.stream_format = stream_format
+        self.paths = paths
+        self.split_bytes = split_bytes
+
+    @staticmethod
+    def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> "FileSourceBuilder":
+        """A builder of a source of these files.  Raises JobGraphError if there is no path, or one is not a path."""
+        return FileSourceBuilder(stream_format, paths)
+
+
+class FileSourceBuilder:
+    """Builds a ``FileSource``."""
+
+    def __init__(self, stream_format: StreamFormat, paths: tuple[str, ...]) -> None:
+        check_kind(stream_format, StreamFormat, "a file source needs a format such as StreamFormat.text_line_format()")
+        if not paths:
+            raise JobGraphError("a file source needs at least one path")
+        for path in paths:
+            check_name(path, "a file source reads paths given as texts")
+            # How os.listdir() returns bytes that it cannot decode.
+            if any("\ud800" <= character <= "\udfff" for character in path):
+                raise JobGraphError(f"a file source reads paths that are UTF-8, got {path!r}; rename the file")
+        self._stream_format = stream_format
+        self._paths = tuple(map(_local, paths))
+        self._split_bytes: int | None = None
+
+    def process_static_file_set(self) -> "FileSourceBuilder":
+        """Read the files that exist at the start, once; the default."""
+        return self
+
+    def set_split_size(self, split_bytes: int) -> "FileSourceBuilder":
+        """Let several subtasks read one file, in parts of ``split_bytes`` bytes (16 MiB is a good size).
+
+        Not in PyFlink.
+
+        For jobs that do not depend on the order of lines, which is then kept only within a part.  Compressed files, and
+        those in charsets like UTF-16, are still read as a whole.
+
+        Raises:
+            JobGraphError: it is not a whole number above 0.
+        """
+        check_number(split_bytes, 1, "set_split_size() needs a number of bytes above 0, such as 16 * 1024 * 1024")
+        self._split_bytes = split_bytes
+        return self
+
+    def build(self) -> FileSource:
+        """Build the source."""
+        return FileSource(self._stream_format, self._paths, self._split_bytes)
+
+
+def _local(path: str) -> str:
+    try:
+        return local_path(path)
+    except ValueError as error:
+        raise JobGraphError(f"a file source cannot read that: {error}") from None
