@@ -113,7 +113,7 @@ def test_the_end_of_a_channel_while_recording(mode: BarrierMode, after_finish: b
 
     assert gate.recording is None
     assert gate.aborted == ([] if after_finish else [(1, ENDED)])
-    assert not gate.machine.is_checkpoint_pending
+    assert "done" in repr(gate.machine) or "[] pending" in repr(gate.machine)
 
 
 @pytest.mark.parametrize("mode", OVERTAKING)
