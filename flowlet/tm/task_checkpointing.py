@@ -299,7 +299,7 @@ class TaskCheckpointing:
         restored = self.descriptor.restored
         if restored is None or not restored.edges:
             return []
-        from flowlet.tm.restored_channels import restored_streams
+        from flowlet.checkpoint.input_recovery import restored_streams
 
         with self._restoring(restored, "data in flight"):
             streams = restored_streams(self.descriptor, lambda handle: decode_channels(storage.read_state(handle)))

@@ -75,7 +75,6 @@ _TASK_MODULES: Final = (
     "flowlet.state.rocksdb.rocksdb_keyed_state_backend",
     "flowlet.checkpoint.state_codec",
     "flowlet.task.one_input_stream_task",
-    "flowlet.tm.restored_channels",
 )
 STOP_S: Final = 1.8  # of the promised 2 s
 _TASKS_STOP_S: Final = 1.3
