@@ -127,7 +127,11 @@ class FormerCheckpoint:
         elif all(each.is_by_key and each.channels is None for each in entries):
             wanted = key_group_range(new.max_parallelism, new.parallelism, subtask)
             had = [key_group_range(former.max_parallelism, former.parallelism, each.subtask) for each in entries]
-            entries = [each for each, groups in zip(entries, had, strict=True) if _overlap(groups, wanted)]
+            entries = [
+                each
+                for each, groups in zip(entries, had, strict=True)
+                if groups.start < wanted.stop and wanted.start < groups.stop
+            ]
         return RestoredVertex(former.parallelism, list(former.operators), entries, finished)
 
     # ---------------------------------------------------------------- data in flight
@@ -222,12 +226,13 @@ class FormerCheckpoint:
             )
 
     def _renamed(self, missing: Mapping[str, VertexEntry]) -> str:
-        """What may have become of the operators."""
+        """What may have become of the operators: one without state in the checkpoint that has the name of one of them."""
+        missing_names = {vertex.operators[operator] for operator, vertex in missing.items()}
         new = {
             operator: vertex
             for vertex in self._new.values()
             for operator in vertex.operators
-            if operator not in self._vertex_of and self._may_have_been(vertex.operators[operator], missing)
+            if operator not in self._vertex_of and vertex.operators[operator] in missing_names
         }
         if not new:
             return (
@@ -241,14 +246,6 @@ class FormerCheckpoint:
             f"this program has {names}, which the checkpoint does not know: if it is the same operator, give it "
             f"{wanted} again; "
         )
-
-    @staticmethod
-    def _may_have_been(name: str, missing: Mapping[str, VertexEntry]) -> bool:
-        """Whether an operator without state in the checkpoint may be one of the missing ones: those with the same name,
-        else all.
-        """
-        names = {vertex.operators[operator] for operator, vertex in missing.items()}
-        return name in names
 
     def _refuse_lost(self, edge: EdgeEntry) -> NoReturn:
         reader = self._former[edge.target]
@@ -286,8 +283,10 @@ class FormerCheckpoint:
     def _check_key_groups(self, vertex: VertexEntry) -> None:
         for operator, name in vertex.operators.items():
             former_id = self._vertex_of.get(operator)
-            if former_id is None or not self._has_state(former_id, operator):
+            if former_id is None:
                 continue
+            if not any(operator in each.operators for each in self._entries[former_id].values()):
+                continue  # it has no state
             former = self._former[former_id]
             if former.max_parallelism != vertex.max_parallelism:
                 raise StateRestoreError(
@@ -295,13 +294,6 @@ class FormerCheckpoint:
                     f"{former.max_parallelism}: set "
                     f"its max parallelism, or pipeline.max-parallelism, to {former.max_parallelism}"
                 )
-
-    def _has_state(self, vertex_id: str, operator: str) -> bool:
-        return any(operator in each.operators for each in self._entries[vertex_id].values())
-
-
-def _overlap(one: range, other: range) -> bool:
-    return one.start < other.stop and other.start < one.stop
 
 
 def _called(operator: str, vertex: VertexEntry) -> str:

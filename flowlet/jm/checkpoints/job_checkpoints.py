@@ -11,9 +11,8 @@ Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, assert_never
-
-import msgspec
 
 from flowlet.common.job_status import JobStatus
 from flowlet.common.paths import root_of
@@ -55,15 +54,7 @@ def read_former_checkpoint(
 log = LogLines(__name__)
 
 
-class _Leftovers(msgspec.Struct, frozen=True):
-    """What checkpoints with lower ids than ``before`` have left that are not complete."""
-
-    before: int
-
-
-_ALL_SHARED: Final = ()
-# A checkpoint by its id, a savepoint by its location, shared files by their paths, or leftovers.
-_Discarded = int | str | tuple[str, ...] | _Leftovers
+_LEFT: Final = "what is left before checkpoint "
 
 
 class CheckpointsFailedError(FlowletError):
@@ -144,10 +135,11 @@ class JobCheckpoints:
         )
         self._has_shared_files = job.settings.state.is_incremental
         self._shared = SharedStateRegistry()
-        self._to_discard: dict[_Discarded, None] = {}  # in order
+        self._to_discard: dict[str, Callable[[], None]] = {}  # by what it is, in order; run in the background
         self._is_discarding = False
         for manifest in completed:
-            self._to_discard |= dict.fromkeys(self._completed.add(manifest))  # with the next one that is discarded
+            for checkpoint_id in self._completed.add(manifest):  # with the next one that is discarded
+                self._to_discard[f"checkpoint {checkpoint_id}"] = partial(self._remove, checkpoint_id)
             self._name_shared(manifest)
         self._sources: dict[str, Callable[[], bytes]] = {}  # by vertex id
         self._locations: dict[bytes, str] = {}  # of this run
@@ -256,7 +248,7 @@ class JobCheckpoints:
             self._discard(checkpoint_id)
         if self._has_shared_files and path is None:
             self._shared.clear()
-            self._put_to_discard(_ALL_SHARED)
+            self._put_to_discard("all shared files", lambda: self._open_storage().discard_all_shared())
         if path is not None:
             log.info("checkpoint retained", job=self._topology.job_id, status=status.name, path=path)
 
@@ -377,7 +369,7 @@ class JobCheckpoints:
                 self._on_completed()
             case events.DiscardCheckpoint(checkpoint_id, location):
                 if location:
-                    self._put_to_discard(location)
+                    self._discard_savepoint(location)
                 else:
                     self._discard(checkpoint_id)
             case events.SavepointCompleted(request, checkpoint_id):
@@ -386,7 +378,7 @@ class JobCheckpoints:
                 )
                 self._savepoints.pop(request)(None)
             case events.SavepointFailed(request, message):
-                self._put_to_discard(request.location)
+                self._discard_savepoint(request.location)
                 self._savepoints.pop(request)(message)
             case events.CheckpointFailed():
                 self._log_failure(effect)
@@ -425,22 +417,29 @@ class JobCheckpoints:
 
     def _discard(self, checkpoint_id: int) -> None:
         assert checkpoint_id not in self._completed.ids, "the job restarts from it"
-        self._put_to_discard(checkpoint_id)
+        self._put_to_discard(f"checkpoint {checkpoint_id}", partial(self._remove, checkpoint_id))
+
+    def _remove(self, checkpoint_id: int) -> None:
+        self._open_storage().discard(checkpoint_id)
+
+    def _discard_savepoint(self, location: str) -> None:
+        self._put_to_discard(f"checkpoint {location}", lambda: SavepointStorage(location, self._key).discard())
 
     def _discard_unused(self, manifest: CheckpointManifest) -> None:
         """Remove the shared files that no kept checkpoint names, after the checkpoints that are kept no longer."""
         self._name_shared(manifest)
-        unused = tuple(self._shared.take_unused(self._completed.ids[0]))
+        unused = self._shared.take_unused(self._completed.ids[0])
         if unused:
-            self._put_to_discard(unused)
+            what = f"{len(unused)} shared files, {unused[0]} among them"
+            self._put_to_discard(what, lambda: self._open_storage().discard_shared(unused))
 
     def _name_shared(self, manifest: CheckpointManifest) -> None:
         self._shared.name(
             manifest.checkpoint_id, (path for entry in manifest.subtasks for path in _paths(entry.shared))
         )
 
-    def _put_to_discard(self, what: _Discarded) -> None:
-        self._to_discard[what] = None
+    def _put_to_discard(self, what: str, remove: Callable[[], None]) -> None:
+        self._to_discard[what] = remove
         self._discard_next()
 
     def _discard_leftovers(self, before: int) -> None:
@@ -448,44 +447,28 @@ class JobCheckpoints:
         at its time.
         """
         if self._settings is not None and self._settings.is_periodic:
-            others = [each for each in self._to_discard if not isinstance(each, _Leftovers)]
-            self._to_discard = dict.fromkeys(others)  # those with lower ids are among these
-            self._put_to_discard(_Leftovers(min((before, *self._being_written))))
+            for each in [each for each in self._to_discard if each.startswith(_LEFT)]:
+                del self._to_discard[each]  # those with lower ids are among these
+            lowest = min((before, *self._being_written))
+            self._put_to_discard(f"{_LEFT}{lowest}", lambda: self._open_storage().discard_incomplete(lowest))
 
     def _discard_next(self) -> None:
         what = next(iter(self._to_discard), None)
         if self._is_discarding or what is None:
             return
-        del self._to_discard[what]
+        remove = self._to_discard.pop(what)
         self._is_discarding = True
         self._call_in_background(
-            lambda: self._remove(what),
-            lambda _: self._discarded(),
-            lambda error: self._not_discarded(what, error),
-            f"discard of {_called(what)}",
+            remove, lambda _: self._discarded(), lambda error: self._not_discarded(what, error), f"discard of {what}"
         )
-
-    def _remove(self, what: _Discarded) -> None:
-        """In the background."""
-        match what:
-            case str():
-                SavepointStorage(what, self._key).discard()
-            case int():
-                self._open_storage().discard(what)
-            case _Leftovers(before):
-                self._open_storage().discard_incomplete(before)
-            case ():
-                self._open_storage().discard_all_shared()
-            case _:
-                self._open_storage().discard_shared(what)
 
     def _discarded(self) -> None:
         self._is_discarding = False
         self._discard_next()
 
-    def _not_discarded(self, what: _Discarded, error: Exception) -> None:
+    def _not_discarded(self, what: str, error: Exception) -> None:
         job_id = self._topology.job_id
-        log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=_called(what), error=str(error))
+        log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=what, error=str(error))
         self._discarded()
 
     def _log_failure(self, effect: events.CheckpointFailed) -> None:
@@ -497,16 +480,6 @@ class JobCheckpoints:
             values["held_up_by"] = [self._topology.describe(each) for each in effect.held_up_by[:5]]
         tell = log.warning if is_counted(failure.reason) else log.info
         tell("checkpoint failed", job=self._topology.job_id, checkpoint=effect.checkpoint_id, **values)
-
-
-def _called(what: _Discarded) -> str:
-    match what:
-        case _Leftovers(before):
-            return f"what is left before checkpoint {before}"
-        case tuple():
-            return f"{len(what)} shared files"
-        case _:
-            return f"checkpoint {what}"
 
 
 def _paths(handles: Iterable[messages.StateHandle]) -> list[str]:
