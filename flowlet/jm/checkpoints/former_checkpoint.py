@@ -226,7 +226,7 @@ class FormerCheckpoint:
             )
 
     def _renamed(self, missing: Mapping[str, VertexEntry]) -> str:
-        """What may have become of the operators: one without state in the checkpoint that has the name of one of them."""
+        """What may have become of the operators: those without state in the checkpoint that have the same name."""
         missing_names = {vertex.operators[operator] for operator, vertex in missing.items()}
         new = {
             operator: vertex
