@@ -8,17 +8,17 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_COORDINATOR: Final = "flowlet.jm.checkpoints.checkpoint_coordinator"
-_JOB: Final = "flowlet.jm.checkpoints.job_checkpoints"
-_COMPLETED: Final = "flowlet.jm.checkpoints.checkpoint_history"
-_ALIGNER: Final = "flowlet.checkpoint.single_checkpoint_barrier_handler"
-_TRACKER: Final = "flowlet.checkpoint.checkpoint_barrier_tracker"
-_WRITER: Final = "flowlet.checkpoint.channel_state_writer"
-_SNAPSHOTS: Final = "flowlet.checkpoint.task_checkpoints"
+_COORDINATOR: Final = "flowlet.checkpoint.jobmanager.checkpoint_coordinator"
+_JOB: Final = "flowlet.checkpoint.jobmanager.job_checkpoints"
+_COMPLETED: Final = "flowlet.checkpoint.jobmanager.checkpoint_history"
+_ALIGNER: Final = "flowlet.checkpoint.task.single_checkpoint_barrier_handler"
+_TRACKER: Final = "flowlet.checkpoint.task.checkpoint_barrier_tracker"
+_WRITER: Final = "flowlet.checkpoint.task.channel_state_writer"
+_SNAPSHOTS: Final = "flowlet.checkpoint.task.task_checkpoints"
 _PERSISTER: Final = "netstack.gate.channels.in_flight_recorder"
 _RECORDER: Final = "netstack.gate.channels.in_flight_recorder"
 _TIMEOUTABLE: Final = "netstack.partition.channel_state"
-_CODEC: Final = "flowlet.checkpoint.state_codec"
+_CODEC: Final = "flowlet.checkpoint.task.state_codec"
 
 _COORDINATED: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_coordinator.py"
 _OF_A_JOB: Final = "tests/flowlet/jm/checkpoints/test_job_checkpoints.py"
@@ -115,7 +115,7 @@ CHECKPOINT_BUGS: Final = (
         "failures_are_counted_over_a_success",
         "coordinator",
         "a job fails of checkpoints that did not fail one after the other",
-        "flowlet.jm.checkpoints.pending_checkpoint",
+        "flowlet.checkpoint.jobmanager.pending_checkpoint",
         "        self._last_completed = checkpoint_id\n        self._counted.clear()",
         "        self._last_completed = checkpoint_id",
         f"{_FAILURES}::test_a_complete_one_begins_the_count_anew",
@@ -188,7 +188,7 @@ CHECKPOINT_BUGS: Final = (
         "every_barrier_is_a_priority_event",
         "18252",
         "the barrier of a savepoint overtakes data",
-        "flowlet.checkpoint.subtask_checkpoint_coordinator",
+        "flowlet.checkpoint.task.subtask_checkpoint_coordinator",
         "is_priority=barrier.options.is_unaligned)",
         "is_priority=True)",
         "tests/flowlet/checkpoint/test_subtask_checkpoint_coordinator.py::test_a_savepoint_never_has_priority",

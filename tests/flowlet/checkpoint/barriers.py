@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from flowlet.checkpoint.barrier_orders import (
+from flowlet.checkpoint.task.barrier_orders import (
     AbortCheckpoint,
     AlignmentTimedOut,
     BarrierAnnounced,
@@ -21,8 +21,8 @@ from flowlet.checkpoint.barrier_orders import (
     StopInputs,
     TriggerCheckpointOnBarrier,
 )
-from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
+from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointBarrier, CheckpointOptions
 
 TIMEOUT_MS = 10

@@ -3,14 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from flowlet.checkpoint.barrier_orders import CheckpointError
-from flowlet.checkpoint.snapshots import (
+from flowlet.checkpoint.task.barrier_orders import CheckpointError
+from flowlet.checkpoint.task.snapshots import (
     AlignmentMetrics,
     OperatorSnapshotFuture,
     OperatorState,
     SubtaskState,
 )
-from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointStatistics
+from flowlet.checkpoint.task.subtask_checkpoint_coordinator import CheckpointStatistics
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.messages.control_messages import CheckpointDurations

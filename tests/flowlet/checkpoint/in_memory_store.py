@@ -4,11 +4,11 @@ import threading
 from dataclasses import replace
 from typing import Protocol
 
-from flowlet.checkpoint.barrier_orders import CheckpointError
-from flowlet.checkpoint.snapshots import (
+from flowlet.checkpoint.task.barrier_orders import CheckpointError
+from flowlet.checkpoint.task.snapshots import (
     SubtaskState,
 )
-from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointStatistics
+from flowlet.checkpoint.task.subtask_checkpoint_coordinator import CheckpointStatistics
 from flowlet.messages.control_messages import CheckpointDurations
 from netstack.late import dataclass
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from flowlet.checkpoint.channel_state_writer import decode_channels, encode_channels
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot, SubtaskState
-from flowlet.checkpoint.state_codec import encode_state
+from flowlet.checkpoint.task.channel_state_writer import decode_channels, encode_channels
+from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, SubtaskState
+from flowlet.checkpoint.task.state_codec import encode_state
 from flowlet.errors import StateRestoreError
 
 WHOLE = ChannelStateSnapshot({(0, 1): (b"in", b"", b"put"), (1, 0): (b"x",)}, {(2, 3): (b"o", b"ut")})

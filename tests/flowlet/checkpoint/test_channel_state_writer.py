@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import BufferOwnershipError
 from netstack.partition.channel_state import (

@@ -6,7 +6,7 @@ Source: Flink ``AlignedCheckpointsTest.testMetrics``, ``AlternatingCheckpointsTe
 
 import pytest
 
-from flowlet.checkpoint.barrier_orders import (
+from flowlet.checkpoint.task.barrier_orders import (
     BarrierAnnounced,
     BarrierReceived,
     CancellationReceived,
@@ -14,9 +14,9 @@ from flowlet.checkpoint.barrier_orders import (
     CheckpointError,
     CheckpointFailureReason,
 )
-from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
+from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.wire.events import CheckpointBarrier
 from tests.flowlet.checkpoint.barriers import aligned, timeoutable, unaligned

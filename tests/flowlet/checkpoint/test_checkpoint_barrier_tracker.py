@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.checkpoint.barrier_orders import (
+from flowlet.checkpoint.task.barrier_orders import (
     AlignmentTimedOut,
     BeginAlignment,
     CheckpointFailureReason,
@@ -16,7 +16,7 @@ from flowlet.checkpoint.barrier_orders import (
     EndAlignment,
     TriggerCheckpointOnBarrier,
 )
-from flowlet.checkpoint.checkpoint_barrier_tracker import MAX_TRACKED
+from flowlet.checkpoint.task.checkpoint_barrier_tracker import MAX_TRACKED
 from tests.flowlet.checkpoint.barriers import Gate, aligned, timeoutable, unaligned
 
 CANCELLED = CheckpointFailureReason.CANCELLATION_BARRIER

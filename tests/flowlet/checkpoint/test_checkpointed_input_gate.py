@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
+from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.errors import RemoteProtocolError
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (

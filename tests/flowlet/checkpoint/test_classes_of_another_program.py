@@ -7,9 +7,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from flowlet.checkpoint import state_codec
-from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
-from flowlet.checkpoint.state_codec import decode_state, encode_state
+from flowlet.checkpoint.task import state_codec
+from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.task.state_codec import decode_state, encode_state
 from flowlet.connectors.write_ahead_writer import CommittableRows, decoded_rows, encoded_part
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import key_group

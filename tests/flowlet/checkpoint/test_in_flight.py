@@ -16,9 +16,9 @@ from functools import partial
 
 import pytest
 
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
 from flowlet.columns import CodedColumn, Columns, Shape
 from flowlet.graph.partitioner import Global
 from flowlet.io import input_processor

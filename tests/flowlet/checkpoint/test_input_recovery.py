@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 
 from flowlet.chain.record_slices import RecordSlices
-from flowlet.checkpoint.input_recovery import InputRecovery
-from flowlet.checkpoint.snapshots import RecoveredStream
+from flowlet.checkpoint.task.input_recovery import InputRecovery
+from flowlet.checkpoint.task.snapshots import RecoveredStream
 from flowlet.errors import StateRestoreError
 from flowlet.io.input_processor import InputProcessor
 from flowlet.records import ACTIVE, IDLE, Chunk, CompletionMark, LatencyMarker, StreamElement, Watermark

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowlet.checkpoint.input_recovery import KeyRangeFilter
+from flowlet.checkpoint.task.input_recovery import KeyRangeFilter
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.keys.exact_keys import key_group, key_group_range, operator_index

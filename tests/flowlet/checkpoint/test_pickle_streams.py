@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 
-from flowlet.checkpoint import state_codec
-from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
-from flowlet.checkpoint.state_codec import PickleReader, PickleWriter
+from flowlet.checkpoint.task import state_codec
+from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.task.state_codec import PickleReader, PickleWriter
 
 
 def test_what_was_written_does_not_change_with_its_source() -> None:

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import KeyGroups

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.snapshots import (
+from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.snapshots import (
     OperatorState,
     SubtaskState,
 )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.checkpoint.barrier_orders import (
+from flowlet.checkpoint.task.barrier_orders import (
     BeginAlignment,
     CancelTimer,
     CheckpointFailureReason,

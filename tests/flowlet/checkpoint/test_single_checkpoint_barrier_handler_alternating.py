@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.checkpoint.barrier_orders import (
+from flowlet.checkpoint.task.barrier_orders import (
     AbortCheckpoint,
     AlignmentTimedOut,
     BeginAlignment,
@@ -27,7 +27,7 @@ from flowlet.checkpoint.barrier_orders import (
     StopInputs,
     TriggerCheckpointOnBarrier,
 )
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType
 from tests.flowlet.checkpoint.barriers import TIMEOUT_MS, Gate, aligned, timeoutable, unaligned
 

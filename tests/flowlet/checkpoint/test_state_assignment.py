@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.snapshots import OperatorState
-from flowlet.checkpoint.state_assignment import assigned_states, is_by_key
+from flowlet.checkpoint.task.snapshots import OperatorState
+from flowlet.checkpoint.task.state_assignment import assigned_states, is_by_key
 from flowlet.columns import columns_of
 from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, TextPosition
 from flowlet.datastream.user_functions.async_function import AsyncFunction

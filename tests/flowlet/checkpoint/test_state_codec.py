@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.checkpoint import state_codec
-from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
-from flowlet.checkpoint.state_codec import decode_state, encode_state
+from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.task.state_codec import decode_state, encode_state
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.state.state_snapshots import (
     KeyedStateSnapshot,
@@ -146,7 +145,7 @@ def test_modules_are_imported_one_task_at_a_time(monkeypatch: pytest.MonkeyPatch
     """
     content = encode_state(state_of(Point(1, [])))
     lock = CountingLock()
-    monkeypatch.setattr(state_codec, "OPENING", lock)
+    monkeypatch.setattr("flowlet.checkpoint.task.state_codec.OPENING", lock)
 
     assert own_of(content) == Point(1, [])
 

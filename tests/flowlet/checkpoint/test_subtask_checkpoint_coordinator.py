@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import (
+from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.snapshots import (
     AlignmentMetrics,
     OperatorState,
 )
-from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from flowlet.checkpoint.task.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.messages.control_messages import CheckpointDurations
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.partition.channel_state import InputChannelInfo

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from flowlet.checkpoint.barrier_orders import ChannelFinished, CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
+from flowlet.checkpoint.task.barrier_orders import ChannelFinished, CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
+from flowlet.checkpoint.task.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY
 from netstack.wire.events import (

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import OperatorState
-from flowlet.checkpoint.state_codec import decode_state, encode_state
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.snapshots import OperatorState
+from flowlet.checkpoint.task.state_codec import decode_state, encode_state
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition

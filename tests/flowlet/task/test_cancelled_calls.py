@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.datastream.connectors import Sink, SupportsCommitter
 from flowlet.datastream.connectors.base import Committer, CommittingSinkWriter
 from flowlet.datastream.functions import CheckpointedFunction, CheckpointListener, MapFunction

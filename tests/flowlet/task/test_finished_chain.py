@@ -9,7 +9,7 @@ import pytest
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.blocking_source import BlockingSource
 from flowlet.connectors.text_line_source import TextLineSource, TextPosition

@@ -5,8 +5,8 @@ Source: Flink ``StreamTaskFinalCheckpointsTest``, ``SourceStreamTaskStoppingTest
 
 import pytest
 
-from flowlet.checkpoint.barrier_orders import CheckpointError
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.barrier_orders import CheckpointError
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import Chunk

@@ -3,8 +3,8 @@
 import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import RecoveredStream
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.snapshots import RecoveredStream
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk, StreamElement, Watermark

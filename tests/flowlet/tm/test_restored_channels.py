@@ -8,8 +8,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from flowlet.checkpoint.input_recovery import restored_streams
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot
+from flowlet.checkpoint.task.input_recovery import restored_streams
+from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot
 from flowlet.graph.partitioner import Broadcast, Custom, KeyGroups, Partitioner, Rebalance
 from flowlet.keys.exact_keys import key_group, operator_index
 from flowlet.messages.control_messages import (

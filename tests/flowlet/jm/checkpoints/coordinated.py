@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
-from flowlet.jm.checkpoints.coordinator_events import (
+from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
+from flowlet.checkpoint.jobmanager.coordinator_events import (
     AttemptChanged,
     Effect,
     Event,
@@ -18,7 +17,8 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointCompleted,

@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: what follows each event, by a clock
+"""Tests of ``flowlet.checkpoint.jobmanager.checkpoint_coordinator``: what follows each event, by a clock
 that moves by hand.
 """
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.jm.checkpoints.coordinator_events import (
+from flowlet.checkpoint.jobmanager.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
     CheckpointWanted,
@@ -23,7 +23,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.pending_checkpoint import SYMPTOM
+from flowlet.checkpoint.jobmanager.pending_checkpoint import SYMPTOM
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

@@ -4,9 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowlet.common.job_settings import CheckpointSettings
-from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
-from flowlet.jm.checkpoints.coordinator_events import (
+from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
+from flowlet.checkpoint.jobmanager.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
     CheckpointWanted,
@@ -28,7 +27,8 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, SavepointRequest
+from flowlet.common.job_settings import CheckpointSettings
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointCompleted,

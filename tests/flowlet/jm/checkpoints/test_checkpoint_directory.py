@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
+from flowlet.checkpoint.jobmanager.savepoints import check_checkpoint_directory
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import JobGraphError, StorageError
-from flowlet.jm.savepoints import check_checkpoint_directory
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from tests.flowlet.jm.checkpoints.coordinated import JOB_ID, job_of
 

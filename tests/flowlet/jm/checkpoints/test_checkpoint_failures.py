@@ -1,9 +1,9 @@
-"""Tests of ``flowlet.jm.checkpoints.pending_checkpoint``."""
+"""Tests of ``flowlet.checkpoint.jobmanager.pending_checkpoint``."""
 
 import pytest
 
-from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
-from flowlet.jm.checkpoints.pending_checkpoint import CoordinatorFailureReason, FailureCounter, is_counted
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CoordinatorFailureReason, FailureCounter, is_counted
+from flowlet.checkpoint.task.barrier_orders import CheckpointFailureReason
 
 COUNTED = {
     "SYNCHRONOUS_PART_FAILED",

@@ -1,9 +1,9 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_history``: the document that people see."""
+"""Tests of ``flowlet.checkpoint.jobmanager.checkpoint_history``: the document that people see."""
 
 from typing import Any
 
-from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
+from flowlet.checkpoint.jobmanager.checkpoint_history import CheckpointHistory
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
     CheckpointDurations,
     StateHandle,

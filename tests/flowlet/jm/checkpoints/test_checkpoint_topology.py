@@ -1,6 +1,6 @@
-"""Tests of ``flowlet.jm.checkpoints.pending_checkpoint``."""
+"""Tests of ``flowlet.checkpoint.jobmanager.pending_checkpoint``."""
 
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.messages.execution_state import Subtask
 from tests.flowlet.jm.checkpoints.coordinated import attempts_of, job_of, vertex_id

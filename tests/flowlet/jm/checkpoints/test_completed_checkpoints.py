@@ -1,9 +1,9 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_history``."""
+"""Tests of ``flowlet.checkpoint.jobmanager.checkpoint_history``."""
 
 import pytest
 
-from flowlet.jm.checkpoints.checkpoint_history import CompletedCheckpoints
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
+from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
     JobGraphMessage,
     RestoredState,

@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.jm.checkpoints.former_checkpoint``: a job starts from the files of another one."""
+"""Tests of ``flowlet.checkpoint.jobmanager.former_checkpoint``: a job starts from the files of another one."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from flowlet.common.job_settings import JobSettings
-from flowlet.errors import FlowletError, StateRestoreError, StorageError
-from flowlet.jm.checkpoints.former_checkpoint import (
+from flowlet.checkpoint.jobmanager.former_checkpoint import (
     FormerCheckpoint,
 )
-from flowlet.jm.checkpoints.job_checkpoints import read_former_checkpoint
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
+from flowlet.checkpoint.jobmanager.job_checkpoints import read_former_checkpoint
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
+from flowlet.common.job_settings import JobSettings
+from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.messages.control_messages import (
     CheckpointPlace,
     EdgeMessage,

@@ -1,6 +1,4 @@
-"""Tests of ``flowlet.jm.checkpoints.job_checkpoints``; timers and the calls in the background end when the test says
-so.
-"""
+"""Checkpoints of a job; timers and the calls in the background end when the test says so."""
 
 import gc
 from collections.abc import Callable, Iterable
@@ -11,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from flowlet.checkpoint.jobmanager.former_checkpoint import (
+    FormerCheckpoint,
+)
+from flowlet.checkpoint.jobmanager.job_checkpoints import CheckpointsFailedError, JobCheckpoints
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import CheckpointSettings, StateSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
-from flowlet.jm.checkpoints.former_checkpoint import (
-    FormerCheckpoint,
-)
-from flowlet.jm.checkpoints.job_checkpoints import CheckpointsFailedError, JobCheckpoints
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointCompleted,

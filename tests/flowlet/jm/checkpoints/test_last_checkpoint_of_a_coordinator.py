@@ -1,11 +1,11 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: the last checkpoint, for which all
+"""Tests of ``flowlet.checkpoint.jobmanager.checkpoint_coordinator``: the last checkpoint, for which all
 unfinished tasks wait.
 """
 
 import pytest
 
-from flowlet.jm.checkpoints.coordinator_events import Effect, FailJob, RunStarted, StopAnnounced
-from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
+from flowlet.checkpoint.jobmanager.coordinator_events import Effect, FailJob, RunStarted, StopAnnounced
+from flowlet.checkpoint.jobmanager.pending_checkpoint import SavepointRequest
 from flowlet.messages.control_messages import FinalCheckpointAwaited
 from flowlet.messages.execution_state import ExecutionState
 from netstack.wire.events import SnapshotType

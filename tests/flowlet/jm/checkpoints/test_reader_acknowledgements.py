@@ -1,6 +1,6 @@
 """A task's part of a checkpoint counts once the client has read what the task sent before the barrier."""
 
-from flowlet.jm.checkpoints.coordinator_events import MAX_HELD, ReaderAcknowledgements, TimePassed
+from flowlet.checkpoint.jobmanager.coordinator_events import MAX_HELD, ReaderAcknowledgements, TimePassed
 from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDeclined, SubtaskEntry, TaskMetrics
 
 A, B = b"a" * 16, b"b" * 16

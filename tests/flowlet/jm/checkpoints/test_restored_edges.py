@@ -1,7 +1,7 @@
-"""Tests of ``flowlet.jm.checkpoints.former_checkpoint``."""
+"""Tests of ``flowlet.checkpoint.jobmanager.former_checkpoint``."""
 
-from flowlet.jm.checkpoints.checkpoint_history import CompletedCheckpoints
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
+from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,

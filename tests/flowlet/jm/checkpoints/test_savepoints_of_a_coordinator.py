@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: savepoints, beside periodic
+"""Tests of ``flowlet.checkpoint.jobmanager.checkpoint_coordinator``: savepoints, beside periodic
 checkpoints and without any.
 """
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from flowlet.jm.checkpoints.coordinator_events import (
+from flowlet.checkpoint.jobmanager.coordinator_events import (
     AttemptChanged,
     DiscardCheckpoint,
     Effect,
@@ -17,7 +17,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     SavepointFailed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.pending_checkpoint import MAX_WAITING, SavepointRequest
+from flowlet.checkpoint.jobmanager.pending_checkpoint import MAX_WAITING, SavepointRequest
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointCompleted,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlet.jm.checkpoints.checkpoint_history import SharedStateRegistry
+from flowlet.checkpoint.jobmanager.checkpoint_history import SharedStateRegistry
 
 
 def test_a_file_goes_when_no_kept_checkpoint_names_it() -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from flowlet.checkpoint.jobmanager.job_keeper import JobKeeper
+from flowlet.checkpoint.jobmanager.job_store import ID_BLOCK, JobEnd, JobStore, RecoveredJob, StoredProgress
 from flowlet.errors import StorageError
-from flowlet.jm.job_store.job_keeper import JobKeeper
-from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, JobStore, RecoveredJob, StoredProgress
 from flowlet.messages.control_messages import JobGraphMessage
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from flowlet.checkpoint.jobmanager.job_store import (
+    ID_BLOCK,
+    JobEnd,
+    JobStore,
+    RecoveredJob,
+    StoredProgress,
+    job_store_key,
+)
 from flowlet.errors import ConfigError, StorageError
-from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, JobStore, RecoveredJob, StoredProgress, job_store_key
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 
 KEY = job_store_key(b"s" * 32)

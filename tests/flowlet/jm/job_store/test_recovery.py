@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowlet.checkpoint.jobmanager.job_store import JobStore, Recovery, StoredProgress, job_store_key
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.jm.job_store.job_store import JobStore, Recovery, StoredProgress, job_store_key
 from flowlet.messages.control_messages import JobGraphMessage, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import (

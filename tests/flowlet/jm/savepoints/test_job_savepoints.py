@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.jm.savepoints``: the file system and the coordinator answer
+"""Tests of ``flowlet.checkpoint.jobmanager.savepoints``: the file system and the coordinator answer
 when the test says so.
 """
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
+from flowlet.checkpoint.jobmanager.pending_checkpoint import SavepointRequest
+from flowlet.checkpoint.jobmanager.savepoints import MAX_ENDED, JobSavepoints, SavepointOperation, SavepointRefusedError
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import StorageError
-from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
-from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
-from flowlet.jm.savepoints import MAX_ENDED, JobSavepoints, SavepointOperation, SavepointRefusedError
 from flowlet.storage.checkpoint_storage import SavepointStorage
 from netstack.wire.events import SnapshotType
 

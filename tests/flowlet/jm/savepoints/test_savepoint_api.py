@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.jm.savepoints``: over REST, with a scripted TaskManager."""
+"""Tests of ``flowlet.checkpoint.jobmanager.savepoints``: over REST, with a scripted TaskManager."""
 
 from pathlib import Path
 from typing import Any

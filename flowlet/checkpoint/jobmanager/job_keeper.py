@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, JobStore, RecoveredJob, StoredProgress
+from flowlet.checkpoint.jobmanager.job_store import ID_BLOCK, JobEnd, JobStore, RecoveredJob, StoredProgress
 from flowlet.messages.control_messages import JobGraphMessage
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, assert_never
 
-from flowlet.checkpoint.barrier_orders import (
+from flowlet.checkpoint.task.barrier_orders import (
     AbortCheckpoint,
     AlignmentTimedOut,
     BarrierEvent,
@@ -33,7 +33,7 @@ from flowlet.checkpoint.barrier_orders import (
     StopInputs,
     TriggerCheckpointOnBarrier,
 )
-from flowlet.checkpoint.snapshots import AlignmentMetrics
+from flowlet.checkpoint.task.snapshots import AlignmentMetrics
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions

@@ -13,14 +13,14 @@ Source:     Flink ``CheckpointedInputGate``.
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from flowlet.checkpoint.barrier_orders import (
+from flowlet.checkpoint.task.barrier_orders import (
     BarrierAnnounced,
     BarrierReceived,
     CancellationReceived,
     Channel,
     ChannelFinished,
 )
-from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
+from flowlet.checkpoint.task.barrier_orders import CheckpointFailureReason
 from flowlet.graph.partitioner import KeyGroups, producers_of
 from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, JobGraphMessage, SubtaskEntry
 from flowlet.messages.execution_state import Subtask

@@ -23,8 +23,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
 
-from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
-from flowlet.jm.checkpoints.pending_checkpoint import (
+from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
+from flowlet.checkpoint.jobmanager.pending_checkpoint import (
     CheckpointFailure,
     CheckpointTopology,
     PendingCheckpoint,

@@ -15,7 +15,7 @@ Source:     Flink ``SingleCheckpointBarrierHandler`` and its states (``WaitingFo
 from enum import Enum, auto
 from typing import assert_never
 
-from flowlet.checkpoint.barrier_orders import (
+from flowlet.checkpoint.task.barrier_orders import (
     AbortCheckpoint,
     AlignmentTimedOut,
     BarrierAnnounced,

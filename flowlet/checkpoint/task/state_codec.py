@@ -21,7 +21,7 @@ from typing import Any, Final
 import cloudpickle
 import msgspec
 
-from flowlet.checkpoint.snapshots import HeadedBytes, OperatorState, SubtaskState
+from flowlet.checkpoint.task.snapshots import HeadedBytes, OperatorState, SubtaskState
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.keys.key_columns import column_key_groups
 from flowlet.serde.deploy_blobs import OPENING

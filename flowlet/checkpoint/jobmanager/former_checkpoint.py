@@ -19,9 +19,9 @@ Invariants: nothing of the other job is changed or removed (Flink's NO_CLAIM).
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import IGNORES_UNCLAIMED_STATE
 from flowlet.errors import StateRestoreError
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.messages.control_messages import (
     CheckpointPlace,

@@ -21,8 +21,8 @@ from typing import Final
 
 import msgspec
 
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointFailure, SavepointRequest
 from flowlet.graph.execution_graph import Execution
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, SavepointRequest
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry

@@ -29,10 +29,9 @@ Absent:     checkpoints of a part of the job.
 from dataclasses import field
 from typing import Final, assert_never
 
-from flowlet.common.job_settings import CheckpointSettings
-from flowlet.jm.checkpoints import coordinator_events as events
-from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
-from flowlet.jm.checkpoints.pending_checkpoint import (
+from flowlet.checkpoint.jobmanager import coordinator_events as events
+from flowlet.checkpoint.jobmanager.checkpoint_history import CheckpointHistory, Document
+from flowlet.checkpoint.jobmanager.pending_checkpoint import (
     MAX_WAITING,
     SYMPTOM,
     CheckpointFailure,
@@ -44,6 +43,7 @@ from flowlet.jm.checkpoints.pending_checkpoint import (
     SavepointRequest,
     is_counted,
 )
+from flowlet.common.job_settings import CheckpointSettings
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry

@@ -21,10 +21,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.barrier_orders import BarrierReceived, CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.snapshots import AlignmentMetrics, OperatorSnapshotFuture, OperatorState
-from flowlet.checkpoint.subtask_checkpoint_coordinator import (
+from flowlet.checkpoint.task.barrier_orders import BarrierReceived, CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.task.snapshots import AlignmentMetrics, OperatorSnapshotFuture, OperatorState
+from flowlet.checkpoint.task.subtask_checkpoint_coordinator import (
     CheckpointResponder,
     CheckpointStatistics,
     SubtaskCheckpointCoordinator,

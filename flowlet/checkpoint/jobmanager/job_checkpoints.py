@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, assert_never
 
-from flowlet.common.job_status import JobStatus
-from flowlet.common.paths import root_of
-from flowlet.errors import FlowletError
-from flowlet.jm.checkpoints import coordinator_events as events
-from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
-from flowlet.jm.checkpoints.checkpoint_history import (
+from flowlet.checkpoint.jobmanager import coordinator_events as events
+from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
+from flowlet.checkpoint.jobmanager.checkpoint_history import (
     CheckpointHistory,
     CompletedCheckpoints,
     Document,
     SharedStateRegistry,
 )
-from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
+from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
+from flowlet.common.job_status import JobStatus
+from flowlet.common.paths import root_of
+from flowlet.errors import FlowletError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.rpc.front_door import LoopClock

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from flowlet.chain.key_extractor import KeyExtractor, create_key_extractor
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot, RecoveredStream
+from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, RecoveredStream
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.graph.partitioner import Broadcast, KeyGroups, Partitioner
 from flowlet.io.input_processor import InputProcessor

@@ -26,8 +26,8 @@ from typing import Final
 
 import msgspec
 
-from flowlet.checkpoint.barrier_orders import Channel, CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot, HeadedBytes
+from flowlet.checkpoint.task.barrier_orders import Channel, CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, HeadedBytes
 from flowlet.errors import StateRestoreError
 from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from flowlet.checkpoint.barrier_orders import Channel
+from flowlet.checkpoint.task.barrier_orders import Channel
 from flowlet.errors import StateRestoreError
 from flowlet.records import Chunk
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, OperatorStateSnapshot

@@ -27,9 +27,9 @@ from dataclasses import field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
-from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import (
+from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.snapshots import (
     NO_CHANNEL_DATA,
     AlignmentMetrics,
     ChannelStateSnapshot,
@@ -45,7 +45,7 @@ from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
 
 if TYPE_CHECKING:
-    from flowlet.checkpoint.task_checkpoints import OperatorSnapshots
+    from flowlet.checkpoint.task.task_checkpoints import OperatorSnapshots
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ Source:     Flink ``CheckpointBarrierTracker``; a single open channel needs no s
 from dataclasses import field
 from typing import Final, assert_never
 
-from flowlet.checkpoint.barrier_orders import (
+from flowlet.checkpoint.task.barrier_orders import (
     AbortCheckpoint,
     AlignmentTimedOut,
     BarrierAnnounced,

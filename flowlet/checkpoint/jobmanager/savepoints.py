@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
+from flowlet.checkpoint.jobmanager.pending_checkpoint import SavepointRequest
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobGraphError
-from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
-from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.rpc.requests import Request, Response, Route, error_response, json_response, refuse
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, target_root

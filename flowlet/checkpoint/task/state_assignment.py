@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.errors import StateRestoreError
 from flowlet.state.state_snapshots import (
     IncrementalSnapshot,
