@@ -20,18 +20,18 @@ _RECORDER: Final = "netstack.gate.channels.in_flight_recorder"
 _TIMEOUTABLE: Final = "netstack.partition.channel_state"
 _CODEC: Final = "flowlet.checkpoint.task.state_codec"
 
-_COORDINATED: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_coordinator.py"
-_OF_A_JOB: Final = "tests/flowlet/jm/checkpoints/test_job_checkpoints.py"
-_FAILURES: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_failures.py"
-_ALIGNED: Final = "tests/flowlet/checkpoint/test_single_checkpoint_barrier_handler_aligned.py"
-_ALTERNATING: Final = "tests/flowlet/checkpoint/test_single_checkpoint_barrier_handler_alternating.py"
-_TRACKED: Final = "tests/flowlet/checkpoint/test_checkpoint_barrier_tracker.py"
-_WRITTEN: Final = "tests/flowlet/checkpoint/test_channel_state_writer.py"
+_COORDINATED: Final = "tests/flowlet/checkpoint/jobmanager/test_checkpoint_coordinator.py"
+_OF_A_JOB: Final = "tests/flowlet/checkpoint/jobmanager/test_job_checkpoints.py"
+_FAILURES: Final = "tests/flowlet/checkpoint/jobmanager/test_checkpoint_failures.py"
+_ALIGNED: Final = "tests/flowlet/checkpoint/task/test_single_checkpoint_barrier_handler_aligned.py"
+_ALTERNATING: Final = "tests/flowlet/checkpoint/task/test_single_checkpoint_barrier_handler_alternating.py"
+_TRACKED: Final = "tests/flowlet/checkpoint/task/test_checkpoint_barrier_tracker.py"
+_WRITTEN: Final = "tests/flowlet/checkpoint/task/test_channel_state_writer.py"
 _OPERATORS: Final = "tests/promises/task/test_restored_operators.py"
 _LOCAL: Final = "tests/netstack/gate/channels/test_local_input_channel.py"
 _REMOTE: Final = "tests/netstack/gate/channels/test_remote_checkpoints.py"
 _TIMED: Final = "tests/promises/partition/test_readers_and_barriers.py"
-_STATES: Final = "tests/flowlet/checkpoint/test_state_codec.py"
+_STATES: Final = "tests/flowlet/checkpoint/task/test_state_codec.py"
 
 CHECKPOINT_BUGS: Final = (
     # ---------------------------------------------------------------- the coordinator
@@ -191,7 +191,7 @@ CHECKPOINT_BUGS: Final = (
         "flowlet.checkpoint.task.subtask_checkpoint_coordinator",
         "is_priority=barrier.options.is_unaligned)",
         "is_priority=True)",
-        "tests/flowlet/checkpoint/test_subtask_checkpoint_coordinator.py::test_a_savepoint_never_has_priority",
+        "tests/flowlet/checkpoint/task/test_subtask_checkpoint_coordinator.py::test_a_savepoint_never_has_priority",
     ),
     Mutant(
         "a_barrier_is_announced_after_it_came",

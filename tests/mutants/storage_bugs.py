@@ -10,7 +10,7 @@ from tests.mutants.mutant import Mutant
 
 _FILES: Final = "tests/flowlet/storage/test_local_files.py"
 _STORAGE: Final = "tests/flowlet/storage/test_checkpoint_storage.py"
-_CODEC: Final = "tests/flowlet/checkpoint/test_state_codec.py"
+_CODEC: Final = "tests/flowlet/checkpoint/task/test_state_codec.py"
 _POWER: Final = f"{_FILES}::test_what_is_acknowledged_survives_a_loss_of_power_at_any_moment"
 
 STORAGE_BUGS: Final = (

@@ -50,8 +50,8 @@ from flowlet.windows.window_operator import WindowOperator
 from netstack.config import NetstackConfig
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, StopMode
-from tests.flowlet.checkpoint.doubles import ManualTimers
-from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.checkpoint.task.doubles import ManualTimers
+from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.operators.local_splits import requests_to
 from tests.flowlet.task.local_network import (
     SEGMENT_BYTES,

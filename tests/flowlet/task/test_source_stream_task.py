@@ -31,8 +31,8 @@ from netstack.wire.events import (
     SnapshotType,
     StopMode,
 )
-from tests.flowlet.checkpoint.doubles import ManualTimers
-from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.checkpoint.task.doubles import ManualTimers
+from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.connectors.test_blocking_source import Emitting
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, source, step_until_idle

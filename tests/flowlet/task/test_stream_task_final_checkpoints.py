@@ -23,8 +23,8 @@ from netstack.wire.events import (
     SnapshotType,
     StopMode,
 )
-from tests.flowlet.checkpoint.doubles import ManualTimers
-from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.checkpoint.task.doubles import ManualTimers
+from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, source, step_until_idle
 from tests.waiting import spin_until

@@ -43,7 +43,7 @@ from flowlet.sinks.function_sink import DiscardSink
 from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.tm.task_checkpointing import TaskCheckpointing
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
-from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.tm.checkpoint_rig import ATTEMPT, JOB_ID, SETTINGS, VERTEX_ID, Rig, checkpoint_rig, ended
 from tests.waiting import PATIENCE_S
 

@@ -1,7 +1,7 @@
 """``MailboxTimers``."""
 
 from flowlet.task.checkpoint_wiring import MailboxTimers
-from tests.flowlet.checkpoint.doubles import Mailbox, ManualTimers
+from tests.flowlet.checkpoint.task.doubles import Mailbox, ManualTimers
 
 
 def test_a_call_that_is_due_is_a_mail() -> None:

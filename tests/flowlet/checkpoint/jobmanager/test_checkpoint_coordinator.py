@@ -37,8 +37,7 @@ from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import (
     SourceEntry,
 )
-from tests.flowlet.jm.acknowledgements import acknowledged
-from tests.flowlet.jm.checkpoints.coordinated import (
+from tests.flowlet.checkpoint.jobmanager.coordinated import (
     JOB_ID,
     STATE,
     Coordinated,
@@ -49,6 +48,7 @@ from tests.flowlet.jm.checkpoints.coordinated import (
     triggered,
     vertex_id,
 )
+from tests.flowlet.jm.acknowledgements import acknowledged
 
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
 S, T = Subtask(vertex_id("s"), 0), Subtask(vertex_id("t"), 0)

@@ -9,7 +9,7 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import SavepointRequest
 from flowlet.messages.control_messages import FinalCheckpointAwaited
 from flowlet.messages.execution_state import ExecutionState
 from netstack.wire.events import SnapshotType
-from tests.flowlet.jm.checkpoints.coordinated import Coordinated, attempt, attempts_of, triggered
+from tests.flowlet.checkpoint.jobmanager.coordinated import Coordinated, attempt, attempts_of, triggered
 
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
 HOUR_MS = 3_600_000

@@ -8,7 +8,7 @@ from flowlet.checkpoint.task.snapshots import (
     SubtaskState,
 )
 from flowlet.messages.control_messages import CheckpointDurations
-from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 
 
 def test_a_subtask_restores_what_it_acknowledged_first() -> None:

@@ -30,8 +30,14 @@ from netstack.wire.events import (
     SnapshotType,
 )
 from netstack.wire.messages import DataType
-from tests.flowlet.checkpoint.barriers import aligned, timeoutable, unaligned
-from tests.flowlet.checkpoint.doubles import Clock, ManualTimers, RecordingChain, RecordingOutputs, RecordingResponder
+from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
+from tests.flowlet.checkpoint.task.doubles import (
+    Clock,
+    ManualTimers,
+    RecordingChain,
+    RecordingOutputs,
+    RecordingResponder,
+)
 
 REASON = CheckpointFailureReason
 UNALIGNED = unaligned(1).options

@@ -27,8 +27,8 @@ from netstack.wire.events import (
     SnapshotType,
     StopMode,
 )
-from tests.flowlet.checkpoint.barriers import unaligned
-from tests.flowlet.checkpoint.doubles import (
+from tests.flowlet.checkpoint.task.barriers import unaligned
+from tests.flowlet.checkpoint.task.doubles import (
     Clock,
     Mailbox,
     ManualTimers,
@@ -37,7 +37,7 @@ from tests.flowlet.checkpoint.doubles import (
     RecordingResponder,
     ScriptedGate,
 )
-from tests.flowlet.checkpoint.in_memory_store import MeasuringResponder
+from tests.flowlet.checkpoint.task.in_memory_store import MeasuringResponder
 
 REASON = CheckpointFailureReason
 STOP = CheckpointOptions(SnapshotType.SAVEPOINT_TERMINATE, SavepointFormat.NATIVE)

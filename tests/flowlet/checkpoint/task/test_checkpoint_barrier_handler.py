@@ -19,8 +19,8 @@ from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrier
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.wire.events import CheckpointBarrier
-from tests.flowlet.checkpoint.barriers import aligned, timeoutable, unaligned
-from tests.flowlet.checkpoint.doubles import Clock, ManualTimers, RecordingInput, RecordingListener
+from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
+from tests.flowlet.checkpoint.task.doubles import Clock, ManualTimers, RecordingInput, RecordingListener
 
 NS = 1_000_000
 

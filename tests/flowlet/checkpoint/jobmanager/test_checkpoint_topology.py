@@ -3,7 +3,7 @@
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.messages.execution_state import Subtask
-from tests.flowlet.jm.checkpoints.coordinated import attempts_of, job_of, vertex_id
+from tests.flowlet.checkpoint.jobmanager.coordinated import attempts_of, job_of, vertex_id
 
 
 def frontier(job: JobGraphMessage, *finished: str) -> str:

@@ -32,9 +32,9 @@ from netstack.wire.events import (
     EventAnnouncement,
     deserialize_event,
 )
-from tests.flowlet.checkpoint.barriers import aligned, timeoutable, unaligned
-from tests.flowlet.checkpoint.doubles import Clock, Mailbox, ManualTimers, RecordingChain
-from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore, MeasuringResponder
+from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
+from tests.flowlet.checkpoint.task.doubles import Clock, Mailbox, ManualTimers, RecordingChain
+from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore, MeasuringResponder
 from tests.flowlet.task.local_network import LocalNetwork
 
 

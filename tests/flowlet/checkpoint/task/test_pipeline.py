@@ -37,7 +37,7 @@ from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.errors import ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
-from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Thread, edge
 from tests.flowlet.task.local_tasks import chain
 from tests.waiting import spin_until

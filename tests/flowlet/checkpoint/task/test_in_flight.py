@@ -38,9 +38,9 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, deserialize_event
-from tests.flowlet.checkpoint.barriers import timeoutable, unaligned
-from tests.flowlet.checkpoint.doubles import ManualTimers
-from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.checkpoint.task.barriers import timeoutable, unaligned
+from tests.flowlet.checkpoint.task.doubles import ManualTimers
+from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Tasks, chain
 from tests.netstack.test_environment import Node, small_config, start_node

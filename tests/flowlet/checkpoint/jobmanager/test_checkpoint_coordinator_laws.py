@@ -39,8 +39,8 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest
 from netstack.wire.events import SnapshotType
+from tests.flowlet.checkpoint.jobmanager.coordinated import STATE, attempts_of, job_of
 from tests.flowlet.jm.acknowledgements import acknowledged
-from tests.flowlet.jm.checkpoints.coordinated import STATE, attempts_of, job_of
 
 JOB = job_of({"s": 2, "r": 1, "m": 2, "t": 1}, ["rm", "mt"], pointwise=["sm"])
 REASONS = (

@@ -29,7 +29,7 @@ from flowlet.checkpoint.task.barrier_orders import (
 )
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType
-from tests.flowlet.checkpoint.barriers import TIMEOUT_MS, Gate, aligned, timeoutable, unaligned
+from tests.flowlet.checkpoint.task.barriers import TIMEOUT_MS, Gate, aligned, timeoutable, unaligned
 
 SUBSUMED = CheckpointFailureReason.SUBSUMED
 CANCELLED = CheckpointFailureReason.CANCELLATION_BARRIER

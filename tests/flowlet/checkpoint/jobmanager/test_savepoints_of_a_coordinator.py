@@ -25,8 +25,8 @@ from flowlet.messages.control_messages import (
 )
 from flowlet.messages.execution_state import ExecutionState
 from netstack.wire.events import SnapshotType
+from tests.flowlet.checkpoint.jobmanager.coordinated import STATE, Coordinated, attempt, attempts_of, told, triggered
 from tests.flowlet.jm.acknowledgements import acknowledged
-from tests.flowlet.jm.checkpoints.coordinated import STATE, Coordinated, attempt, attempts_of, told, triggered
 
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
 WANTED = SavepointRequest("/savepoints/savepoint-1")

@@ -8,7 +8,7 @@ from flowlet.checkpoint.jobmanager.savepoints import check_checkpoint_directory
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from tests.flowlet.jm.checkpoints.coordinated import JOB_ID, job_of
+from tests.flowlet.checkpoint.jobmanager.coordinated import JOB_ID, job_of
 
 JOB = job_of({"s": 1}, [], CheckpointSettings(1000, "/checkpoints"))
 

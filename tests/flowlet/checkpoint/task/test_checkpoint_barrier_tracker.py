@@ -17,7 +17,7 @@ from flowlet.checkpoint.task.barrier_orders import (
     TriggerCheckpointOnBarrier,
 )
 from flowlet.checkpoint.task.checkpoint_barrier_tracker import MAX_TRACKED
-from tests.flowlet.checkpoint.barriers import Gate, aligned, timeoutable, unaligned
+from tests.flowlet.checkpoint.task.barriers import Gate, aligned, timeoutable, unaligned
 
 CANCELLED = CheckpointFailureReason.CANCELLATION_BARRIER
 ENDED = CheckpointFailureReason.INPUT_END_OF_STREAM

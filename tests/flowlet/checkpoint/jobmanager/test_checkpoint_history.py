@@ -9,8 +9,8 @@ from flowlet.messages.control_messages import (
     StateHandle,
 )
 from flowlet.messages.execution_state import ExecutionState
+from tests.flowlet.checkpoint.jobmanager.coordinated import Coordinated, attempt, job_of, vertex_id
 from tests.flowlet.jm.acknowledgements import acknowledged
-from tests.flowlet.jm.checkpoints.coordinated import Coordinated, attempt, job_of, vertex_id
 
 
 def started(**settings: object) -> Coordinated:

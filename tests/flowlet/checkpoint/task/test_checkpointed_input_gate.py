@@ -22,8 +22,8 @@ from netstack.wire.events import (
     OtherEvent,
     StopMode,
 )
-from tests.flowlet.checkpoint.barriers import aligned, timeoutable, unaligned
-from tests.flowlet.checkpoint.doubles import Mailbox, ManualTimers, RecordingListener, ScriptedGate
+from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
+from tests.flowlet.checkpoint.task.doubles import Mailbox, ManualTimers, RecordingListener, ScriptedGate
 
 
 class Fixture:

@@ -17,7 +17,7 @@ from flowlet.checkpoint.task.barrier_orders import (
     ResumeChannels,
     TriggerCheckpointOnBarrier,
 )
-from tests.flowlet.checkpoint.barriers import Gate, aligned, timeoutable, unaligned
+from tests.flowlet.checkpoint.task.barriers import Gate, aligned, timeoutable, unaligned
 
 CANCELLED = CheckpointFailureReason.CANCELLATION_BARRIER
 SUBSUMED = CheckpointFailureReason.SUBSUMED

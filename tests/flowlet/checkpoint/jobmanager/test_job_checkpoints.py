@@ -34,8 +34,8 @@ from flowlet.storage.manifest import (
     SourceEntry,
     VertexEntry,
 )
+from tests.flowlet.checkpoint.jobmanager.coordinated import JOB_ID, STATE, attempt, job_of, vertex_id
 from tests.flowlet.jm.acknowledgements import acknowledged
-from tests.flowlet.jm.checkpoints.coordinated import JOB_ID, STATE, attempt, job_of, vertex_id
 from tests.flowlet.rpc.manual_timers import ManualTimers
 
 SETTINGS = CheckpointSettings(interval_ms=125, directory="/checkpoints", timeout_ms=1000)
