@@ -34,8 +34,8 @@ from typing import Any, Final
 from bench.options import choices
 from bench.report import ProcessUse, Result
 from bench.rounds import tell
-from flowlet.checkpoint.barrier_orders import BarrierReceived, ChannelFinished
-from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
+from flowlet.checkpoint.task.barrier_orders import BarrierReceived, ChannelFinished
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.common import Types, WatermarkStrategy
 from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator
 from flowlet.datastream import KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment

@@ -64,8 +64,8 @@ _TWO_THREADS_READ: Final = """
 import threading
 from msgspec import _utils  # where msgspec looks at a class that it learns
 
-from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
-from flowlet.checkpoint.state_codec import decode_state, encode_state
+from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.task.state_codec import decode_state, encode_state
 
 content = encode_state(SubtaskState({"0" * 32: OperatorState([1, 2])}))
 calls, learn = [], _utils._get_class_mro_and_typevar_mappings

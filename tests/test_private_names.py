@@ -30,7 +30,7 @@ _LEAK: Final = "what is left behind is seen inside alone"
 # How many uses there are, and why.
 KNOWN: Final[dict[str, tuple[int, str]]] = {
     "tests/flowlet/async_io/test_shared_async_loop.py": (1, _LEAK),
-    "tests/flowlet/checkpoint/test_in_flight.py": (5, _SEAM),
+    "tests/flowlet/checkpoint/task/test_in_flight.py": (5, _SEAM),
     "tests/flowlet/client/test_gate_routing.py": (
         2,
         "the graph of a job is deployed without the client that would run it",

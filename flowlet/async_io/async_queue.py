@@ -11,7 +11,6 @@ Source:     Flink ``StreamElementQueue``, ``OrderedStreamElementQueue``, ``Unord
             queue, so that the task need not.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
@@ -34,20 +33,40 @@ class PendingRecord:
         self.value = value
         self.timestamp = timestamp
         self.results: list[Any] | None = None
-        self.segment: _Segment | None = None  # only in an unordered queue
+        self.segment: _Segment | None = None  # set when it has a place
 
     def __repr__(self) -> str:
         return f"<PendingRecord {'running' if self.results is None else 'complete'}>"
 
 
-class AsyncQueue(ABC):
-    """The base class of both orders; ``capacity`` (at least 1) counts the places, for records and control elements."""
+class _Segment:
+    """The records between two control elements; ``barrier`` is the one behind them, None for the last segment."""
 
-    def __init__(self, capacity: int) -> None:
+    __slots__ = ("barrier", "complete", "records", "running")
+
+    def __init__(self) -> None:
+        self.complete: deque[PendingRecord] = deque()  # those that may leave, in the order in which they do
+        self.running: deque[PendingRecord] = deque()  # the others, where results keep the order of their records
+        self.records: dict[PendingRecord, None] = {}  # elsewhere all that have not left, in order of arrival
+        self.barrier: Control | None = None
+
+
+class AsyncQueue:
+    """The records and control elements of one operator.
+
+    Args:
+        capacity: the places, at least 1, for records and control elements.
+        is_ordered: results leave in the order of their records; otherwise when they are complete, but never across a
+            control element.
+    """
+
+    def __init__(self, capacity: int, *, is_ordered: bool) -> None:
         assert capacity > 0, f"a queue of {capacity} places"
         self.capacity = capacity
         self.num_left = 0  # elements that have left
+        self._is_ordered = is_ordered
         self._num_placed = 0
+        self._segments: deque[_Segment] = deque([_Segment()])
         self._waiting: deque[PendingRecord | Control] = deque()  # elements without a place
 
     def __len__(self) -> int:
@@ -103,7 +122,14 @@ class AsyncQueue(ABC):
         """Set the results of a record, once; may be empty."""
         assert record.results is None, "a record is completed once"
         record.results = results
-        self._note_complete(record)
+        segment = record.segment
+        assert segment is not None, "the record is in a queue"
+        if not self._is_ordered:
+            segment.complete.append(record)
+            return
+        running = segment.running
+        while running and running[0].results is not None:
+            segment.complete.append(running.popleft())
 
     def next_element(self) -> Chunk | Control | None:
         """Remove and return what may leave now: about ``MAX_CHUNK_RECORDS`` results, or one control element; None if
@@ -145,123 +171,46 @@ class AsyncQueue(ABC):
             "results without a call"
         )
 
-    @abstractmethod
-    def _append_records(self, records: list[PendingRecord]) -> None: ...
-
-    @abstractmethod
-    def _append_control(self, control: Control) -> None: ...
-
-    @abstractmethod
-    def _note_complete(self, record: PendingRecord) -> None: ...
-
-    @abstractmethod
-    def _pop_control(self) -> Control | None:
-        """Remove the control element at the head, if everything before it has left."""
-
-    @abstractmethod
-    def _pop_complete(self) -> list[PendingRecord]:
-        """Remove complete records that may leave together: all with timestamps, or all without."""
-
-    @abstractmethod
-    def _in_order(self) -> Iterator[PendingRecord | Control]:
-        """All elements that have a place, in order of arrival."""
-
-
-class OrderedAsyncQueue(AsyncQueue):
-    """Results leave in the order of their records."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self._elements: deque[PendingRecord | Control] = deque()
-
-    def _append_records(self, records: list[PendingRecord]) -> None:
-        self._elements.extend(records)
-
-    def _append_control(self, control: Control) -> None:
-        self._elements.append(control)
-
-    def _note_complete(self, record: PendingRecord) -> None:
-        return
-
-    def _pop_control(self) -> Control | None:
-        if not self._elements or isinstance(self._elements[0], PendingRecord):
-            return None
-        control = self._elements.popleft()
-        assert not isinstance(control, PendingRecord), "the branch above handles records"
-        return control
-
-    def _pop_complete(self) -> list[PendingRecord]:
-        def complete_head() -> Iterator[PendingRecord]:
-            elements = self._elements
-            while elements and isinstance(head := elements[0], PendingRecord) and head.results is not None:
-                yield head
-                elements.popleft()
-
-        return _take_run(complete_head())
-
-    def _in_order(self) -> Iterator[PendingRecord | Control]:
-        return iter(self._elements)
-
-
-class _Segment:
-    """The records between two control elements; ``barrier`` is the one behind them, None for the last segment."""
-
-    __slots__ = ("barrier", "complete", "records")
-
-    def __init__(self) -> None:
-        self.records: dict[PendingRecord, None] = {}  # those that have not left, in order of arrival
-        self.complete: deque[PendingRecord] = deque()  # those of them that may leave, in order of completion
-        self.barrier: Control | None = None
-
-
-class UnorderedAsyncQueue(AsyncQueue):
-    """Results leave when they are complete, but never across a watermark or status."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self._segments: deque[_Segment] = deque([_Segment()])
-
     def _append_records(self, records: list[PendingRecord]) -> None:
         segment = self._segments[-1]
         for record in records:
             record.segment = segment
-            segment.records[record] = None
+        if self._is_ordered:
+            segment.running.extend(records)
+        else:
+            segment.records.update(dict.fromkeys(records))
 
     def _append_control(self, control: Control) -> None:
         self._segments[-1].barrier = control
         self._segments.append(_Segment())
 
-    def _note_complete(self, record: PendingRecord) -> None:
-        assert record.segment is not None, "the record is in a queue"
-        record.segment.complete.append(record)
-
     def _pop_control(self) -> Control | None:
+        """Remove the control element at the head, if everything before it has left."""
         segment = self._segments[0]
-        if segment.records or segment.barrier is None:
+        if segment.barrier is None or segment.records or segment.running or segment.complete:
             return None
         self._segments.popleft()
         return segment.barrier
 
     def _pop_complete(self) -> list[PendingRecord]:
+        """Remove complete records that may leave together: all with timestamps, or all without."""
         segment = self._segments[0]
 
         def complete() -> Iterator[PendingRecord]:
             while segment.complete:
                 yield segment.complete[0]
-                del segment.records[segment.complete.popleft()]
+                record = segment.complete.popleft()
+                if not self._is_ordered:
+                    del segment.records[record]
 
         return _take_run(complete())
 
     def _in_order(self) -> Iterator[PendingRecord | Control]:
+        """All elements that have a place, in order of arrival."""
         for segment in self._segments:
-            yield from segment.records
+            yield from segment.records or chain(segment.complete, segment.running)
             if segment.barrier is not None:
                 yield segment.barrier
-
-
-def create_async_queue(capacity: int, *, is_ordered: bool) -> AsyncQueue:
-    """An empty queue."""
-    return OrderedAsyncQueue(capacity) if is_ordered else UnorderedAsyncQueue(capacity)
 
 
 def _take_run(complete: Iterator[PendingRecord]) -> list[PendingRecord]:

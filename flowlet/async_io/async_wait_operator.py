@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, Final, assert_never
 
 from flowlet.async_io.async_calls import AsyncCalls, CallRunner
-from flowlet.async_io.async_queue import AsyncQueue, Control, create_async_queue
+from flowlet.async_io.async_queue import AsyncQueue, Control
 from flowlet.async_io.async_requests import AsyncRequests, AsyncUserFunction
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import MailboxClosedError
@@ -82,7 +82,7 @@ class AsyncWaitOperator(StreamOperator):
         self._timeout_ms = timeout_ms
         self._retry = retry_strategy
         self.create_calls = create_calls  # tests may replace it before open
-        self._queue: AsyncQueue = create_async_queue(capacity, is_ordered=is_ordered)
+        self._queue = AsyncQueue(capacity, is_ordered=is_ordered)
         self._room: AvailabilityFuture | None = None  # set while elements wait for a place
         self._drained: tuple[int, AvailabilityFuture] | None = None  # to be done when so many elements have left
         self._restored: Sequence[Chunk | Control] = ()

@@ -17,14 +17,14 @@ from typing import Final
 
 import msgspec
 
+from flowlet.checkpoint.jobmanager.job_keeper import JobKeeper
+from flowlet.checkpoint.jobmanager.job_store import JobEnd, RecoveredJob, Recovery
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.jm.gates import gate_names
 from flowlet.jm.job_document import Document, job_document, job_overview_item
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
-from flowlet.jm.job_store.job_keeper import JobKeeper
-from flowlet.jm.job_store.job_store import JobEnd, RecoveredJob, Recovery
 from flowlet.jm.scheduler import SlotPool, needed_slots
 from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession

@@ -16,9 +16,9 @@ Source:     Flink ``CheckpointCoordinator``, without state.  Flink ``OperatorCoo
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
 from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_graph import Execution
-from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.gates import GateWrites, JobGate
 from flowlet.jm.job_document import Document
 from flowlet.jm.scheduler import TaskManagerLocation, execution_vertices

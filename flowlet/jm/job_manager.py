@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowlet.checkpoint.jobmanager.job_keeper import JobKeeper
+from flowlet.checkpoint.jobmanager.job_store import JobStore, Recovery, job_store_key
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.jm.job_store.job_keeper import JobKeeper
-from flowlet.jm.job_store.job_store import JobStore, Recovery, job_store_key
 from flowlet.jm.rest import RestApi
 from flowlet.messages.program_bundle import ShippedFiles
 from flowlet.rpc.front_door import DoorLimits, FrontDoor

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, assert_never
 
 import msgspec
 
+from flowlet.checkpoint.jobmanager.coordinator_events import ReaderAcknowledgements, reader_acknowledgements
+from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
+from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
+from flowlet.checkpoint.jobmanager.savepoints import JobSavepoints
 from flowlet.common.job_status import JobStatus
 from flowlet.graph import execution_events as events
 from flowlet.graph.execution_graph import SYMPTOMS, Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import create_restart_strategy
 from flowlet.jm import failures, scheduler
-from flowlet.jm.checkpoints.coordinator_events import ReaderAcknowledgements, reader_acknowledgements
-from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.client_lease import client_lease
 from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.gates import gate_document, known_vertex
 from flowlet.jm.job_document import Document, JobView, counters_of
-from flowlet.jm.job_store.job_store import RecoveredJob
-from flowlet.jm.savepoints import JobSavepoints
 from flowlet.jm.scheduler import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.source_coordinator import JobSources, WatermarkAnnouncer
 from flowlet.jm.submission import without_code

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from flowlet.checkpoint.jobmanager.savepoints import SavepointApi, check_checkpoint_directory
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
@@ -20,7 +21,6 @@ from flowlet.jm.job_document import channel_document, exceptions_document, job_d
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
-from flowlet.jm.savepoints import SavepointApi, check_checkpoint_directory
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.authenticating_server import AuthenticatingServer

@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import msgspec
 
+from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
 from flowlet.errors import StateRestoreError
-from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
 from flowlet.records import MAX_TIMESTAMP

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flowlet.checkpoint.snapshots import OperatorState
-from flowlet.checkpoint.state_codec import decode_state, operator_sizes
+from flowlet.checkpoint.task.snapshots import OperatorState
+from flowlet.checkpoint.task.state_codec import decode_state, operator_sizes
 from flowlet.common.paths import absolute_url
 from flowlet.common.types import Row, fields_of_record
 from flowlet.errors import FlowletError, StateRestoreError, StorageError

@@ -15,14 +15,14 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from flowlet.checkpoint.barrier_orders import BarrierMachine
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
-from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from flowlet.checkpoint.task_checkpoints import OperatorSnapshots, TaskCheckpoints
+from flowlet.checkpoint.task.barrier_orders import BarrierMachine
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
+from flowlet.checkpoint.task.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from flowlet.checkpoint.task.task_checkpoints import OperatorSnapshots, TaskCheckpoints
 from flowlet.errors import MailboxClosedError
 from flowlet.graph.partitioner import Broadcast, Partitioner
 from flowlet.mailbox.mailbox_executor import MailboxExecutor

@@ -27,10 +27,10 @@ from typing import Final, Protocol
 from flowlet.chain.operator_chain import ChainedOperator, HeadInput, MarkValve
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.input_recovery import InputRecovery
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import RecoveredStream
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.input_recovery import InputRecovery
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.task.snapshots import RecoveredStream
 from flowlet.io.input_processor import InputProcessor
 from flowlet.io.multiple_input_processor import MultipleInputProcessor
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension

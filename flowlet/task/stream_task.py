@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, NoReturn
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain, errors_of, raise_first
 from flowlet.chain.record_slices import SLOW_NS, Caution
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import RecoveredStream
-from flowlet.checkpoint.task_checkpoints import OperatorSnapshots, TaskCheckpoints
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.snapshots import RecoveredStream
+from flowlet.checkpoint.task.task_checkpoints import OperatorSnapshots, TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.io.output_flusher import OutputFlushers
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
@@ -42,7 +42,7 @@ from netstack.loop.forks import end_stranded_child
 from netstack.wire.events import StopMode
 
 if TYPE_CHECKING:
-    from flowlet.checkpoint.input_recovery import InputRecovery
+    from flowlet.checkpoint.task.input_recovery import InputRecovery
     from flowlet.io.record_writer import RecordWriter
 
 _NS_PER_MS = 1_000_000
@@ -337,7 +337,7 @@ class StreamTask(ABC):
         for stream in streams:
             if stream.operator == 0:
                 self._no_gate(stream.gate)
-        from flowlet.checkpoint.input_recovery import InputRecovery  # here, as few tasks begin with data in flight
+        from flowlet.checkpoint.task.input_recovery import InputRecovery  # here, as few tasks begin with data in flight
 
         return InputRecovery(streams, self._no_gate, self.name, self.environment.limits, self._inner_input)
 

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import OperatorState, RecoveredStream
-from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointResponder
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.task.snapshots import OperatorState, RecoveredStream
+from flowlet.checkpoint.task.subtask_checkpoint_coordinator import CheckpointResponder
 from flowlet.common.job_settings import BatchSettings, StateSettings
 from flowlet.graph.partitioner import Partitioner
 from flowlet.messages.control_messages import FromTask

@@ -49,7 +49,7 @@ DESCRIPTORS: Final = ("stdout", "stderr", "life", "status", "program_end", "exit
 _CLASSES: Final = {
     "flowlet.chain.loop_code": "Blame _Source",
     "flowlet.chain.stream_operator": "OperatorContext OperatorCounters",
-    "flowlet.checkpoint.subtask_checkpoint_coordinator": "CheckpointStatistics SubtaskCheckpointCoordinator",
+    "flowlet.checkpoint.task.subtask_checkpoint_coordinator": "CheckpointStatistics SubtaskCheckpointCoordinator",
     "flowlet.columns.table": "Columns",
     "flowlet.io.record_writer": "RecordWriterOptions",
     "flowlet.mailbox.task_timings": "TaskRates TimingsSnapshot",

@@ -29,17 +29,17 @@ from typing import Final
 import msgspec
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter, decode_channels, encode_channels
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import (
+from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter, decode_channels, encode_channels
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.task.snapshots import (
     OperatorState,
     RecoveredStream,
     SubtaskState,
 )
-from flowlet.checkpoint.state_assignment import assigned_states, is_by_key
-from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointStatistics
-from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
+from flowlet.checkpoint.task.state_assignment import assigned_states, is_by_key
+from flowlet.checkpoint.task.subtask_checkpoint_coordinator import CheckpointStatistics
+from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.logs import bind_task
@@ -285,7 +285,9 @@ class TaskCheckpointing:
     def _read_part(
         self, storage: StateFiles, restored: messages.RestoredState, handle: messages.StateHandle
     ) -> Mapping[str, OperatorState]:
-        from flowlet.checkpoint.state_codec import decode_state  # here and below, as most tasks begin without a state
+        from flowlet.checkpoint.task.state_codec import (
+            decode_state,  # here and below, as most tasks begin without a state
+        )
 
         place = "in the deployment" if handle.path is None else f"in the file {handle.path}"
         with self._restoring(restored, "state", f" ({handle.num_bytes} bytes {place})"):
@@ -299,7 +301,7 @@ class TaskCheckpointing:
         restored = self.descriptor.restored
         if restored is None or not restored.edges:
             return []
-        from flowlet.tm.restored_channels import restored_streams
+        from flowlet.checkpoint.task.input_recovery import restored_streams
 
         with self._restoring(restored, "data in flight"):
             streams = restored_streams(self.descriptor, lambda handle: decode_channels(storage.read_state(handle)))
@@ -455,7 +457,7 @@ class TaskCheckpointing:
         assert storage is not None, "opened before the first checkpoint"
         # With the number of the attempt: a late write of a former attempt replaces nothing.
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
-        from flowlet.checkpoint.state_codec import encode_state
+        from flowlet.checkpoint.task.state_codec import encode_state
 
         operators = channels = None
         if state.operators:

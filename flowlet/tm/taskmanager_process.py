@@ -58,13 +58,12 @@ _TASK_MODULES: Final = (
     "flowlet.connectors.gates.reader",
     "flowlet.sinks.function_sink",
     "flowlet.io.create_record_writer",
-    "flowlet.checkpoint.input_recovery",
+    "flowlet.checkpoint.task.input_recovery",
     "flowlet.operators.process_operator",
     "flowlet.state.heap_keyed_state_backend",
     "flowlet.state.rocksdb.rocksdb_keyed_state_backend",
-    "flowlet.checkpoint.state_codec",
+    "flowlet.checkpoint.task.state_codec",
     "flowlet.task.one_input_stream_task",
-    "flowlet.tm.restored_channels",
 )
 STOP_S: Final = 1.8  # of the promised 2 s
 _TASKS_STOP_S: Final = 1.3

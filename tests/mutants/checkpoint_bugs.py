@@ -8,30 +8,30 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
-_COORDINATOR: Final = "flowlet.jm.checkpoints.checkpoint_coordinator"
-_JOB: Final = "flowlet.jm.checkpoints.job_checkpoints"
-_COMPLETED: Final = "flowlet.jm.checkpoints.checkpoint_history"
-_ALIGNER: Final = "flowlet.checkpoint.single_checkpoint_barrier_handler"
-_TRACKER: Final = "flowlet.checkpoint.checkpoint_barrier_tracker"
-_WRITER: Final = "flowlet.checkpoint.channel_state_writer"
-_SNAPSHOTS: Final = "flowlet.checkpoint.task_checkpoints"
+_COORDINATOR: Final = "flowlet.checkpoint.jobmanager.checkpoint_coordinator"
+_JOB: Final = "flowlet.checkpoint.jobmanager.job_checkpoints"
+_COMPLETED: Final = "flowlet.checkpoint.jobmanager.checkpoint_history"
+_ALIGNER: Final = "flowlet.checkpoint.task.single_checkpoint_barrier_handler"
+_TRACKER: Final = "flowlet.checkpoint.task.checkpoint_barrier_tracker"
+_WRITER: Final = "flowlet.checkpoint.task.channel_state_writer"
+_SNAPSHOTS: Final = "flowlet.checkpoint.task.task_checkpoints"
 _PERSISTER: Final = "netstack.gate.channels.in_flight_recorder"
 _RECORDER: Final = "netstack.gate.channels.in_flight_recorder"
 _SUBPARTITION: Final = "netstack.partition.pipelined_subpartition"
-_CODEC: Final = "flowlet.checkpoint.state_codec"
+_CODEC: Final = "flowlet.checkpoint.task.state_codec"
 
-_COORDINATED: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_coordinator.py"
-_OF_A_JOB: Final = "tests/flowlet/jm/checkpoints/test_job_checkpoints.py"
-_FAILURES: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_failures.py"
-_ALIGNED: Final = "tests/flowlet/checkpoint/test_single_checkpoint_barrier_handler_aligned.py"
-_ALTERNATING: Final = "tests/flowlet/checkpoint/test_single_checkpoint_barrier_handler_alternating.py"
-_TRACKED: Final = "tests/flowlet/checkpoint/test_checkpoint_barrier_tracker.py"
-_WRITTEN: Final = "tests/flowlet/checkpoint/test_channel_state_writer.py"
+_COORDINATED: Final = "tests/flowlet/checkpoint/jobmanager/test_checkpoint_coordinator.py"
+_OF_A_JOB: Final = "tests/flowlet/checkpoint/jobmanager/test_job_checkpoints.py"
+_FAILURES: Final = "tests/flowlet/checkpoint/jobmanager/test_checkpoint_failures.py"
+_ALIGNED: Final = "tests/flowlet/checkpoint/task/test_single_checkpoint_barrier_handler_aligned.py"
+_ALTERNATING: Final = "tests/flowlet/checkpoint/task/test_single_checkpoint_barrier_handler_alternating.py"
+_TRACKED: Final = "tests/flowlet/checkpoint/task/test_checkpoint_barrier_tracker.py"
+_WRITTEN: Final = "tests/flowlet/checkpoint/task/test_channel_state_writer.py"
 _OPERATORS: Final = "tests/promises/task/test_restored_operators.py"
 _LOCAL: Final = "tests/netstack/gate/channels/test_local_input_channel.py"
 _REMOTE: Final = "tests/netstack/gate/channels/test_remote_checkpoints.py"
 _TIMED: Final = "tests/promises/partition/test_readers_and_barriers.py"
-_STATES: Final = "tests/flowlet/checkpoint/test_state_codec.py"
+_STATES: Final = "tests/flowlet/checkpoint/task/test_state_codec.py"
 
 CHECKPOINT_BUGS: Final = (
     # ---------------------------------------------------------------- the coordinator
@@ -115,7 +115,7 @@ CHECKPOINT_BUGS: Final = (
         "failures_are_counted_over_a_success",
         "coordinator",
         "a job fails of checkpoints that did not fail one after the other",
-        "flowlet.jm.checkpoints.pending_checkpoint",
+        "flowlet.checkpoint.jobmanager.pending_checkpoint",
         "        self._last_completed = checkpoint_id\n        self._counted.clear()",
         "        self._last_completed = checkpoint_id",
         f"{_FAILURES}::test_a_complete_one_begins_the_count_anew",
@@ -188,10 +188,10 @@ CHECKPOINT_BUGS: Final = (
         "every_barrier_is_a_priority_event",
         "18252",
         "the barrier of a savepoint overtakes data",
-        "flowlet.checkpoint.subtask_checkpoint_coordinator",
+        "flowlet.checkpoint.task.subtask_checkpoint_coordinator",
         "is_priority=barrier.options.is_unaligned)",
         "is_priority=True)",
-        "tests/flowlet/checkpoint/test_subtask_checkpoint_coordinator.py::test_a_savepoint_never_has_priority",
+        "tests/flowlet/checkpoint/task/test_subtask_checkpoint_coordinator.py::test_a_savepoint_never_has_priority",
     ),
     Mutant(
         "a_barrier_is_announced_after_it_came",

@@ -10,7 +10,7 @@ from tests.mutants.mutant import Mutant
 
 _FILES: Final = "tests/flowlet/storage/test_local_files.py"
 _STORAGE: Final = "tests/flowlet/storage/test_checkpoint_storage.py"
-_CODEC: Final = "tests/flowlet/checkpoint/test_state_codec.py"
+_CODEC: Final = "tests/flowlet/checkpoint/task/test_state_codec.py"
 _POWER: Final = f"{_FILES}::test_what_is_acknowledged_survives_a_loss_of_power_at_any_moment"
 
 STORAGE_BUGS: Final = (
@@ -108,7 +108,7 @@ STORAGE_BUGS: Final = (
         "restored_arrays_are_read_only",
         "storage",
         "an operator that computes in its arrays fails after a restore",
-        "flowlet.checkpoint.state_codec",
+        "flowlet.checkpoint.task.state_codec",
         "self._classes, None, list(map(bytearray, buffers))",
         "self._classes, None, list(map(bytes, buffers))",
         f"{_CODEC}::test_arrays_come_back_writable_and_on_their_own",
@@ -117,7 +117,7 @@ STORAGE_BUGS: Final = (
         "a_class_of_the_main_module_goes_by_name",
         "storage",
         "the main module of the TaskManager that restores lacks the class",
-        "flowlet.checkpoint.state_codec",
+        "flowlet.checkpoint.task.state_codec",
         "return _MAIN in pickled or any",
         "return any",
         f"{_CODEC}::test_classes_of_the_main_module_come_back_where_the_main_module_is_another",

@@ -375,7 +375,7 @@ import flowlet.records as early
 assert "numpy" not in sys.modules
 assert early.np.int64(7) == 7
 import numpy
-import flowlet.checkpoint.input_recovery as later
+import flowlet.checkpoint.task.input_recovery as later
 from netstack import late
 assert early.np is late.numpy is numpy
 """

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.async_io import async_queue
-from flowlet.async_io.async_queue import AsyncQueue, Control, PendingRecord, create_async_queue
+from flowlet.async_io.async_queue import AsyncQueue, Control, PendingRecord
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 
 BOTH_ORDERS = pytest.mark.parametrize("is_ordered", [True, False])
 
 
 def queue_of(capacity: int, *, is_ordered: bool) -> AsyncQueue:
-    queue = create_async_queue(capacity, is_ordered=is_ordered)
+    queue = AsyncQueue(capacity, is_ordered=is_ordered)
     queue.check_invariants()
     return queue
 
@@ -214,7 +214,7 @@ def test_a_record_is_completed_once() -> None:
 
 def test_a_queue_has_places() -> None:
     with pytest.raises(AssertionError, match="a queue of 0 places"):
-        create_async_queue(0, is_ordered=True)
+        AsyncQueue(0, is_ordered=True)
 
 
 @BOTH_ORDERS

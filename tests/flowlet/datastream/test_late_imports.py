@@ -90,7 +90,7 @@ FOR_OTHER_JOBS = (
     "flowlet.spark",
     "flowlet.state.rocksdb",
     "flowlet.state_reader",
-    "flowlet.checkpoint.state_codec",
+    "flowlet.checkpoint.task.state_codec",
     "flowlet.windows",
 )
 

@@ -7,9 +7,9 @@ from typing import cast
 import msgspec
 import pytest
 
+from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
 from flowlet.common.job_settings import Acknowledge, CheckpointSettings, GateSettings, JobSettings
 from flowlet.graph.execution_graph import Execution
-from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.scheduler import TaskManagerLocation, execution_vertices
 from flowlet.messages.control_messages import (

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
 from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.jm.job_document import exceptions_document, job_document
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_master import JobMaster
-from flowlet.jm.job_store.job_store import RecoveredJob
 from flowlet.jm.scheduler import attempt_id
 from flowlet.messages.control_messages import (
     CheckpointAborted,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.snapshots import OperatorState
-from flowlet.checkpoint.state_assignment import assigned_states
+from flowlet.checkpoint.task.snapshots import OperatorState
+from flowlet.checkpoint.task.state_assignment import assigned_states
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.state.state_snapshots import StateShare
 from flowlet.testing.operator_harness import OperatorSnapshot

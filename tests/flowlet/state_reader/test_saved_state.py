@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
-from flowlet.checkpoint.state_codec import encode_state
+from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.task.state_codec import encode_state
 from flowlet.common.typeinfo import Types
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.messages.control_messages import SubtaskEntry

@@ -9,7 +9,7 @@ import pytest
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
@@ -19,8 +19,8 @@ from flowlet.task.task_environment import Checkpointing
 from flowlet.tm.task_deployment import finished_chain
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, StopMode
-from tests.flowlet.checkpoint.doubles import ManualTimers
-from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
+from tests.flowlet.checkpoint.task.doubles import ManualTimers
+from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Noting, Tasks, chain, send, source, step_until_idle
 from tests.waiting import spin_until

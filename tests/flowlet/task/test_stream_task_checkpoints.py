@@ -4,7 +4,7 @@ their own tests.
 
 import pytest
 
-from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.graph.partitioner import Broadcast, Forward, Partitioner, Rebalance, Rescale
 from flowlet.records import Chunk
 from flowlet.task.create_stream_task import create_stream_task

@@ -8,7 +8,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot
+from flowlet.checkpoint.task.input_recovery import restored_streams
+from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot
 from flowlet.graph.partitioner import Broadcast, Custom, KeyGroups, Partitioner, Rebalance
 from flowlet.keys.exact_keys import key_group, operator_index
 from flowlet.messages.control_messages import (
@@ -22,7 +23,6 @@ from flowlet.messages.control_messages import (
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import dump_partitioner
 from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.tm.restored_channels import restored_streams
 from tests.flowlet.io.test_input_processor import serialized
 
 NUM_GROUPS = 16

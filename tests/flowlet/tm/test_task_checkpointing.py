@@ -11,16 +11,16 @@ import pytest
 import pytest_asyncio
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_state_writer import decode_channels, encode_channels
-from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import (
+from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.channel_state_writer import decode_channels, encode_channels
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.task.snapshots import (
     ChannelStateSnapshot,
     OperatorState,
     RecoveredStream,
     SubtaskState,
 )
-from flowlet.checkpoint.state_codec import encode_state
+from flowlet.checkpoint.task.state_codec import encode_state
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.messages.control_messages import (
@@ -44,7 +44,7 @@ from flowlet.sinks.function_sink import DiscardSink
 from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.tm.task_checkpointing import TaskCheckpointing
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
-from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.tm.checkpoint_rig import ATTEMPT, JOB_ID, SETTINGS, VERTEX_ID, Rig, checkpoint_rig, ended
 from tests.waiting import PATIENCE_S
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import StateRestoreError

@@ -1,0 +1,524 @@
+"""``CheckpointCoordinator``: decides when a job takes checkpoints, and which of them are complete; it takes events and
+returns effects.
+
+Side:       pure.
+Invariants: the ids rise, over all runs.  Each id that was triggered ends once, complete or failed.  At most
+            ``max_concurrent`` are on their way.  Orders go only to unfinished attempts of the current run.  ``FailJob``
+            is the last effect of its event, and after it nothing is triggered before the next run.  No checkpoint is
+            discarded while its manifest is being written.
+Units:      times in milliseconds since the epoch, passed with each event.
+Source:     Flink ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``PendingCheckpoint``.
+Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many
+            checkpoints are on their way, or while the minimum pause lasts, waits; further ones do not queue up behind
+            it.  The pause begins when a checkpoint ends.  One that is wanted before its time is triggered at once; but
+            between it and another one lies the pause, a tenth of the interval or a second, and the time that the other
+            one took.  Behind one that failed the pause is the interval, or a second.  The last one is wanted as soon as
+            all unfinished tasks wait for it; Flink lets them wait for the interval.  It is wanted again if it fails, or
+            if a run begins in which all wait: a task reports only once that it waits.  The timeout also covers the
+            writing of the manifest.  A complete checkpoint fails all older ones on their way: they are subsumed.  Tasks
+            that had finished at the trigger count as acknowledged.  If one finishes later without having taken part,
+            the checkpoint fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.  A
+            savepoint runs alone: it waits for what is on its way, and periodic triggers wait for it.  It is no place to
+            restart from: tasks hear of its end only if it stops the job, it subsumes nothing, and its failure does not
+            count.  Reports that fit no checkpoint on its way are counted.  Two of them have effects: a cause that
+            arrives after its symptom takes its place, and a state that arrives after its checkpoint has failed is
+            discarded.
+Absent:     checkpoints of a part of the job.
+"""
+
+from dataclasses import field
+from typing import Final, assert_never
+
+from flowlet.checkpoint.jobmanager import coordinator_events as events
+from flowlet.checkpoint.jobmanager.checkpoint_history import CheckpointHistory, Document
+from flowlet.checkpoint.jobmanager.pending_checkpoint import (
+    MAX_WAITING,
+    SYMPTOM,
+    CheckpointFailure,
+    CheckpointPhase,
+    CheckpointTopology,
+    CoordinatorFailureReason,
+    FailureCounter,
+    PendingCheckpoint,
+    SavepointRequest,
+    is_counted,
+)
+from flowlet.common.job_settings import CheckpointSettings
+from flowlet.messages import control_messages as messages
+from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+from netstack.late import dataclass
+
+# See the rules; not measured: a job with small partitions takes at most ten times as many checkpoints, or one per
+# second.
+_EARLY_SHARE: Final = 10
+_MAX_EARLY_PAUSE_MS: Final = 1000
+_MAX_LITTER: Final = 1000  # ids; a late state of an older one stays on the disk until the directory is removed
+_NOT_RUNNING: Final = (
+    "the job takes savepoints only while all of its tasks run, and none of them has failed or is about to restart"
+)
+_Reason = CoordinatorFailureReason
+
+
+@dataclass(slots=True)
+class _Run:
+    """The attempts of one run; ``is_over``: nothing is triggered any more; ``next_trigger_ms`` None: nor yet."""
+
+    unfinished: dict[bytes, Subtask]
+    subtasks: dict[bytes, Subtask]
+    starting: set[bytes]
+    finished: list[Subtask] = field(default_factory=list)
+    is_over: bool = False
+    next_trigger_ms: int | None = None
+    is_trigger_due: bool = False
+    is_wanted: bool = False  # before its time
+
+    def attempt_of(self) -> dict[Subtask, bytes]:
+        return {subtask: attempt for attempt, subtask in self.unfinished.items()}
+
+
+class CheckpointCoordinator:
+    """The checkpoints of one job, over all of its runs.  Threading: one thread.
+
+    Args:
+        next_id: of the first checkpoint; above all that were ever triggered.
+    """
+
+    def __init__(self, topology: CheckpointTopology, settings: CheckpointSettings, next_id: int = 1) -> None:
+        self._topology = topology
+        self._settings = settings
+        # As in Flink: a shorter interval would only let triggers wait.
+        self._interval_ms = None if settings.interval_ms is None else max(settings.interval_ms, settings.min_pause_ms)
+        self._next_id = next_id
+        self._run: _Run | None = None
+        self._pending: dict[int, PendingCheckpoint] = {}  # by id, which rise
+        self._savepoints: list[SavepointRequest] = []  # that wait for their turn, while a run may take one
+        # Tasks that wait for their last checkpoint would end with another one, and the savepoint would come too late.
+        self._is_stop_near = False
+        self._written: dict[int, str] = {}  # ids whose manifest is being written, with the location of a savepoint
+        self._litter: dict[int, str] = {}  # failed since the run began, as above: a TaskManager may still write to them
+        # By attempt that waits for its last checkpoint: the lowest id that it may have.
+        self._awaited: dict[bytes, int] = {}
+        self._last_end_ms: int | None = None
+        self._last_duration_ms = 0  # of the last complete one
+        self._last_completed = -1
+        self._last_failed = -1  # the highest id; savepoints count in neither
+        self._counter = FailureCounter(settings.tolerable_failures)
+        self._history = CheckpointHistory(topology)
+        self._now_ms = 0
+        self._effects: list[events.Effect] = []
+        self._failure: events.FailJob | None = None  # of this event
+        self.num_ignored = 0
+
+    def __repr__(self) -> str:
+        return f"<CheckpointCoordinator {list(self._pending.values())}, next id {self._next_id}>"
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When ``TimePassed`` is to be handled; None: only events matter."""
+        times = [pending.trigger_ms + self._settings.timeout_ms for pending in self._pending.values()]
+        run = self._run
+        if run is not None and run.next_trigger_ms is not None:
+            if run.is_trigger_due and self._has_room() and self._last_end_ms is not None:
+                times.append(self._last_end_ms + self._settings.min_pause_ms)
+            if run.is_wanted and self._has_room():
+                times.append(self._early_ms())
+            times.append(run.next_trigger_ms)
+        return min(times, default=None)
+
+    @property
+    def next_id(self) -> int:
+        """Of the next checkpoint that is triggered."""
+        return self._next_id
+
+    @property
+    def pending_ids(self) -> list[int]:
+        """The checkpoints on their way, the oldest first."""
+        return list(self._pending)
+
+    def document(self) -> Document:
+        """The checkpoints for people."""
+        return self._history.document(self._pending.values())
+
+    def handle(self, event: events.Event, now_ms: int) -> list[events.Effect]:
+        """Apply one event; return the effects in order.  A report that does not fit only increments a counter."""
+        self._now_ms = now_ms
+        self._apply(event)
+        self._trigger_if_due()
+        effects, self._effects = self._effects, []
+        if self._failure is not None:
+            effects.append(self._failure)
+            self._failure = None
+        return effects
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if an invariant does not hold."""
+        assert len(self._pending) <= self._settings.max_concurrent
+        assert list(self._pending) == sorted(self._pending)
+        assert all(each < self._next_id for each in self._pending)
+        assert not self._pending or self._run is not None
+        assert len(self._pending) == 1 or all(each.savepoint is None for each in self._pending.values()), (
+            "a savepoint runs alone"
+        )
+        assert not self._savepoints or self._can_take_savepoints, "else they have failed"
+        for pending in self._pending.values():
+            assert (pending.phase is CheckpointPhase.MANIFEST) == (not pending.missing)
+            assert (pending.phase is CheckpointPhase.MANIFEST) == (pending.checkpoint_id in self._written)
+
+    def _apply(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted():
+                self._run_started(event)
+            case events.AttemptChanged(attempt, state):
+                self._attempt_changed(attempt, state)
+            case events.TimePassed():
+                self._time_passed(event)
+            case events.CheckpointWanted():
+                if self._run is not None:
+                    self._run.is_wanted = True
+            case events.SourcesSnapshotted(checkpoint_id, sources):
+                self._sources_snapshotted(checkpoint_id, sources)
+            case events.SourcesFailed(checkpoint_id, message):
+                self._fail_if_pending(checkpoint_id, _Reason.TRIGGER_CHECKPOINT_FAILURE, message)
+            case messages.CheckpointAcknowledged():
+                self._acknowledged(event)
+            case messages.CheckpointDeclined():
+                self._declined(event)
+            case messages.FinalCheckpointAwaited(attempt):
+                self._final_awaited(attempt)
+            case events.ManifestWritten(manifest):
+                self._manifest_written(manifest)
+            case events.ManifestFailed(checkpoint_id, message):
+                self._manifest_failed(checkpoint_id, message)
+            case events.StopAnnounced(is_near):
+                self._is_stop_near = is_near
+            case SavepointRequest():
+                self._savepoint_requested(event)
+            case events.RunEnded() | events.JobEnded():
+                self._run_ended()
+                if isinstance(event, events.JobEnded):
+                    self._sweep()
+            case _:
+                assert_never(event)
+
+    # Runs
+
+    def _run_started(self, event: events.RunStarted) -> None:
+        # Attempts that go on may still write for a checkpoint that has failed.
+        go_on = self._run is not None and any(each in event.attempts for each in self._run.unfinished)
+        self._run_ended()
+        if not go_on:
+            self._sweep()
+        states = event.states
+        unfinished = {
+            attempt: task
+            for attempt, task in event.attempts.items()
+            if states.get(attempt) is not ExecutionState.FINISHED
+        }
+        finished = [task for attempt, task in event.attempts.items() if attempt not in unfinished]
+        starting = {each for each in unfinished if states.get(each) is not ExecutionState.RUNNING}
+        run = self._run = _Run(unfinished, dict(event.attempts), starting, finished)
+        self._awaited = {attempt: least_id for attempt, least_id in self._awaited.items() if attempt in unfinished}
+        if finished and not self._settings.after_tasks_finish:
+            self._stop_triggering(run)
+        self._start_triggering(run)
+        self._want_last(run)
+        if event.restored is not None:
+            self._history.restored(event.restored, self._now_ms)
+
+    def _run_ended(self) -> None:
+        self._run = None  # first: nobody gets an order any more
+        self._fail_all(_Reason.CHECKPOINT_COORDINATOR_SUSPEND)
+        self._refuse_waiting_savepoints()
+
+    def _sweep(self) -> None:
+        """No attempt of the last run writes any more: what it wrote late goes."""
+        self._effects += [
+            events.DiscardCheckpoint(each, where) for each, where in self._litter.items() if each not in self._written
+        ]
+        self._litter.clear()
+
+    def _attempt_changed(self, attempt: bytes, state: ExecutionState) -> None:
+        run = self._run
+        if run is None or attempt not in run.unfinished:
+            self.num_ignored += 1
+            return
+        match state:
+            case ExecutionState.RUNNING:
+                run.starting.discard(attempt)
+            case ExecutionState.FINISHED:
+                self._finished(run, attempt)
+            case ExecutionState.CANCELING | ExecutionState.CANCELED | ExecutionState.FAILED:
+                self._stop_triggering(run)
+                subtask = run.unfinished[attempt]
+                if state is not ExecutionState.CANCELING:
+                    del run.unfinished[attempt]
+                self._fail_all(_Reason.TASK_FAILURE, subtask)
+            case _:
+                return
+        self._start_triggering(run)
+
+    def _finished(self, run: _Run, attempt: bytes) -> None:
+        run.starting.discard(attempt)
+        subtask = run.unfinished.pop(attempt)
+        run.finished.append(subtask)
+        for pending in list(self._pending.values()):
+            if attempt in pending.missing:
+                self._fail(pending, CheckpointFailure(_Reason.TASK_FINISHED.name, _Reason.TASK_FINISHED.value, subtask))
+        if not run.unfinished or not self._settings.after_tasks_finish:
+            self._stop_triggering(run)
+        self._want_last(run)
+
+    def _final_awaited(self, attempt: bytes) -> None:
+        run = self._run
+        if run is None or attempt not in run.unfinished:
+            self.num_ignored += 1
+            return
+        self._awaited[attempt] = self._next_id
+        self._want_last(run)
+
+    def _want_last(self, run: _Run) -> None:
+        """If all that is left is to wait: unless a checkpoint that serves all of them is complete or on its way."""
+        least_ids = [self._awaited.get(each, 0) for each in run.unfinished]
+        taken = max(
+            [self._last_completed, *(each.checkpoint_id for each in self._pending.values() if each.savepoint is None)]
+        )
+        run.is_wanted |= bool(least_ids) and min(least_ids) > 0 and max(least_ids) > taken
+
+    def _start_triggering(self, run: _Run) -> None:
+        if run.starting or run.is_over or run.next_trigger_ms is not None or self._interval_ms is None:
+            return
+        run.next_trigger_ms = self._now_ms + self._interval_ms
+
+    def _stop_triggering(self, run: _Run) -> None:
+        """For the rest of the run."""
+        run.is_over = True
+        run.next_trigger_ms, run.is_trigger_due = None, False
+        self._refuse_waiting_savepoints()
+
+    # Savepoints
+
+    @property
+    def _can_take_savepoints(self) -> bool:
+        return self._run is not None and not self._run.starting and not self._run.is_over
+
+    def _savepoint_requested(self, request: SavepointRequest) -> None:
+        if request.stops_job:
+            self._is_stop_near = False
+        if not self._can_take_savepoints:
+            self._effects.append(events.SavepointFailed(request, _NOT_RUNNING))
+        elif len(self._savepoints) >= MAX_WAITING:
+            self._effects.append(
+                events.SavepointFailed(request, f"{MAX_WAITING} savepoints wait already: wait for one of them")
+            )
+        else:
+            self._savepoints.append(request)
+
+    def _refuse_waiting_savepoints(self) -> None:
+        waiting, self._savepoints = self._savepoints, []
+        self._effects += [events.SavepointFailed(each, _NOT_RUNNING) for each in waiting]
+
+    def _savepoint_ended(self, run: _Run, pending: PendingCheckpoint, request: SavepointRequest) -> None:
+        if request.stops_job:
+            self._stop_triggering(run)
+            self._effects += [
+                messages.CheckpointCompleted(attempt, pending.checkpoint_id) for attempt in run.unfinished
+            ]
+        self._effects.append(events.SavepointCompleted(request, pending.checkpoint_id))
+
+    # Triggers
+
+    def _early_ms(self) -> int:
+        """When a checkpoint may be triggered before its time."""
+        share = _EARLY_SHARE if self._last_failed <= self._last_completed else 1
+        pause_ms = max(
+            self._settings.min_pause_ms,
+            min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS),
+            self._last_duration_ms,
+        )
+        return 0 if self._last_end_ms is None else self._last_end_ms + pause_ms
+
+    def _has_room(self) -> bool:
+        is_alone = self._savepoints or any(each.savepoint is not None for each in self._pending.values())
+        return not is_alone and len(self._pending) < self._settings.max_concurrent
+
+    def _time_passed(self, event: events.TimePassed) -> None:
+        for pending in list(self._pending.values()):
+            if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
+                is_held = pending.phase is CheckpointPhase.TASKS and all(
+                    (pending.checkpoint_id, each) in event.held for each in pending.missing
+                )
+                reason = (
+                    _Reason.READER_BEHIND if is_held or event.blocked & pending.missing else _Reason.CHECKPOINT_EXPIRED
+                )
+                waited = f"{reason.value} ({self._settings.timeout_ms} ms), it waited for {pending.phase.value}"
+                self._fail(pending, CheckpointFailure(reason.name, waited))
+
+    def _trigger_if_due(self) -> None:
+        run = self._run
+        if run is not None and self._savepoints and not self._pending:
+            self._trigger(run, self._savepoints.pop(0))
+        if run is None or run.next_trigger_ms is None or self._interval_ms is None:
+            return
+        if self._now_ms >= run.next_trigger_ms:
+            run.is_trigger_due = True
+            run.next_trigger_ms += self._interval_ms
+            if run.next_trigger_ms <= self._now_ms:  # the loop stood still: it makes up for one trigger, not for all
+                run.next_trigger_ms = self._now_ms + self._interval_ms
+        if run.is_wanted and not self._is_stop_near and self._has_room() and self._now_ms >= self._early_ms():
+            run.is_trigger_due = True
+        pause_ends_ms = self._now_ms if self._last_end_ms is None else self._last_end_ms + self._settings.min_pause_ms
+        if run.is_trigger_due and self._has_room() and self._now_ms >= pause_ends_ms:
+            run.is_trigger_due = run.is_wanted = False
+            self._trigger(run)
+
+    def _trigger(self, run: _Run, savepoint: SavepointRequest | None = None) -> None:
+        checkpoint_id = self._next_id
+        self._next_id += 1
+        self._pending[checkpoint_id] = PendingCheckpoint(
+            checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished), savepoint
+        )
+        self._effects.append(events.SnapshotSources(checkpoint_id))
+
+    def _sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
+        pending, run = self._pending.get(checkpoint_id), self._run
+        if pending is None or run is None or pending.phase is not CheckpointPhase.SOURCES:
+            self.num_ignored += 1
+            return
+        pending.phase, pending.sources = CheckpointPhase.TASKS, sources
+        attempts = run.attempt_of()
+        for subtask in self._topology.frontier(attempts.keys()):
+            snapshot_type = 0 if pending.savepoint is None else int(pending.savepoint.type)
+            order = messages.TriggerCheckpoint(
+                attempts[subtask], checkpoint_id, pending.trigger_ms, snapshot_type, pending.location
+            )
+            self._effects.append(order)
+
+    # Reports of tasks
+
+    def _acknowledged(self, message: messages.CheckpointAcknowledged) -> None:
+        pending = self._pending.get(message.checkpoint_id)
+        if pending is None:
+            self._late_state(message)
+        elif message.attempt not in pending.missing or pending.phase is not CheckpointPhase.TASKS:
+            self.num_ignored += 1
+        else:
+            pending.acknowledge(message, self._now_ms)
+            if not pending.missing:
+                pending.phase = CheckpointPhase.MANIFEST
+                self._written[pending.checkpoint_id] = pending.location
+                self._effects.append(events.WriteManifest(pending.manifest(self._topology), pending.location))
+
+    def _late_state(self, message: messages.CheckpointAcknowledged) -> None:
+        self.num_ignored += 1
+        state = message.part.state
+        has_file = state is not None and state.path is not None
+        if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self._written:
+            self._effects.append(events.DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
+
+    def _declined(self, message: messages.CheckpointDeclined) -> None:
+        pending, run = self._pending.get(message.checkpoint_id), self._run
+        subtask = None if run is None else run.subtasks.get(message.attempt)
+        failure = CheckpointFailure(message.reason, message.message, subtask)
+        if pending is None:
+            self._late_cause(message.checkpoint_id, failure)
+        elif message.attempt not in pending.missing or pending.phase is not CheckpointPhase.TASKS:
+            self.num_ignored += 1
+        else:
+            self._fail(pending, failure)
+
+    def _late_cause(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
+        self.num_ignored += 1
+        known = self._history.find(checkpoint_id)
+        if failure.subtask is None or known is None or known.failure is None or not is_counted(failure.reason):
+            return
+        if known.failure.reason == SYMPTOM:
+            known.failure = failure
+            if known.savepoint is None:
+                self._count(checkpoint_id, failure)
+
+    # Ends
+
+    def _manifest_written(self, manifest: CheckpointManifest) -> None:
+        checkpoint_id = manifest.checkpoint_id
+        location = self._written.pop(checkpoint_id, "")
+        pending, run = self._pending.pop(checkpoint_id, None), self._run
+        if pending is None or run is None:  # it failed meanwhile
+            self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))
+            return
+        self._last_end_ms = self._now_ms
+        pending.end(self._now_ms)
+        self._history.ended(pending)
+        if pending.savepoint is not None:
+            self._savepoint_ended(run, pending, pending.savepoint)
+            return
+        self._last_completed, self._last_duration_ms = checkpoint_id, self._now_ms - pending.trigger_ms
+        self._counter.completed(checkpoint_id)
+        self._effects.append(events.KeepCheckpoint(manifest))
+        for older in [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]:
+            self._fail(older, CheckpointFailure(_Reason.CHECKPOINT_SUBSUMED.name, _Reason.CHECKPOINT_SUBSUMED.value))
+        self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
+
+    def _manifest_failed(self, checkpoint_id: int, message: str) -> None:
+        location = self._written.pop(checkpoint_id, "")
+        if checkpoint_id in self._pending:
+            self._fail_if_pending(checkpoint_id, _Reason.FINALIZE_CHECKPOINT_FAILURE, message)
+        else:
+            self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))
+
+    def _fail_if_pending(self, checkpoint_id: int, reason: CoordinatorFailureReason, message: str) -> None:
+        pending = self._pending.get(checkpoint_id)
+        if pending is None:
+            self.num_ignored += 1
+        else:
+            self._fail(pending, CheckpointFailure(reason.name, f"{reason.value}: {message}"))
+
+    def _fail_all(self, reason: CoordinatorFailureReason, subtask: Subtask | None = None) -> None:
+        for pending in list(self._pending.values()):
+            self._fail(pending, CheckpointFailure(reason.name, reason.value, subtask))
+
+    def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure) -> None:
+        checkpoint_id = pending.checkpoint_id
+        del self._pending[checkpoint_id]
+        self._last_end_ms = self._now_ms
+        held_up_by = tuple(self._topology.frontier(pending.missing_subtasks()))
+        pending.end(self._now_ms, failure, held_up_by)
+        self._history.ended(pending)
+        self._effects.append(events.CheckpointFailed(checkpoint_id, failure, held_up_by))
+        if pending.phase is not CheckpointPhase.SOURCES:
+            self._call_off(pending)
+        if pending.savepoint is None:
+            self._last_failed = max(self._last_failed, checkpoint_id)
+            self._count(checkpoint_id, failure)
+        else:
+            where = "" if failure.subtask is None else f"{self._topology.describe(failure.subtask)}: "
+            self._effects.append(events.SavepointFailed(pending.savepoint, f"{where}{failure.message}"))
+        if self._run is not None:
+            self._want_last(self._run)
+
+    def _call_off(self, pending: PendingCheckpoint) -> None:
+        """Tasks know of the checkpoint, and may have written state."""
+        checkpoint_id = pending.checkpoint_id
+        if self._run is not None:
+            self._effects += [
+                messages.CheckpointAborted(attempt, checkpoint_id)
+                for attempt in pending.participants
+                if attempt in self._run.unfinished
+            ]
+        self._litter[checkpoint_id] = pending.location
+        if len(self._litter) > _MAX_LITTER:
+            del self._litter[next(iter(self._litter))]
+        if checkpoint_id not in self._written:  # else the answer of WriteManifest discards it
+            self._effects.append(events.DiscardCheckpoint(checkpoint_id, pending.location))
+
+    def _count(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
+        if not self._counter.failed(checkpoint_id, failure.reason):
+            return
+        if self._run is not None:
+            self._stop_triggering(self._run)
+        where = "" if failure.subtask is None else f" in {self._topology.describe(failure.subtask)}"
+        self._failure = events.FailJob(
+            f"more than {self._settings.tolerable_failures} checkpoints failed one after the other "
+            f"(execution.checkpointing.tolerable-failed-checkpoints); the last one, checkpoint {checkpoint_id}, "
+            f"failed{where}: {failure.message}"
+        )

@@ -1,0 +1,280 @@
+"""``CheckpointHistory``: the last checkpoints of a job for people, in Flink's field names.
+
+``CompletedCheckpoints``: the complete checkpoints of one job that are kept, and what they restore.
+
+``SharedStateRegistry``: which files of a job's checkpoints are shared, and when one is needed no more.
+
+Side:       pure.
+Invariants: a file that a kept checkpoint names is never given out as unused, and neither is one that a pending
+            checkpoint may name.  the ids rise; at most ``num_retained`` are kept, and the newest one always.
+Rules:      a file goes when the oldest kept checkpoint is newer than the last one that named it.  Nothing goes when a
+            checkpoint is aborted: a task may be writing the same file for the next one.  That is enough, because a
+            database never gets a file back: one that is missing in a complete checkpoint will be named by no later
+            checkpoint of that task, and a restored task begins with the files of a complete checkpoint.
+Source:     Flink ``SharedStateRegistryImpl`` (``lastUsedCheckpointID``, ``unregisterUnusedState``).  Flink
+            ``StandaloneCompletedCheckpointStore``.  Flink ``CheckpointStatsTracker``, ``CheckpointingStatistics``,
+            ``SubtaskCheckpointStatistics``.
+Units:      times in milliseconds since the epoch, durations in milliseconds, sizes in bytes; -1: not yet.
+Ours:       ``subtasks`` of a task; ``failure_reason``, ``failed_task`` and ``held_up_by`` of a failed checkpoint.
+Absent:     the summary (percentiles).
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Final
+
+from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
+from flowlet.checkpoint.jobmanager.pending_checkpoint import (
+    CheckpointFailure,
+    CheckpointTopology,
+    PendingCheckpoint,
+    SubtaskPart,
+)
+from flowlet.messages.control_messages import CheckpointDurations
+from flowlet.messages.execution_state import Subtask
+from flowlet.storage.manifest import CheckpointManifest
+
+
+class SharedStateRegistry:
+    """The shared files of one job, by their paths.  Threading: one thread."""
+
+    def __init__(self) -> None:
+        self._last_named: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<SharedStateRegistry of {len(self._last_named)} files>"
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """All files that are known and not given out as unused."""
+        return frozenset(self._last_named)
+
+    def name(self, checkpoint_id: int, paths: Iterable[str]) -> None:
+        """A checkpoint, pending or complete, names files."""
+        for path in paths:
+            self._last_named[path] = max(checkpoint_id, self._last_named.get(path, checkpoint_id))
+
+    def take_unused(self, oldest_kept: int) -> list[str]:
+        """Forget, and return, the files that no checkpoint from ``oldest_kept`` on names."""
+        unused = [path for path, checkpoint_id in self._last_named.items() if checkpoint_id < oldest_kept]
+        for path in unused:
+            del self._last_named[path]
+        return unused
+
+    def clear(self) -> None:
+        """Forget all files."""
+        self._last_named.clear()
+
+
+class CompletedCheckpoints:
+    """The newest complete checkpoints of a job, the oldest first.  Threading: one thread."""
+
+    def __init__(self, num_retained: int, topology: CheckpointTopology) -> None:
+        assert num_retained >= 1, "CheckpointSettings allow no less"
+        self._num_retained = num_retained
+        self._topology = topology
+        self.former: FormerCheckpoint | None = None  # what the job starts from until it has one of its own
+        self._manifests: list[CheckpointManifest] = []
+        self._restored: FormerCheckpoint | None = None  # made of the newest when a run begins with it
+
+    def __repr__(self) -> str:
+        return f"<CompletedCheckpoints {self.ids}>"
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of those that are kept, the oldest first."""
+        return [each.checkpoint_id for each in self._manifests]
+
+    @property
+    def newest(self) -> CheckpointManifest | None:
+        """The newest one; None: there is none."""
+        return self._manifests[-1] if self._manifests else None
+
+    def add(self, manifest: CheckpointManifest) -> list[int]:
+        """Keep a checkpoint that is newer than all others; returns the ids of those that are kept no longer."""
+        newest = self.newest
+        assert newest is None or newest.checkpoint_id < manifest.checkpoint_id, (
+            "a complete checkpoint subsumes all older ones"
+        )
+        self._manifests.append(manifest)
+        dropped, self._manifests = self._manifests[: -self._num_retained], self._manifests[-self._num_retained :]
+        return [each.checkpoint_id for each in dropped]
+
+    def drop_newest(self) -> CheckpointManifest:
+        """Keep the newest no longer, and restore from the one before it, which there must be."""
+        assert len(self._manifests) > 1, "nothing would be left to restore"
+        return self._manifests.pop()
+
+    def clear(self) -> list[int]:
+        """Keep none; returns the ids of all that were kept."""
+        ids = self.ids
+        self._manifests = []
+        self._restored = None
+        return ids
+
+    @property
+    def restored(self) -> FormerCheckpoint | None:
+        """What the next run begins with, which may be of another job; None: there is none."""
+        newest = self.newest
+        if newest is None:
+            return self.former
+        if self._restored is None or self._restored.checkpoint_id != newest.checkpoint_id:
+            self._restored = FormerCheckpoint(None, newest, self._topology)
+        return self._restored
+
+
+Document = dict[str, object]
+HISTORY_SIZE: Final = 10  # Flink's web.checkpoints.history
+_MAX_HELD_UP_BY: Final = 20
+_NO_DURATIONS: Final = CheckpointDurations()
+
+
+class CheckpointHistory:
+    """The checkpoints of one job, over all of its runs.  Threading: one thread."""
+
+    def __init__(self, topology: CheckpointTopology) -> None:
+        self._topology = topology
+        self._ended: deque[PendingCheckpoint] = deque(maxlen=HISTORY_SIZE)  # the oldest first
+        self._newest: dict[str, PendingCheckpoint | None] = {"completed": None, "savepoint": None, "failed": None}
+        self._restored: Document | None = None
+        self._counts = Counter[str]()  # of those that have failed, are complete, or were restored
+
+    def __repr__(self) -> str:
+        return f"<CheckpointHistory {self._counts['completed']} completed, {self._counts['failed']} failed>"
+
+    def ended(self, record: PendingCheckpoint) -> None:
+        """A checkpoint is complete or has failed."""
+        self._ended.append(record)
+        end = "completed" if record.failure is None else "failed"
+        self._counts[end] += 1
+        self._newest["savepoint" if record.failure is None and record.savepoint is not None else end] = record
+
+    def find(self, checkpoint_id: int) -> PendingCheckpoint | None:
+        """One of the last checkpoints that have ended; None: it has not, or too many have since."""
+        return next((each for each in self._ended if each.checkpoint_id == checkpoint_id), None)
+
+    def restored(self, checkpoint_id: int, now_ms: int) -> None:
+        """A run begins with the state of a checkpoint."""
+        self._counts["restored"] += 1
+        self._restored = {"id": checkpoint_id, "restore_timestamp": now_ms, "is_savepoint": False}
+
+    def document(self, in_progress: Iterable[PendingCheckpoint]) -> Document:
+        """The document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first."""
+        pending = sorted(in_progress, key=lambda record: -record.checkpoint_id)
+        history = sorted([*pending, *self._ended], key=lambda record: -record.checkpoint_id)
+        return {
+            "counts": {
+                "restored": self._counts["restored"],
+                "total": len(pending) + self._counts["completed"] + self._counts["failed"],
+                "in_progress": len(pending),
+                "completed": self._counts["completed"],
+                "failed": self._counts["failed"],
+            },
+            "latest": {
+                **{end: None if record is None else self._checkpoint(record) for end, record in self._newest.items()},
+                "restored": self._restored,
+            },
+            "history": [self._checkpoint(record) for record in history[: max(HISTORY_SIZE, len(pending))]],
+        }
+
+    def _checkpoint(self, record: PendingCheckpoint) -> Document:
+        parts = record.parts.values()
+        is_unaligned = any(part.durations is not None and part.durations.is_unaligned for part in parts)
+        document = {
+            "id": record.checkpoint_id,
+            "status": _status(record),
+            "is_savepoint": record.savepoint is not None,
+            "checkpoint_type": _type_of(record, is_unaligned=is_unaligned),
+            "trigger_timestamp": record.trigger_ms,
+            "latest_ack_timestamp": max((part.acknowledged_ms for part in parts), default=-1),
+            **_sums(record, parts),
+            "num_subtasks": sum(self._topology.parallelisms.values()),
+            "num_acknowledged_subtasks": len(parts),
+            "tasks": {vertex_id: self._task(record, vertex_id) for vertex_id in self._topology.names},
+        }
+        if record.savepoint is not None and _status(record) == "COMPLETED":
+            document |= {"external_path": record.savepoint.location, "discarded": False}
+        return document if record.failure is None else {**document, **self._failure(record, record.failure)}
+
+    def _failure(self, record: PendingCheckpoint, failure: CheckpointFailure) -> Document:
+        return {
+            "failure_timestamp": record.end_ms,
+            "failure_reason": failure.reason,
+            "failure_message": failure.message,
+            "failed_task": None if failure.subtask is None else self._name(failure.subtask),
+            "held_up_by": [self._name(each) for each in record.held_up_by[:_MAX_HELD_UP_BY]],
+        }
+
+    def _name(self, subtask: Subtask) -> Document:
+        return {"id": subtask.vertex_id, "name": self._topology.names[subtask.vertex_id], "subtask": subtask.subtask}
+
+    def _task(self, record: PendingCheckpoint, vertex_id: str) -> Document:
+        width = self._topology.parallelisms[vertex_id]
+        parts = {
+            index: record.parts[Subtask(vertex_id, index)]
+            for index in range(width)
+            if Subtask(vertex_id, index) in record.parts
+        }
+        return {
+            "id": vertex_id,
+            "status": "COMPLETED" if len(parts) == width else _status(record),
+            "latest_ack_timestamp": max((part.acknowledged_ms for part in parts.values()), default=-1),
+            **_sums(record, parts.values()),
+            "num_subtasks": width,
+            "num_acknowledged_subtasks": len(parts),
+            "subtasks": [_subtask(record, index, parts.get(index)) for index in range(width)],
+        }
+
+
+def _status(record: PendingCheckpoint) -> str:
+    if record.failure is not None:
+        return "FAILED"
+    return "IN_PROGRESS" if record.end_ms is None else "COMPLETED"
+
+
+def _type_of(record: PendingCheckpoint, *, is_unaligned: bool) -> str:
+    if record.savepoint is not None:
+        return "SYNC_SAVEPOINT" if record.savepoint.stops_job else "SAVEPOINT"
+    return "UNALIGNED_CHECKPOINT" if is_unaligned else "CHECKPOINT"
+
+
+def _sums(record: PendingCheckpoint, parts: Iterable[SubtaskPart]) -> Document:
+    """The sums over some subtasks; the duration lasts until the last of them, for a whole failed
+    checkpoint until then.
+    """
+    acknowledged = list(parts)
+    durations = [part.durations or _NO_DURATIONS for part in acknowledged]
+    size = sum(part.num_bytes for part in acknowledged)
+    last_ms = max((part.acknowledged_ms for part in acknowledged), default=None)
+    return {
+        "checkpointed_size": size,
+        "state_size": size,
+        "end_to_end_duration": -1 if last_ms is None else last_ms - record.trigger_ms,
+        "alignment_buffered": 0,
+        "processed_data": sum(each.bytes_processed_during_alignment for each in durations),
+        "persisted_data": sum(each.bytes_persisted_during_alignment for each in durations),
+    }
+
+
+def _subtask(record: PendingCheckpoint, index: int, part: SubtaskPart | None) -> Document:
+    if part is None:
+        return {"index": index, "status": "pending_or_failed"}
+    durations = part.durations or _NO_DURATIONS
+    return {
+        "index": index,
+        "status": "completed",
+        "ack_timestamp": part.acknowledged_ms,
+        "end_to_end_duration": part.acknowledged_ms - record.trigger_ms,
+        "checkpointed_size": part.num_bytes,
+        "state_size": part.num_bytes,
+        "checkpoint": {"sync": durations.sync_ms, "async": durations.async_ms},
+        "alignment": {
+            "buffered": 0,
+            "processed": durations.bytes_processed_during_alignment,
+            "persisted": durations.bytes_persisted_during_alignment,
+            "duration": durations.alignment_ms,
+        },
+        "start_delay": durations.start_delay_ms,
+        "unaligned_checkpoint": durations.is_unaligned,
+        "aborted": record.failure is not None,
+    }

@@ -1,0 +1,266 @@
+"""What a ``CheckpointCoordinator`` is told, and what it wants done.
+
+Holds a task's part of a checkpoint back until the client has read what the task sent before its barrier.
+
+Side:       pure.
+Units:      as in ``checkpoint_coordinator``.
+Source:     Flink ``CheckpointCoordinator``, the calls in and out of it.  Flink keeps the records in the state of
+            ``CollectSinkFunction`` instead.
+Why:        a task acknowledges a checkpoint when the barrier is in its output.  What lies before it there is in no
+            state: for a task's consumers it is in theirs, because they acknowledge the checkpoint, too; but the client
+            that reads an external edge is no task.  If the checkpoint were complete before the client had read that
+            far, a failure at that moment would lose the records.
+Invariants: an acknowledgement that was let go is not held again; of each attempt at most ``MAX_HELD`` are held, the
+            newest.
+Rules:      reports are cumulative: who has read up to a barrier has read up to all earlier ones.  A client that pauses
+            does no harm: a checkpoint that waits for it until its timeout is not counted as a failure.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointFailure, SavepointRequest
+from flowlet.graph.execution_graph import Execution
+from flowlet.messages import control_messages as messages
+from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+
+
+class RunStarted(msgspec.Struct, frozen=True):
+    """All tasks are deployed; ``restored`` is the id of the checkpoint that those begin with that were deployed now.
+
+    ``states``: of attempts that were deployed before and go on, because only others start again; others may be there,
+        too.
+    """
+
+    attempts: Mapping[bytes, Subtask]
+    restored: int | None = None
+    states: Mapping[bytes, ExecutionState] = msgspec.field(default_factory=dict)
+
+
+class AttemptChanged(msgspec.Struct, frozen=True):
+    """An attempt is in a new state."""
+
+    attempt: bytes
+    state: ExecutionState
+
+
+class TimePassed(msgspec.Struct, frozen=True):
+    """It is ``next_due_ms`` or later.
+
+    ``held``: attempts that have acknowledged a checkpoint, with its id, but the client has not read so far.
+    ``blocked``: attempts that cannot go on because the client does not read.
+    """
+
+    held: frozenset[tuple[int, bytes]] = frozenset()
+    blocked: frozenset[bytes] = frozenset()
+
+
+class CheckpointWanted(msgspec.Struct, frozen=True):
+    """A producer waits for the next checkpoint."""
+
+
+class SourcesSnapshotted(msgspec.Struct, frozen=True):
+    """The answer to ``SnapshotSources``."""
+
+    checkpoint_id: int
+    sources: list[SourceEntry]
+
+
+class SourcesFailed(msgspec.Struct, frozen=True):
+    """The other answer to ``SnapshotSources``."""
+
+    checkpoint_id: int
+    message: str
+
+
+class ManifestWritten(msgspec.Struct, frozen=True):
+    """The answer to ``WriteManifest``."""
+
+    manifest: CheckpointManifest
+
+
+class ManifestFailed(msgspec.Struct, frozen=True):
+    """The other answer to ``WriteManifest``."""
+
+    checkpoint_id: int
+    message: str
+
+
+class StopAnnounced(msgspec.Struct, frozen=True):
+    """A savepoint is to stop the job, and its directory is being made; ``is_near`` is False: it could not be made."""
+
+    is_near: bool
+
+
+class RunEnded(msgspec.Struct, frozen=True):
+    """The attempts of the run are being cancelled, or have ended; they get no more orders."""
+
+
+class JobEnded(msgspec.Struct, frozen=True):
+    """No run follows."""
+
+
+Event = (
+    RunStarted
+    | AttemptChanged
+    | TimePassed
+    | CheckpointWanted
+    | SourcesSnapshotted
+    | SourcesFailed
+    | messages.CheckpointReport
+    | ManifestWritten
+    | ManifestFailed
+    | StopAnnounced
+    | SavepointRequest
+    | RunEnded
+    | JobEnded
+)
+
+
+class SnapshotSources(msgspec.Struct, frozen=True):
+    """Ask all split enumerators for their state; the answer is an event."""
+
+    checkpoint_id: int
+
+
+class WriteManifest(msgspec.Struct, frozen=True):
+    """Write the manifest, of a savepoint into its ``location``; the answer is an event."""
+
+    manifest: CheckpointManifest
+    location: str = ""
+
+
+class KeepCheckpoint(msgspec.Struct, frozen=True):
+    """The checkpoint is complete: from now on the job restarts from it."""
+
+    manifest: CheckpointManifest
+
+
+class DiscardCheckpoint(msgspec.Struct, frozen=True):
+    """Remove all files of a checkpoint, or of a savepoint in its ``location``, that is not
+    complete; may be repeated.
+    """
+
+    checkpoint_id: int
+    location: str = ""
+
+
+class CheckpointFailed(msgspec.Struct, frozen=True):
+    """A checkpoint has failed; to be logged."""
+
+    checkpoint_id: int
+    failure: CheckpointFailure
+    held_up_by: tuple[Subtask, ...]
+
+
+class SavepointCompleted(msgspec.Struct, frozen=True):
+    """The savepoint is complete; it belongs to the user."""
+
+    request: SavepointRequest
+    checkpoint_id: int
+
+
+class SavepointFailed(msgspec.Struct, frozen=True):
+    """The savepoint has failed, or could not begin; ``message`` says why."""
+
+    request: SavepointRequest
+    message: str
+
+
+class FailJob(msgspec.Struct, frozen=True):
+    """Too many checkpoints have failed."""
+
+    message: str
+
+
+Effect = (
+    SnapshotSources
+    | messages.CheckpointOrder
+    | WriteManifest
+    | KeepCheckpoint
+    | DiscardCheckpoint
+    | CheckpointFailed
+    | SavepointCompleted
+    | SavepointFailed
+    | FailJob
+)
+
+
+MAX_HELD: Final = 16  # more than checkpoints can be under way; the older ones have failed
+
+
+class ReaderAcknowledgements:
+    """The acknowledgements of one run's tasks.
+
+    Threading: the JobManager's loop.
+
+    Args:
+        edges: of each attempt that feeds external edges, the ids of those edges.
+        only_external: the attempts that feed no other edges: if they wait for room, they wait for the client.
+    """
+
+    def __init__(self, edges: Mapping[bytes, Collection[str]], only_external: Collection[bytes] = ()) -> None:
+        self._only_external = only_external
+        # The newest barrier.
+        self._read = {(attempt, edge_id): -1 for attempt, edge_ids in edges.items() for edge_id in edge_ids}
+        self._edges = {attempt: tuple(edge_ids) for attempt, edge_ids in edges.items() if edge_ids}
+        # By attempt, then checkpoint; with the TaskManager.
+        self._held: dict[bytes, dict[int, tuple[str, messages.CheckpointAcknowledged]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ReaderAcknowledgements of {len(self._read)} channels, {sum(map(len, self._held.values()))} held>"
+
+    def reported(self, tm_id: str, message: messages.CheckpointReport) -> bool:
+        """A task has acknowledged or declined: whether that counts now; else it is held."""
+        if not isinstance(message, messages.CheckpointAcknowledged) or self._has_read(
+            message.attempt, message.checkpoint_id
+        ):
+            return True
+        held = self._held.setdefault(message.attempt, {})
+        held[message.checkpoint_id] = (tm_id, message)
+        if len(held) > MAX_HELD:
+            del held[min(held)]
+        return False
+
+    def barrier_read(
+        self, edge_id: str, attempt: bytes, checkpoint_id: int
+    ) -> list[tuple[str, messages.CheckpointAcknowledged]]:
+        """The client has what an attempt sent before a barrier: the TaskManagers and acknowledgements that count now,
+        oldest first.
+
+        A report about an attempt of another run, or an edge that the attempt does not feed, does nothing.
+        """
+        if (attempt, edge_id) not in self._read:
+            return []
+        self._read[attempt, edge_id] = max(self._read[attempt, edge_id], checkpoint_id)
+        held = self._held.get(attempt, {})
+        return [held.pop(each) for each in sorted(held) if self._has_read(attempt, each)]
+
+    def lag(self, metrics: Mapping[bytes, messages.TaskMetrics]) -> TimePassed:
+        """What waits for the client, for the coordinator; ``metrics``: the newest of the attempts."""
+        held = frozenset(
+            (checkpoint_id, attempt) for attempt, of_attempt in self._held.items() for checkpoint_id in of_attempt
+        )
+        blocked = frozenset(each for each in self._only_external if each in metrics and metrics[each].is_back_pressured)
+        return TimePassed(held, blocked)
+
+    def _has_read(self, attempt: bytes, checkpoint_id: int) -> bool:
+        return all(self._read[attempt, edge_id] >= checkpoint_id for edge_id in self._edges.get(attempt, ()))
+
+
+def reader_acknowledgements(
+    job: messages.JobGraphMessage, executions: Mapping[bytes, Execution]
+) -> ReaderAcknowledgements:
+    """Those of the run that has these attempts."""
+    external = [edge for edge in job.edges if edge.target is None]
+    only_external = {edge.source for edge in external} - {edge.source for edge in job.edges if edge.target is not None}
+    return ReaderAcknowledgements(
+        {
+            attempt: [edge.id for edge in external if edge.source == each.vertex.vertex_id]
+            for attempt, each in executions.items()
+        },
+        [attempt for attempt, each in executions.items() if each.vertex.vertex_id in only_external],
+    )

@@ -1,0 +1,306 @@
+"""``FormerCheckpoint``: the checkpoint or savepoint of another job that a job starts from.
+
+Which data in flight of a checkpoint concern the inputs of a vertex.
+
+Side:       pure.
+Rules:      data in flight on an edge are in two places: what had reached the consumer is in the consumer's part of the
+            checkpoint, by the index of the gate; what had not is in the producer's part, by the index of the partition.
+            Gates count the edges into a vertex, partitions those out of it, both in the order of the job.  All of it is
+            processed by the consumers; producers restore nothing.  Another job's data go to the operator that would
+            have read them, by its input, wherever it is now: at the head of a vertex, or inside a chain.  Which
+            operator sent them does not matter.
+Source:     Flink ``StateAssignmentOperation.reDistributeInputChannelStates``, ``reDistributeResultSubpartitionStates``;
+            there, producers send what they had again, and an edge that became part of a chain is refused.  Flink
+            ``Checkpoints.loadAndValidateCheckpoint``, ``StateAssignmentOperation``,
+            ``CheckpointCoordinator.restoreSavepoint``.
+Invariants: nothing of the other job is changed or removed (Flink's NO_CLAIM).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn
+
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
+from flowlet.common.job_settings import IGNORES_UNCLAIMED_STATE
+from flowlet.errors import StateRestoreError
+from flowlet.keys.exact_keys import key_group_range
+from flowlet.messages.control_messages import (
+    CheckpointPlace,
+    RestoredEdge,
+    RestoredState,
+    RestoredVertex,
+    SubtaskEntry,
+)
+from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, VertexEntry
+
+_MAX_NAMED: Final = 5  # operators in one message
+
+
+class FormerCheckpoint:
+    """A complete checkpoint, as the subtasks of a job take it over: one of the job itself, or another job's.
+
+    Threading: any thread.
+
+    Args:
+        place: where it lies; None: it is one of the job.
+        manifest: of it.
+        topology: of the job that starts from it.
+        ignores_unclaimed_state: whether state and records of operators that the job does not have are left out.
+
+    Raises:
+        StateRestoreError: an operator that has state is not in the program, or has another number of key groups.
+    """
+
+    def __init__(
+        self,
+        place: CheckpointPlace | None,
+        manifest: CheckpointManifest,
+        topology: CheckpointTopology,
+        *,
+        ignores_unclaimed_state: bool = False,
+    ) -> None:
+        if not manifest.vertices and place is not None:
+            raise StateRestoreError(
+                f"checkpoint {place} names no operators: it is of an older flowlet; go on with that one"
+            )
+        self.place = place
+        self.checkpoint_id = manifest.checkpoint_id
+        self._manifest = manifest
+        self._topology = topology
+        self._sources = {each.vertex_id: each.state for each in manifest.sources}
+        vertices = manifest.vertices or topology.vertices
+        self._former = {each.vertex_id: each for each in vertices}
+        self._entries: dict[str, dict[int, SubtaskEntry]] = {each.vertex_id: {} for each in vertices}
+        for entry in manifest.subtasks:
+            self._entries.setdefault(entry.vertex_id, {})[entry.subtask] = entry
+        self._vertex_of = {operator: each.vertex_id for each in vertices for operator in each.operators}
+        self._new = {each.vertex_id: each for each in topology.vertices}
+        if place is not None:
+            self._check(ignores_unclaimed_state=ignores_unclaimed_state)
+        self._edges: dict[str, list[RestoredEdge]] = {}  # those with data in flight, by the vertex that processes these
+        self._place_edges(ignores_unclaimed_state=ignores_unclaimed_state)
+
+    def __repr__(self) -> str:
+        return f"<FormerCheckpoint {self}>"
+
+    def __str__(self) -> str:
+        return f"{self.checkpoint_id} of this job" if self.place is None else str(self.place)
+
+    def restored_state(self, vertex_id: str, subtask: int) -> RestoredState:
+        """What a subtask of the job begins with."""
+        new = self._new[vertex_id]
+        ids = [vertex_id, *(self._vertex_of[each] for each in new.operators if each in self._vertex_of)]
+        # Its own vertex comes first, if there was one: the ids of both are those of their first operators.
+        former = [self._former[each] for each in dict.fromkeys(ids) if each in self._former]
+        same = former[0] if former and former[0].vertex_id == vertex_id else None
+        is_kept = (
+            same is not None and same.parallelism == new.parallelism and same.operators.keys() == new.operators.keys()
+        )
+        own = self._entries[vertex_id].get(subtask) if is_kept else None
+        if own is not None:
+            is_finished = own.is_finished
+        else:
+            is_finished = bool(former) and all(len(self._finished(each)) == each.parallelism for each in former)
+        return RestoredState(
+            self.checkpoint_id,
+            # Of a vertex that is as it was, those that had finished do not run again, and nobody takes their share.
+            [self._vertex(each, [] if is_kept else self._finished(each), new, subtask) for each in former],
+            is_finished,
+            self._edges.get(vertex_id, []),
+            self.place,
+        )
+
+    def source_state(self, vertex_id: str) -> bytes | None:
+        """The state of a source's split enumerator; None: there is none."""
+        return self._sources.get(vertex_id)
+
+    def _finished(self, former: VertexEntry) -> list[int]:
+        return [subtask for subtask, each in self._entries[former.vertex_id].items() if each.is_finished]
+
+    def _vertex(self, former: VertexEntry, finished: list[int], new: VertexEntry, subtask: int) -> RestoredVertex:
+        entries = [
+            each
+            for each in self._entries[former.vertex_id].values()
+            if each.state is not None or each.channels is not None
+        ]
+        if former.parallelism == new.parallelism and not finished and not any(each.has_union_state for each in entries):
+            entries = [each for each in entries if each.subtask == subtask]
+        elif all(each.is_by_key and each.channels is None for each in entries):
+            wanted = key_group_range(new.max_parallelism, new.parallelism, subtask)
+            had = [key_group_range(former.max_parallelism, former.parallelism, each.subtask) for each in entries]
+            entries = [
+                each
+                for each, groups in zip(entries, had, strict=True)
+                if groups.start < wanted.stop and wanted.start < groups.stop
+            ]
+        return RestoredVertex(former.parallelism, list(former.operators), entries, finished)
+
+    # ---------------------------------------------------------------- data in flight
+
+    def _place_edges(self, *, ignores_unclaimed_state: bool) -> None:
+        """Find where the data in flight of each edge of the checkpoint go now."""
+        vertices = self._topology.vertices
+        places = {
+            operator: (each.vertex_id, index) for each in vertices for index, operator in enumerate(each.operators)
+        }
+        places |= {each.vertex_id: (each.vertex_id, 0) for each in vertices}
+        taken: set[str] = set()
+        for former in self._manifest.edges or self._topology.edges:
+            if not self._in_flight(former.source) and not self._in_flight(former.target):
+                continue
+            found = self._moved(former, places.get(former.target), taken)
+            if found is not None:
+                self._edges.setdefault(places[former.target][0], []).append(found)
+            elif not ignores_unclaimed_state:
+                self._refuse_lost(former)
+
+    def _moved(self, former: EdgeEntry, place: tuple[str, int] | None, taken: set[str]) -> RestoredEdge | None:
+        """What leads to the operator that read a former edge; None: the job has no such operator, or no such input."""
+        if place is None:
+            return None
+        vertex_id, operator = place
+        now = None
+        num_producers = 0
+        if not operator:
+            fitting = [each for each in self._topology.inputs[vertex_id] if each.entry.input_id == former.input_id]
+            # Of several edges between the same operators, each goes on as the one that has its place among them.
+            same = [
+                each
+                for each in fitting
+                if (each.entry.source_operator, each.entry.tag) == (former.source_operator, former.tag)
+                and each.edge_id not in taken
+            ]
+            now = next(iter(same or fitting), None)
+            if now is None:
+                return None
+            taken.add(now.edge_id)
+            num_producers = self._topology.parallelisms[now.entry.source] if same else 0
+        widths = self._manifest.parallelisms
+        return RestoredEdge(
+            "" if now is None else now.edge_id,
+            former.gate,
+            former.output,
+            self._in_flight(former.source),
+            widths[former.source],
+            widths[former.target],
+            num_producers,
+            now is not None and now.is_pointwise,
+            new_gate=None if now is None else now.entry.gate,
+            operator=operator,
+            consumers=None if former.target == vertex_id else self._in_flight(former.target),
+            is_by_key_now=now is not None and now.entry.is_by_key and not former.is_by_key,
+        )
+
+    def _in_flight(self, vertex_id: str) -> list[SubtaskEntry]:
+        """The data in flight of the subtasks of a vertex, by subtask; only of those that had some."""
+        return [
+            SubtaskEntry(vertex_id, subtask, channels=entry.channels)
+            for subtask, entry in sorted(self._entries.get(vertex_id, {}).items())
+            if entry.channels is not None
+        ]
+
+    # ---------------------------------------------------------------- what does not fit
+
+    def _check(self, *, ignores_unclaimed_state: bool) -> None:
+        if not ignores_unclaimed_state:
+            self._check_operators()
+        for vertex in self._topology.vertices:
+            self._check_key_groups(vertex)
+        if not self._manifest.edges:
+            self._check_same_edges()
+
+    def _check_operators(self) -> None:
+        known = {operator for vertex in self._new.values() for operator in vertex.operators}
+        missing = {
+            operator: self._former[vertex_id]
+            for vertex_id, entries in self._entries.items()
+            for entry in entries.values()
+            for operator in entry.operators
+            if operator not in known
+        }
+        if missing:
+            names = _listed([_called(operator, vertex) for operator, vertex in missing.items()])
+            raise StateRestoreError(
+                f"checkpoint {self} has state of operators that this program does not have: {names}; "
+                f"{self._renamed(missing)}or set {IGNORES_UNCLAIMED_STATE} (flowlet run --allow-non-restored-state) to "
+                "true to start without this state"
+            )
+
+    def _renamed(self, missing: Mapping[str, VertexEntry]) -> str:
+        """What may have become of the operators: those without state in the checkpoint that have the same name."""
+        missing_names = {vertex.operators[operator] for operator, vertex in missing.items()}
+        new = {
+            operator: vertex
+            for vertex in self._new.values()
+            for operator in vertex.operators
+            if operator not in self._vertex_of and vertex.operators[operator] in missing_names
+        }
+        if not new:
+            return (
+                "give operators a uid() before the first run, because without one their ids follow from their places "
+                "in the program, and give these the uids that they had; "
+            )
+        uids = [vertex.uids[operator] for operator, vertex in missing.items() if operator in vertex.uids]
+        wanted = f"uid({uids[0]!r})" if len(uids) == 1 == len(missing) else "the uid() that it had"
+        names = _listed([_called(operator, vertex) for operator, vertex in new.items()])
+        return (
+            f"this program has {names}, which the checkpoint does not know: if it is the same operator, give it "
+            f"{wanted} again; "
+        )
+
+    def _refuse_lost(self, edge: EdgeEntry) -> NoReturn:
+        reader = self._former[edge.target]
+        operator = next(iter(reader.operators), reader.vertex_id)
+        name = _called(operator, reader) if operator in reader.operators else repr(reader.name)
+        raise StateRestoreError(
+            f"checkpoint {self} has records in flight to operator {name}, which this program does not have, or which "
+            f"has no input {edge.input_id} any more; give the operator that shall process them the uid() that "
+            f"it had, start from a checkpoint that is not unaligned, or set {IGNORES_UNCLAIMED_STATE} (flowlet run "
+            "--allow-non-restored-state) to true to lose them"
+        )
+
+    def _check_same_edges(self) -> None:
+        """An older manifest does not name its edges: those of the vertices with records in flight must begin and end
+        where they did.
+        """
+        holding = {vertex_id for vertex_id in self._entries if self._in_flight(vertex_id)}
+        if holding - self._new.keys():
+            self._refuse_edge(self._former[min(holding - self._new.keys())].name)
+        for edge in self._topology.edges:
+            if not holding & {edge.source, edge.target}:
+                continue
+            source = self._former.get(edge.source)
+            if source is None or edge.target not in self._former or edge.source_operator not in source.operators:
+                self._refuse_edge(self._new[edge.source].name, self._new[edge.target].name)
+
+    def _refuse_edge(self, *names: str) -> NoReturn:
+        ends = " and ".join(map(repr, names))
+        raise StateRestoreError(
+            f"checkpoint {self} has records in flight, and there is another way from or to {ends} now: operators are "
+            "chained otherwise, were added or were removed; start from a checkpoint that is not unaligned, or leave "
+            "the program and its chains as they were"
+        )
+
+    def _check_key_groups(self, vertex: VertexEntry) -> None:
+        for operator, name in vertex.operators.items():
+            former_id = self._vertex_of.get(operator)
+            if former_id is None:
+                continue
+            if not any(operator in each.operators for each in self._entries[former_id].values()):
+                continue  # it has no state
+            former = self._former[former_id]
+            if former.max_parallelism != vertex.max_parallelism:
+                raise StateRestoreError(
+                    f"operator {name!r} has {vertex.max_parallelism} key groups, in checkpoint {self} it has "
+                    f"{former.max_parallelism}: set "
+                    f"its max parallelism, or pipeline.max-parallelism, to {former.max_parallelism}"
+                )
+
+
+def _called(operator: str, vertex: VertexEntry) -> str:
+    uid = vertex.uids.get(operator)
+    return f"{vertex.operators[operator]!r} ({operator if uid is None else f'uid {uid!r}, {operator}'})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(names[:_MAX_NAMED])}{more}"

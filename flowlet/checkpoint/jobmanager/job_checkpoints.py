@@ -1,0 +1,486 @@
+"""``JobCheckpoints``: the checkpoints of one job: feeds events to its coordinator and carries out the effects.
+
+Reads the checkpoint or savepoint of another job that a job starts from.
+
+Side:       loop.
+Invariants: the storage is used on other threads only; one thread at a time discards, and at most one per checkpoint
+            writes its manifest.  A checkpoint that may be restored is never discarded.  ``fail`` is called as the last
+            effect of an event.
+Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, assert_never
+
+from flowlet.checkpoint.jobmanager import coordinator_events as events
+from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
+from flowlet.checkpoint.jobmanager.checkpoint_history import (
+    CheckpointHistory,
+    CompletedCheckpoints,
+    Document,
+    SharedStateRegistry,
+)
+from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
+from flowlet.common.job_status import JobStatus
+from flowlet.common.paths import root_of
+from flowlet.errors import FlowletError
+from flowlet.messages import control_messages as messages
+from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.rpc.front_door import LoopClock
+from flowlet.rpc.requests import WallClock
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, open_checkpoint
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+from netstack.ids import subtask_of
+from netstack.log_lines import LogLines
+from netstack.loop.background_call import CallInBackground
+
+
+def read_former_checkpoint(
+    path: str, topology: CheckpointTopology, key: bytes, *, ignores_unclaimed_state: bool = False
+) -> FormerCheckpoint:
+    """The checkpoint at a path, if the job of ``topology`` can start from it; ``key``: of the MAC of manifests.
+
+    Raises:
+        StorageError: the path names none; or a file of it is missing, changed, or of a cluster with another secret.
+        StateRestoreError: the job's program does not fit.
+    """
+    place, _, manifest = open_checkpoint(path, key)
+    return FormerCheckpoint(place, manifest, topology, ignores_unclaimed_state=ignores_unclaimed_state)
+
+
+log = LogLines(__name__)
+
+
+_LEFT: Final = "what is left before checkpoint "
+
+
+class CheckpointsFailedError(FlowletError):
+    """More checkpoints failed one after the other than the job tolerates."""
+
+
+class JobCheckpoints:
+    """The checkpoints of one job; does nothing for a job without ``CheckpointSettings``.
+
+    Threading: the JobManager's loop.
+    Life cycle: ``recover``, if ``starts_from`` is not empty; for each run of the tasks ``add_source``,
+        ``tasks_deployed``, then
+    ``task_state_changed``, then ``stop``; ``close`` when the job has ended: it removes all checkpoints that are not
+    retained.
+
+    Args:
+        send: sends a message to a TaskManager.
+        clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock
+            back.
+        fail: fails the run of the tasks, with a ``CheckpointsFailedError``; it may call ``stop``.
+        call_in_background: for the storage.
+        key: of the MAC of manifests.
+        timers: the loop; None: the running one.
+        open_storage: called in the background with the directory, the job id and ``key``, for each use.
+        on_completed: called when ``last_completed_id`` has changed.
+        completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that it
+            triggered.
+        may_trigger: whether no later JobManager will use this id again.
+        reader_lag: what waits for the client now.
+    """
+
+    def __init__(
+        self,
+        job: messages.JobGraphMessage,
+        send: Callable[[str, messages.CheckpointOrder], None],
+        *,
+        clock: WallClock,
+        fail: Callable[[Exception], None],
+        call_in_background: CallInBackground,
+        key: bytes = b"",
+        timers: LoopClock | None = None,
+        open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage,
+        on_completed: Callable[[], object] = lambda: None,
+        completed: Sequence[CheckpointManifest] = (),
+        next_id: int = 1,
+        unrestorable: Sequence[int] = (),
+        may_trigger: Callable[[int], bool] = lambda _: True,
+        reader_lag: Callable[[], events.TimePassed] = events.TimePassed,
+    ) -> None:
+        self._settings = job.settings.checkpoints
+        self._send = send
+        self._clock = clock
+        self._fail = fail
+        self._call_in_background = call_in_background
+        self._timers = timers
+        self._began: tuple[float, int] | None = None  # the same moment by ``timers`` and by ``clock``
+        job_id = job.job_id  # the closure below must not keep the job's blobs
+        directory = "" if self._settings is None else self._settings.directory
+        self._open_storage: Callable[[], CheckpointStorage] = lambda: open_storage(directory, job_id, key)
+        self._key = key
+        # What is to be told of their ends.
+        self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}
+        self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
+        # Tests may replace it before ``recover``.
+        ignores = job.settings.ignores_unclaimed_state
+        self.read_former: Callable[[], FormerCheckpoint] = lambda: read_former_checkpoint(
+            self.starts_from, self._topology, key, ignores_unclaimed_state=ignores
+        )
+        self._on_completed = on_completed
+        self._reader_lag = reader_lag
+        self._topology = CheckpointTopology(job)
+        self._may_trigger = may_trigger
+        self._coordinator = (
+            None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, next_id)
+        )
+        self._completed = CompletedCheckpoints(
+            1 if self._settings is None else self._settings.num_retained, self._topology
+        )
+        self._has_shared_files = job.settings.state.is_incremental
+        self._shared = SharedStateRegistry()
+        self._to_discard: dict[str, Callable[[], None]] = {}  # by what it is, in order; run in the background
+        self._is_discarding = False
+        for manifest in completed:
+            for checkpoint_id in self._completed.add(manifest):  # with the next one that is discarded
+                self._to_discard[f"checkpoint {checkpoint_id}"] = partial(self._remove, checkpoint_id)
+            self._name_shared(manifest)
+        self._sources: dict[str, Callable[[], bytes]] = {}  # by vertex id
+        self._locations: dict[bytes, str] = {}  # of this run
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_id = next_id
+        # A run could not begin with them; their files stay until a newer one is complete.
+        self._unrestorable = list(unrestorable)
+        self._being_written: set[int] = set()  # ids of checkpoints whose manifest is on its way to the storage
+
+    def __repr__(self) -> str:
+        return f"<JobCheckpoints of {self._topology.job_id}, {self._coordinator or 'none'}>"
+
+    def recover(self, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]) -> None:
+        """Read the checkpoint of another job that this one starts from, in the background; then one of the two is
+        called.
+        """
+
+        def recovered(former: FormerCheckpoint) -> None:
+            self._completed.former = former
+            if self._settings is not None:  # as in Flink, the ids go on
+                next_id = max(self._next_id, former.checkpoint_id + 1)
+                self._may_trigger(next_id)  # so that the job store has reserved it when the run begins
+                self._coordinator = CheckpointCoordinator(self._topology, self._settings, next_id)
+            log.info("job starts from a checkpoint", job=self._topology.job_id, checkpoint=str(former))
+            on_recovered()
+
+        what = f"checkpoint that job {self._topology.job_id} starts from"
+        self._call_in_background(self.read_former, recovered, on_error, what)
+
+    def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
+        """Ask ``snapshot`` for the state of a source's split enumerator at every trigger, before the trigger is sent;
+        before each run.
+        """
+        self._sources[vertex_id] = snapshot
+
+    def tasks_deployed(
+        self, locations: Mapping[bytes, str], states: Mapping[bytes, ExecutionState] | None = None
+    ) -> None:
+        """A run begins: the TaskManager of every attempt.  The first checkpoint is triggered once all of them run.
+
+        ``states``: of the attempts, if some of them were not deployed now, but go on; None: all are new.
+        """
+        self._locations = dict(locations)
+        attempts = {each: Subtask(*subtask_of(each)) for each in locations}
+        restored = self._completed.restored
+        self._handle(events.RunStarted(attempts, None if restored is None else restored.checkpoint_id, states or {}))
+        newest = self._completed.newest
+        if newest is not None:
+            self._discard_leftovers(newest.checkpoint_id)
+
+    def task_state_changed(self, attempt: bytes, state: ExecutionState) -> None:
+        """An attempt of this run is in a new state."""
+        self._handle(events.AttemptChanged(attempt, state))
+
+    def report(self, tm_id: str, message: messages.CheckpointReport) -> bool:
+        """A task acknowledges, declines or waits; False if no such checkpoint is pending, or the task does not run
+        there.
+        """
+        coordinator = self._coordinator
+        if coordinator is None or self._locations.get(message.attempt) != tm_id:
+            return False
+        is_pending = (
+            isinstance(message, messages.FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending_ids
+        )
+        if isinstance(message, messages.CheckpointAcknowledged):
+            self._shared.name(message.checkpoint_id, _paths(message.part.shared))
+        self._handle(message)
+        return is_pending
+
+    def request(self) -> int:
+        """Ask for a checkpoint soon; returns the id from which on complete checkpoints hold what is the case now.
+
+        A job without checkpoints has none that is complete; its number is 0.
+        """
+        next_id = 0 if self._coordinator is None else self._coordinator.next_id
+        self._handle(events.CheckpointWanted())
+        return next_id
+
+    def announce_stop(self, *, is_near: bool) -> None:
+        """A savepoint that stops the job is to be requested once its directory is ready; or that failed."""
+        self._handle(events.StopAnnounced(is_near))
+
+    def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
+        """Take a savepoint into its directory, which is ready; ``on_end`` gets None once it is complete, or else why it
+        is not.
+        """
+        self._savepoints[request] = on_end
+        self._handle(request)
+
+    def stop(self) -> None:
+        """The run ends: abort what is pending; idempotent."""
+        self._locations = {}
+        self._sources = {}
+        self._handle(events.RunEnded())
+
+    def close(self, status: JobStatus = JobStatus.FINISHED) -> None:
+        """The job has ended: abort what is pending, and remove all checkpoints, unless they are retained in this
+        status; idempotent.
+        """
+        self.stop()
+        path = self.retained_path(status)
+        dropped = [*self._completed.clear(), *self._unrestorable] if path is None else []  # people may put a file back
+        self._unrestorable = []
+        self._handle(events.JobEnded())
+        for checkpoint_id in dropped:
+            self._discard(checkpoint_id)
+        if self._has_shared_files and path is None:
+            self._shared.clear()
+            self._put_to_discard("all shared files", lambda: self._open_storage().discard_all_shared())
+        if path is not None:
+            log.info("checkpoint retained", job=self._topology.job_id, status=status.name, path=path)
+
+    def retained_path(self, status: JobStatus) -> str | None:
+        """Where the newest complete checkpoint lies that stays when the job ends in this status, or is about to; None:
+        there is none.
+        """
+        newest, settings = self._completed.newest, self._settings
+        if newest is None or settings is None:
+            return None
+        match status:
+            case JobStatus.CANCELLING | JobStatus.CANCELED:
+                is_retained = settings.is_retained_on_cancellation
+            case JobStatus.FAILING | JobStatus.FAILED:
+                is_retained = settings.is_retained_on_failure
+            case _:
+                is_retained = False
+        return self._path_of(newest.checkpoint_id) if is_retained else None
+
+    def _path_of(self, checkpoint_id: int) -> str:
+        assert self._settings is not None, "there is a checkpoint"
+        return f"{root_of(self._settings.directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
+
+    def restored_state(self, vertex_id: str, subtask: int) -> messages.RestoredState | None:
+        """What a subtask of the next run begins with: its part of the newest complete checkpoint;
+        None: there is none.
+        """
+        restored = self._completed.restored
+        return None if restored is None else restored.restored_state(vertex_id, subtask)
+
+    def fall_back(self, restored_id: int) -> bool:
+        """Whether the next run begins with an older checkpoint than this one, which could not be restored."""
+        newest = self._completed.newest
+        if self._settings is None or not self._settings.restore_fallback or newest is None:
+            return False
+        if newest.checkpoint_id == restored_id and len(self._completed.ids) > 1:
+            self._unrestorable.append(self._completed.drop_newest().checkpoint_id)
+            log.warning(
+                "a checkpoint cannot be restored, the job goes back to an older one",
+                job=self._topology.job_id,
+                checkpoint=restored_id,
+                older=self.last_completed_id,
+            )
+            self._on_completed()  # no later JobManager begins with it, either
+        return self.last_completed_id < restored_id  # another task of that run may have said it before
+
+    def source_state(self, vertex_id: str) -> bytes | None:
+        """The state of a source's split enumerator in the newest complete checkpoint; None: there is none."""
+        restored = self._completed.restored
+        return None if restored is None else restored.source_state(vertex_id)
+
+    @property
+    def unrestorable(self) -> list[int]:
+        """Those that ``fall_back`` has passed over, as long as their files stay."""
+        return list(self._unrestorable)
+
+    @property
+    def last_completed_id(self) -> int:
+        """The newest complete checkpoint; -1: there is none."""
+        newest = self._completed.newest
+        return -1 if newest is None else newest.checkpoint_id
+
+    def documents(self) -> Document:
+        """The document of ``GET /jobs/:jobid/checkpoints``."""
+        if self._coordinator is None:
+            return CheckpointHistory(self._topology).document([])
+        document = self._coordinator.document()
+        history, latest = document["history"], document["latest"]
+        assert isinstance(history, list), "made by CheckpointHistory"
+        assert isinstance(latest, dict), "made by CheckpointHistory"
+        for each in [*history, latest["completed"]]:
+            if each is not None and each["status"] == "COMPLETED" and not each["is_savepoint"]:
+                each["external_path"] = self._path_of(each["id"])
+                each["discarded"] = each["id"] not in self._completed.ids
+        restored, former = latest["restored"], self._completed.former
+        if restored is not None:  # the ids of both jobs are different
+            place = None if former is None or former.checkpoint_id != restored["id"] else former.place
+            restored["external_path"] = self._path_of(restored["id"]) if place is None else str(place)
+            restored["is_savepoint"] = place is not None and bool(place.savepoint)
+        return document
+
+    def _handle(self, event: events.Event) -> None:
+        if self._coordinator is None:
+            return
+        timers = self._timers = self._timers or asyncio.get_running_loop()
+        if self._began is None:
+            self._began = timers.time(), self._clock()
+        began_s, began_ms = self._began
+        for effect in self._coordinator.handle(event, began_ms + round((timers.time() - began_s) * 1000)):
+            self._carry_out(effect)
+        if self._timer is not None:
+            self._timer.cancel()
+        due_ms = self._coordinator.next_due_ms
+        self._timer = (
+            None if due_ms is None else timers.call_at(began_s + (due_ms - began_ms) / 1000, self._time_passed)
+        )
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        self._handle(self._reader_lag())
+
+    def _carry_out(self, effect: events.Effect) -> None:
+        match effect:
+            case events.SnapshotSources(checkpoint_id):
+                self._handle(self._snapshot_sources(checkpoint_id))
+            case messages.TriggerCheckpoint() | messages.CheckpointCompleted() | messages.CheckpointAborted():
+                if effect.attempt in self._locations:  # an earlier effect may have ended the run
+                    self._send(self._locations[effect.attempt], effect)
+            case events.WriteManifest(manifest, location):
+                self._write(manifest, location)
+            case events.KeepCheckpoint(manifest):
+                log.info("checkpoint completed", job=manifest.job_id, checkpoint=manifest.checkpoint_id)
+                dropped, self._unrestorable = [*self._completed.add(manifest), *self._unrestorable], []
+                for checkpoint_id in dropped:
+                    self._discard(checkpoint_id)
+                self._discard_leftovers(manifest.checkpoint_id)
+                self._discard_unused(manifest)
+                self._on_completed()
+            case events.DiscardCheckpoint(checkpoint_id, location):
+                if location:
+                    self._discard_savepoint(location)
+                else:
+                    self._discard(checkpoint_id)
+            case events.SavepointCompleted(request, checkpoint_id):
+                log.info(
+                    "savepoint completed", job=self._topology.job_id, checkpoint=checkpoint_id, path=request.location
+                )
+                self._savepoints.pop(request)(None)
+            case events.SavepointFailed(request, message):
+                self._discard_savepoint(request.location)
+                self._savepoints.pop(request)(message)
+            case events.CheckpointFailed():
+                self._log_failure(effect)
+            case events.FailJob(message):
+                self._fail(CheckpointsFailedError(message))
+            case _:
+                assert_never(effect)
+
+    def _snapshot_sources(self, checkpoint_id: int) -> events.SourcesSnapshotted | events.SourcesFailed:
+        if not self._may_trigger(checkpoint_id):
+            return events.SourcesFailed(checkpoint_id, "the job store has not reserved its id yet")
+        entries = []
+        for vertex_id, snapshot in self._sources.items():
+            try:
+                entries.append(SourceEntry(vertex_id, snapshot()))
+            except Exception as error:  # noqa: BLE001 - an enumerator may be of any connector; the loop must go on
+                return events.SourcesFailed(checkpoint_id, f"source {self._topology.names[vertex_id]}: {error!r}")
+        return events.SourcesSnapshotted(checkpoint_id, entries)
+
+    def _write(self, manifest: CheckpointManifest, location: str) -> None:
+        self._being_written.add(manifest.checkpoint_id)
+        self._call_in_background(
+            lambda: (SavepointStorage(location, self._key) if location else self._open_storage()).write_manifest(
+                manifest
+            ),
+            lambda _: self._written(events.ManifestWritten(manifest), manifest.checkpoint_id),
+            lambda error: self._written(
+                events.ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id
+            ),
+            f"manifest of checkpoint {manifest.checkpoint_id}",
+        )
+
+    def _written(self, event: events.ManifestWritten | events.ManifestFailed, checkpoint_id: int) -> None:
+        self._being_written.discard(checkpoint_id)
+        self._handle(event)
+
+    def _discard(self, checkpoint_id: int) -> None:
+        assert checkpoint_id not in self._completed.ids, "the job restarts from it"
+        self._put_to_discard(f"checkpoint {checkpoint_id}", partial(self._remove, checkpoint_id))
+
+    def _remove(self, checkpoint_id: int) -> None:
+        self._open_storage().discard(checkpoint_id)
+
+    def _discard_savepoint(self, location: str) -> None:
+        self._put_to_discard(f"checkpoint {location}", lambda: SavepointStorage(location, self._key).discard())
+
+    def _discard_unused(self, manifest: CheckpointManifest) -> None:
+        """Remove the shared files that no kept checkpoint names, after the checkpoints that are kept no longer."""
+        self._name_shared(manifest)
+        unused = self._shared.take_unused(self._completed.ids[0])
+        if unused:
+            what = f"{len(unused)} shared files, {unused[0]} among them"
+            self._put_to_discard(what, lambda: self._open_storage().discard_shared(unused))
+
+    def _name_shared(self, manifest: CheckpointManifest) -> None:
+        self._shared.name(
+            manifest.checkpoint_id, (path for entry in manifest.subtasks for path in _paths(entry.shared))
+        )
+
+    def _put_to_discard(self, what: str, remove: Callable[[], None]) -> None:
+        self._to_discard[what] = remove
+        self._discard_next()
+
+    def _discard_leftovers(self, before: int) -> None:
+        """Remove what checkpoints that ended without a manifest have left: late writes, and what could not be removed
+        at its time.
+        """
+        if self._settings is not None and self._settings.is_periodic:
+            for each in [each for each in self._to_discard if each.startswith(_LEFT)]:
+                del self._to_discard[each]  # those with lower ids are among these
+            lowest = min((before, *self._being_written))
+            self._put_to_discard(f"{_LEFT}{lowest}", lambda: self._open_storage().discard_incomplete(lowest))
+
+    def _discard_next(self) -> None:
+        what = next(iter(self._to_discard), None)
+        if self._is_discarding or what is None:
+            return
+        remove = self._to_discard.pop(what)
+        self._is_discarding = True
+        self._call_in_background(
+            remove, lambda _: self._discarded(), lambda error: self._not_discarded(what, error), f"discard of {what}"
+        )
+
+    def _discarded(self) -> None:
+        self._is_discarding = False
+        self._discard_next()
+
+    def _not_discarded(self, what: str, error: Exception) -> None:
+        job_id = self._topology.job_id
+        log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=what, error=str(error))
+        self._discarded()
+
+    def _log_failure(self, effect: events.CheckpointFailed) -> None:
+        failure = effect.failure
+        values: dict[str, object] = {"reason": failure.reason, "why": failure.message[:1000]}
+        if failure.subtask is not None:
+            values["task"] = self._topology.describe(failure.subtask)
+        if effect.held_up_by:
+            values["held_up_by"] = [self._topology.describe(each) for each in effect.held_up_by[:5]]
+        tell = log.warning if is_counted(failure.reason) else log.info
+        tell("checkpoint failed", job=self._topology.job_id, checkpoint=effect.checkpoint_id, **values)
+
+
+def _paths(handles: Iterable[messages.StateHandle]) -> list[str]:
+    return [each.path for each in handles if each.path is not None]

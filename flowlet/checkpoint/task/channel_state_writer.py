@@ -1,0 +1,293 @@
+"""Keeps the in-flight data of unaligned checkpoints, in memory, and its bytes.
+
+Lock order: ``_lock`` is a leaf: buffers are recycled and results completed without it.
+
+Side:       shared.
+Invariants: every buffer is recycled before the call returns.  Data for a checkpoint that is not open, or whose part is
+            finished, is dropped.  Each result is completed once.  Starting a checkpoint fails the older open ones.
+            Nothing is unpickled here; what ``encode_channels`` wrote comes back piece by piece, each piece a copy of
+            its own.
+Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all pieces one
+            after the other.  The head names each channel with the sizes of its pieces: first those of the inputs, then
+            those of the outputs.
+Source:     Flink ``ChannelStateWriterImpl``, ``ChannelStateWriteRequestDispatcherImpl``,
+            ``ChannelStateSerializerImpl``; ``InputChannelStateHandle`` and ``ResultSubpartitionStateHandle`` for the
+            offsets.
+Absent:     files, and sharing them among subtasks; data is copied on the thread that adds it.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from flowlet.checkpoint.task.barrier_orders import Channel, CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, HeadedBytes
+from flowlet.errors import StateRestoreError
+from netstack.availability import run_all
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
+
+# Not measured; checkpoints aborted before they start, of which there are as many as run concurrently.
+_MAX_ABORTED: Final = 32
+
+
+class _Open:
+    """One checkpoint's data so far.  Guarded by the writer's lock."""
+
+    __slots__ = ("has_input", "has_output", "inputs", "num_pending", "outputs", "result")
+
+    def __init__(self) -> None:
+        self.result: Future[ChannelStateSnapshot] = Future()
+        self.inputs: dict[Channel, list[bytes]] = {}
+        self.outputs: dict[Channel, list[bytes]] = {}
+        self.has_input = True
+        self.has_output = True
+        self.num_pending = 0  # futures of output data that are not done
+
+    @property
+    def is_complete(self) -> bool:
+        return not (self.has_input or self.has_output or self.num_pending)
+
+    def snapshot(self) -> ChannelStateSnapshot:
+        inputs = {channel: tuple(pieces) for channel, pieces in self.inputs.items()}
+        return ChannelStateSnapshot(inputs, {channel: tuple(pieces) for channel, pieces in self.outputs.items()})
+
+
+class InMemoryChannelStateWriter:
+    """The writer of in-flight data of one task, for its gates, its partitions and its checkpoint coordinator."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._open: dict[int, _Open] = {}
+        self._results: dict[int, Future[ChannelStateSnapshot]] = {}  # not taken yet
+        self._newest_started = -1
+        self._aborted: deque[int] = deque(maxlen=_MAX_ABORTED)  # these cannot be started any more
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<InMemoryChannelStateWriter: {sorted(self._open)} open>"
+
+    @property
+    def open_checkpoints(self) -> list[int]:
+        """The checkpoints whose data is not complete."""
+        with self._lock:
+            return sorted(self._open)
+
+    # ---------------------------------------------------------------- task thread
+
+    def start(self, checkpoint_id: int) -> None:
+        """Start to keep data of ``checkpoint_id``; older open checkpoints fail as subsumed.
+
+        Raises:
+            CheckpointError: it was started or aborted before, or the writer is closed.
+        """
+        with self._lock:
+            if checkpoint_id <= self._newest_started or checkpoint_id in self._aborted or self._is_closed:
+                details = "its channel state was started or aborted before"
+                raise CheckpointError(checkpoint_id, CheckpointFailureReason.CHANNEL_STATE_FAILED, details)
+            self._newest_started = checkpoint_id
+            older = list(self._open)
+            calls = [call for each in older for call in self._abort_locked(each, _subsumed(each, checkpoint_id))]
+            found = self._open[checkpoint_id] = _Open()
+            self._results[checkpoint_id] = found.result
+        run_all(calls)
+
+    def finish_input(self, checkpoint_id: int) -> None:
+        """No more input data of ``checkpoint_id`` will come; ignored if it is not open."""
+        with self._lock:
+            found = self._open.get(checkpoint_id)
+            if found is not None:
+                found.has_input = False
+            calls = self._complete_locked(checkpoint_id)
+        run_all(calls)
+
+    def finish_output(self, checkpoint_id: int) -> None:
+        """No more output data of ``checkpoint_id`` will come, except what was announced as a future."""
+        with self._lock:
+            found = self._open.get(checkpoint_id)
+            if found is not None:
+                found.has_output = False
+            calls = self._complete_locked(checkpoint_id)
+        run_all(calls)
+
+    def take_result(self, checkpoint_id: int) -> Future[ChannelStateSnapshot]:
+        """The future of the data of ``checkpoint_id``; can be taken once.
+
+        Raises:
+            CheckpointError: the checkpoint was not started, or the result was taken.
+        """
+        with self._lock:
+            result = self._results.pop(checkpoint_id, None)
+        if result is None:
+            details = "its channel state was not started, or its result was taken before"
+            raise CheckpointError(checkpoint_id, CheckpointFailureReason.CHANNEL_STATE_FAILED, details)
+        return result
+
+    def abort(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """Drop the data of ``checkpoint_id``, fail its result with ``error``, and prevent a later start.
+
+        Any thread.
+        """
+        with self._lock:
+            self._aborted.append(checkpoint_id)
+            calls = self._abort_locked(checkpoint_id, error)
+            self._results.pop(checkpoint_id, None)
+        run_all(calls)
+
+    def close(self) -> None:
+        """Fail all open checkpoints; any thread, idempotent."""
+        with self._lock:
+            self._is_closed = True
+            closing = CheckpointFailureReason.TASK_CLOSING
+            calls = [
+                call for each in list(self._open) for call in self._abort_locked(each, CheckpointError(each, closing))
+            ]
+            self._results.clear()
+        run_all(calls)
+
+    # ---------------------------------------------------------------- any thread
+
+    def add_input_data(
+        self,
+        checkpoint_id: int,
+        channel: InputChannelInfo,
+        buffers: Sequence[NetworkBuffer],
+    ) -> None:
+        """Copy and recycle the buffers of an input channel."""
+        pieces = _copies(buffers)
+        with self._lock:
+            found = self._open.get(checkpoint_id)
+            if found is not None and found.has_input:
+                found.inputs.setdefault(channel, []).extend(pieces)
+
+    def add_output_data(
+        self,
+        checkpoint_id: int,
+        subpartition: ResultSubpartitionInfo,
+        buffers: Sequence[NetworkBuffer],
+    ) -> None:
+        """Copy and recycle the buffers of a subpartition."""
+        pieces = _copies(buffers)
+        with self._lock:
+            found = self._open.get(checkpoint_id)
+            if found is not None and found.has_output:
+                found.outputs.setdefault(subpartition, []).extend(pieces)
+
+    def add_output_data_future(
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
+    ) -> None:
+        """Wait for ``data`` without blocking; the checkpoint is complete only with it."""
+        with self._lock:
+            found = self._open.get(checkpoint_id)
+            if found is not None and found.has_output:
+                found.num_pending += 1
+            else:
+                found = None
+        data.on_done(partial(self._on_output_data, checkpoint_id, subpartition, found))
+
+    def _on_output_data(
+        self, checkpoint_id: int, subpartition: Channel, found: _Open | None, data: InFlightData
+    ) -> None:
+        pieces, cause = _copies(data.take()), data.error
+        with self._lock:
+            if found is None or self._open.get(checkpoint_id) is not found:
+                return
+            found.num_pending -= 1
+            if pieces:
+                found.outputs.setdefault(subpartition, []).extend(pieces)
+            if cause is None:
+                calls = self._complete_locked(checkpoint_id)
+            else:
+                failed = CheckpointError(checkpoint_id, CheckpointFailureReason.CHANNEL_STATE_FAILED, str(cause))
+                failed.__cause__ = cause
+                calls = self._abort_locked(checkpoint_id, failed)
+        run_all(calls)
+
+    # ---------------------------------------------------------------- results
+
+    def _complete_locked(self, checkpoint_id: int) -> list[Callable[[], None]]:
+        found = self._open.get(checkpoint_id)
+        if found is None or not found.is_complete:
+            return []
+        del self._open[checkpoint_id]
+        return [partial(found.result.set_result, found.snapshot())]
+
+    def _abort_locked(self, checkpoint_id: int, error: CheckpointError) -> list[Callable[[], None]]:
+        found = self._open.pop(checkpoint_id, None)
+        return [] if found is None else [partial(found.result.set_exception, error)]
+
+
+def _copies(buffers: Sequence[NetworkBuffer]) -> list[bytes]:
+    """Copy the buffers, and recycle all of them even if that fails."""
+    try:
+        return [bytes(buffer.view) for buffer in buffers]
+    finally:
+        recycle_all(buffers)
+
+
+def _subsumed(checkpoint_id: int, newer: int) -> CheckpointError:
+    return CheckpointError(checkpoint_id, CheckpointFailureReason.SUBSUMED, f"checkpoint {newer} was started")
+
+
+class _Stream(msgspec.Struct, frozen=True, array_like=True):
+    """The data of one channel: its gate or partition, its index there, and the sizes of its pieces."""
+
+    group: int
+    channel: int
+    sizes: list[int]
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """The streams whose bytes follow, in order."""
+
+    inputs: list[_Stream]
+    outputs: list[_Stream]
+
+
+_BYTES: Final = HeadedBytes(b"FLCH", msgspec.msgpack.Decoder(_Head), "data in flight", "data in flight")
+
+
+def encode_channels(channels: ChannelStateSnapshot) -> bytes:
+    """The bytes of all data in flight of one subtask."""
+    head = _Head(_streams(channels.inputs), _streams(channels.outputs))
+    return _BYTES.joined(head, chain.from_iterable(chain(channels.inputs.values(), channels.outputs.values())))
+
+
+def decode_channels(content: bytes) -> ChannelStateSnapshot:
+    """Restore the snapshot that ``encode_channels`` was given.
+
+    Raises:
+        StateRestoreError: the bytes are of another version, or are no data in flight.
+    """
+    head, position = _BYTES.head_of(content)
+    expected = position + sum(sum(each.sizes) for each in chain(head.inputs, head.outputs))
+    if len(content) != expected:
+        raise StateRestoreError(
+            f"the data in flight has {len(content)} bytes instead of {expected}; restore another checkpoint"
+        )
+    inputs, position = _read(content, position, head.inputs)
+    outputs, _ = _read(content, position, head.outputs)
+    return ChannelStateSnapshot(inputs, outputs)
+
+
+def _streams(channels: Mapping[Channel, tuple[bytes, ...]]) -> list[_Stream]:
+    return [_Stream(group, channel, list(map(len, pieces))) for (group, channel), pieces in channels.items()]
+
+
+def _read(content: bytes, position: int, streams: list[_Stream]) -> tuple[dict[Channel, tuple[bytes, ...]], int]:
+    """The pieces of each channel, and the position behind them."""
+    found: dict[Channel, tuple[bytes, ...]] = {}
+    for each in streams:
+        pieces = []
+        for size in each.sizes:
+            pieces.append(content[position : position + size])
+            position += size
+        found[each.group, each.channel] = tuple(pieces)
+    return found, position

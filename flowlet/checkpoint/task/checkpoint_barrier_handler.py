@@ -1,0 +1,240 @@
+"""``CheckpointBarrierHandler``: carries out the orders of a task's barrier machine; all its gates share it.
+
+Side:       task.
+Invariants: orders are carried out in order, before the next event; a checkpoint that an input refuses is not triggered.
+Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
+Source:     Flink ``CheckpointBarrierHandler`` (alignment metrics, notifications),
+            ``SingleCheckpointBarrierHandler.ControllerImpl``.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, assert_never
+
+from flowlet.checkpoint.task.barrier_orders import (
+    AbortCheckpoint,
+    AlignmentTimedOut,
+    BarrierEvent,
+    BarrierMachine,
+    BarrierOrder,
+    BeginAlignment,
+    CancelTimer,
+    CheckpointError,
+    CheckpointFailureReason,
+    CheckpointRefused,
+    CompleteInputs,
+    EndAlignment,
+    InitInputs,
+    PrioritizeBarrier,
+    ResetAlignment,
+    ResumeChannels,
+    StartInputs,
+    StartTimer,
+    StopInputs,
+    TriggerCheckpointOnBarrier,
+)
+from flowlet.checkpoint.task.snapshots import AlignmentMetrics
+from netstack.errors import CheckpointSubsumedError, LocalProtocolError
+from netstack.loop.loop_timers import Cancellable, Timers
+from netstack.wire.events import CheckpointBarrier, CheckpointOptions
+
+_NS_PER_MS = 1_000_000
+
+
+class CheckpointableInput(Protocol):
+    """The part of a gate that barriers need (Flink ``CheckpointableInput``).
+
+    One implementer: ``SingleInputGate``, which stands in another package and can do much more.
+    """
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """Start to record the data in front of the barrier."""
+
+    def checkpoint_stopped(self, checkpoint_id: int) -> None:
+        """Stop recording."""
+
+    def convert_to_priority_event(self, channel_index: int, sequence_number: int) -> None:
+        """Let an announced barrier overtake the data before it."""
+
+    def resume_consumption(self, channel_index: int) -> None:
+        """Let the channel's producer send again."""
+
+
+class BarrierListener(Protocol):
+    """The task; every call is on the task thread.
+
+    One implementer: ``TaskCheckpoints`` imports this module, which therefore cannot import it.
+    """
+
+    def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
+        """Open the channel state of a checkpoint, if it needs one."""
+
+    def complete_inputs(self, checkpoint_id: int) -> None:
+        """The inputs' part of the channel state is complete."""
+
+    def trigger_checkpoint_on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
+        """Take the snapshot; ``alignment`` may change until ``complete_inputs``."""
+
+    def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """Decline the checkpoint and tell the downstream tasks."""
+
+
+class CheckpointBarrierHandler:
+    """The barriers of all gates of a task; ``machine`` decides what to do.
+
+    Threading: the task thread, except the two durations.
+    Life cycle: ``handle`` until ``close``; events after that are ignored.
+
+    Args:
+        inputs: by gate index.
+        timers: run their calls on the task thread (``MailboxTimers``).
+        wall_ms: the clock of the barriers' timestamps.
+    """
+
+    def __init__(
+        self,
+        machine: BarrierMachine,
+        inputs: Sequence[CheckpointableInput] | Mapping[int, CheckpointableInput],
+        listener: BarrierListener,
+        timers: Timers,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS,
+    ) -> None:
+        self._machine = machine
+        self._inputs = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+        self._listener = listener
+        self._timers = timers
+        self._clock_ns = clock_ns
+        self._wall_ms = wall_ms
+        self._timer: Cancellable | None = None
+        self._metrics = AlignmentMetrics()
+        self._metrics_of = -1  # the checkpoint that _metrics are of
+        self._aligning_since_ns: int | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<CheckpointBarrierHandler {'closed' if self._is_closed else 'open'}, {self._machine!r}>"
+
+    def lets_overtake(self, checkpoint_id: int) -> bool:
+        """Whether the alignment of this checkpoint has timed out: its barriers may overtake data, which the checkpoint
+        then keeps.
+        """
+        return self._machine.lets_overtake(checkpoint_id)
+
+    @property
+    def is_aligning(self) -> bool:
+        """Whether alignment is measured; then callers report what they process with ``add_processed_bytes``."""
+        return self._aligning_since_ns is not None
+
+    @property
+    def alignment_duration_ns(self) -> int:
+        """The duration of the current alignment, else of the last one; any thread."""
+        since_ns = self._aligning_since_ns
+        if since_ns is not None:
+            return self._clock_ns() - since_ns
+        return self._metrics.duration_ns
+
+    @property
+    def start_delay_ms(self) -> int:
+        """The age of the last checkpoint when its first barrier arrived; any thread."""
+        return self._metrics.start_delay_ms
+
+    def add_processed_bytes(self, num_bytes: int) -> None:
+        """Count data that was taken from a gate during alignment."""
+        if self._aligning_since_ns is not None:
+            self._metrics.bytes_processed += num_bytes
+
+    def handle(self, event: BarrierEvent) -> None:
+        """Apply one event and carry out the orders.
+
+        Raises:
+            Exception: from the listener or an input, except an input's refusal of a checkpoint.
+        """
+        if self._is_closed:
+            return
+        refused = self._carry_out_all(self._machine.handle(event, self._wall_ms()))
+        if refused is not None:
+            self._carry_out_all(self._machine.handle(refused, self._wall_ms()))
+
+    def close(self) -> None:
+        """Cancel the timer and ignore later events."""
+        self._is_closed = True
+        self._stop_timer()
+
+    def _carry_out_all(self, orders: Sequence[BarrierOrder]) -> CheckpointRefused | None:
+        refused: CheckpointRefused | None = None
+        for order in orders:
+            if refused is not None and isinstance(order, TriggerCheckpointOnBarrier | CompleteInputs):
+                continue
+            try:
+                self._carry_out(order)
+            except (CheckpointSubsumedError, LocalProtocolError) as error:
+                if not isinstance(order, StartInputs | PrioritizeBarrier):
+                    raise
+                # A newer barrier is already in the channel: this checkpoint cannot be taken, but the task can go on.
+                checkpoint_id = order.barrier.checkpoint_id if isinstance(order, StartInputs) else order.checkpoint_id
+                refused = refused or CheckpointRefused(checkpoint_id, CheckpointFailureReason.SUBSUMED, str(error))
+            except CheckpointError as error:
+                if not isinstance(order, InitInputs):
+                    raise
+                refused = refused or CheckpointRefused(error.checkpoint_id, error.reason, error.details)
+        return refused
+
+    def _carry_out(self, order: BarrierOrder) -> None:
+        match order:
+            case ResumeChannels(channels=channels):
+                for gate, channel in channels:
+                    self._inputs[gate].resume_consumption(channel)
+            case PrioritizeBarrier(channel=(gate, channel), sequence_number=number):
+                self._inputs[gate].convert_to_priority_event(channel, number)
+            case InitInputs(barrier):
+                self._listener.init_inputs(barrier.checkpoint_id, barrier.options)
+            case StartInputs(barrier):
+                for each in self._inputs.values():
+                    each.checkpoint_started(barrier)
+            case StopInputs(checkpoint_id):
+                for each in self._inputs.values():
+                    each.checkpoint_stopped(checkpoint_id)
+            case TriggerCheckpointOnBarrier(barrier):
+                metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
+                self._listener.trigger_checkpoint_on_barrier(barrier, metrics)
+            case AbortCheckpoint(checkpoint_id, reason, details):
+                self._listener.abort_checkpoint_on_barrier(
+                    checkpoint_id, CheckpointError(checkpoint_id, reason, details)
+                )
+            case CompleteInputs(checkpoint_id):
+                self._listener.complete_inputs(checkpoint_id)
+            case BeginAlignment(checkpoint_id, timestamp_ms):
+                self._metrics = AlignmentMetrics(max(0, self._wall_ms() - timestamp_ms))
+                self._metrics_of = checkpoint_id
+                self._aligning_since_ns = self._clock_ns()
+            case EndAlignment(checkpoint_id):
+                if checkpoint_id == self._metrics_of:
+                    self._metrics.duration_ns = self.alignment_duration_ns
+                    self._aligning_since_ns = None
+            case ResetAlignment():
+                # Otherwise the metrics belong to a snapshot that will still report them.
+                if self._aligning_since_ns is not None:
+                    self._metrics.bytes_processed = 0
+                self._aligning_since_ns = None
+            case StartTimer(checkpoint_id, delay_ms):
+                self._start_timer(checkpoint_id, delay_ms)
+            case CancelTimer():
+                self._stop_timer()
+            case _:
+                assert_never(order)
+
+    def _start_timer(self, checkpoint_id: int, delay_ms: int) -> None:
+        self._stop_timer()
+
+        def fire() -> None:
+            self._timer = None
+            self.handle(AlignmentTimedOut(checkpoint_id))
+
+        self._timer = self._timers.call_later(delay_ms / 1000, fire)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,238 @@
+"""``CheckpointedInputGate``: a gate that reports its barriers to the task's barrier handler.
+
+Side:       task.
+Hot path:   per buffer.
+Invariants: the handler sees every barrier, announcement, cancellation and end of partition before the caller gets it.
+            A channel's end of data is acknowledged when it is polled, because all data before it has been processed by
+            then.  Buffers that a poll for priority events finds are kept for the next poll and are part of the
+            in-flight data.  An event comes alone, never in a batch, and the caller processes a whole batch before the
+            next poll: so no barrier is seen before the data in front of it was processed, unless it overtakes.
+Source:     Flink ``CheckpointedInputGate``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from flowlet.checkpoint.task.barrier_orders import (
+    BarrierAnnounced,
+    BarrierReceived,
+    CancellationReceived,
+    Channel,
+    ChannelFinished,
+)
+from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.errors import MailboxClosedError
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import MailOptions
+from netstack.availability import AVAILABLE, AvailabilityFuture
+from netstack.errors import RemoteProtocolError
+from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.single_input_gate import SingleInputGate
+from netstack.wire.events import (
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    EndOfData,
+    EndOfOutputChannelState,
+    EndOfPartition,
+    EventAnnouncement,
+)
+
+
+class CheckpointedInputGate:
+    """Reads a gate.
+
+    Threading: the task thread, except ``available_future``.
+    Life cycle: read until ``close``.
+
+    Args:
+        gate: the gate to read.
+        handler: of the task; several gates share it.
+        channels: gate and channel index of each of the gate's channels.
+        executor: of the lowest priority, so that a snapshot does not run inside an operator that yields.
+    """
+
+    def __init__(
+        self,
+        gate: SingleInputGate,
+        handler: CheckpointBarrierHandler,
+        channels: Sequence[Channel],
+        executor: MailboxExecutor,
+    ) -> None:
+        if len(channels) != gate.num_channels:
+            raise ValueError(f"{len(channels)} names for the {gate.num_channels} channels of {gate!r}")
+        self._gate = gate
+        self._handler = handler
+        self._channels = tuple(channels)
+        self._executor = executor
+        self._kept: deque[BufferOrEvent] = deque()
+        self._has_polled: Callable[[int], bool] = lambda _channel_index: False
+        self._is_closed = False
+        self._watch_priority()
+
+    def __repr__(self) -> str:
+        return f"<CheckpointedInputGate of {self._gate!r}, {self._handler!r}>"
+
+    @property
+    def num_channels(self) -> int:
+        """The number of channels."""
+        return self._gate.num_channels
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the caller has seen the end of partition of every channel."""
+        return not self._kept and self._gate.is_finished
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done when a poll may find something, or the gate is finished or closed."""
+        return AVAILABLE if self._kept else self._gate.available_future()
+
+    @property
+    def next_is_data(self) -> bool:
+        """Whether the next poll certainly finds data, and no event or error."""
+        return not self._kept and self._gate.next_is_data
+
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next poll certainly finds an event or an error, and no data."""
+        if self._kept:
+            return self._kept[0].event is not None
+        return self._gate.next_is_event
+
+    # ---------------------------------------------------------------- polling
+
+    def poll_next(self) -> BufferOrEvent | None:
+        """The next buffer or event, or None; never blocks.  The caller may ignore events of checkpoints.
+
+        Raises:
+            NetstackError: from the gate.
+            Exception: from the synchronous part of a snapshot.
+        """
+        if self._kept:
+            found = self._kept.popleft()
+            if self._kept:
+                found = found._replace(more_available=True)
+        else:
+            polled = self._gate.poll_next()
+            if polled is None:
+                return None
+            found = polled
+        self._notify_handler(found)
+        return found
+
+    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
+        """Up to ``max_items`` buffers, or a single event; empty if there is nothing.  Never blocks.
+
+        The caller must use ``reads_ahead``: a checkpoint that starts before the batch is processed must know about it.
+
+        Raises:
+            NetstackError: from the gate.
+            Exception: from the synchronous part of a snapshot.
+        """
+        if self._kept:
+            kept = self.poll_next()
+            return [] if kept is None else [kept]
+        found = self._gate.poll_many(max_items)
+        if self._handler.is_aligning or len(found) == 1:
+            for each in found:
+                self._notify_handler(each)
+        return found
+
+    def reads_ahead(self, has_polled: Callable[[int], bool]) -> None:
+        """Register a function that says, by channel index, whether polled data of that channel is not processed yet."""
+        self._has_polled = has_polled
+
+    def kept_in_flight(self, channel_index: int) -> list[bytes]:
+        """The kept data of a channel: polled, but not handed over, so that the channel does not
+        count it as in flight.
+        """
+        return [
+            bytes(each.buffer.view)
+            for each in self._kept
+            if each.buffer is not None and each.channel_index == channel_index
+        ]
+
+    def _notify_handler(self, found: BufferOrEvent) -> None:
+        event = found.event
+        if event is None:
+            if self._handler.is_aligning:
+                self._handler.add_processed_bytes(found.size)
+            return
+        index = found.channel_index
+        channel, handle = self._channels[index], self._handler.handle
+        match event:
+            case CheckpointBarrier():
+                handle(BarrierReceived(channel, event))
+            case EventAnnouncement(sequence_number, announced):
+                if not isinstance(announced, CheckpointBarrier):
+                    raise RemoteProtocolError(f"channel {channel}: {announced} is announced, only barriers can be")
+                handle(BarrierAnnounced(channel, announced, sequence_number))
+            case CancelCheckpointMarker(checkpoint_id):
+                handle(CancellationReceived(channel, checkpoint_id))
+            case EndOfData():
+                self._gate.acknowledge_all_records_processed(index)
+            case EndOfPartition():
+                handle(ChannelFinished(channel))
+            case EndOfOutputChannelState():
+                self._gate.resume_consumption(index)
+            case _:
+                return
+
+    # ---------------------------------------------------------------- priority events, outside of the default action
+
+    def _watch_priority(self) -> None:
+        self._gate.priority_event_available_future().add_done_callback(self._post)
+
+    def _post(self) -> None:
+        """Post the mail; called on any thread."""
+        try:
+            self._executor.execute(
+                self._process_priority_events, "process priority events of %r", self._gate, options=MailOptions.URGENT
+            )
+        except MailboxClosedError:
+            return  # the task has ended
+
+    def _process_priority_events(self) -> None:
+        """Poll the priority events that are still queued, then wait for more; runs as a mail."""
+        if self._is_closed:
+            return
+        has_priority = self._gate.priority_event_available_future().is_done
+        while has_priority:
+            found = self._gate.poll_next()
+            if found is None:
+                break
+            if self._may_overtake(found):
+                self._notify_handler(found)
+            else:
+                self._kept.append(found)  # the mail was late: the priority event was polled before
+            has_priority = found.more_priority_events
+        self._watch_priority()
+
+    def _may_overtake(self, found: BufferOrEvent) -> bool:
+        """Whether an event is, or may be, a priority event.
+
+        An aligned barrier was prioritized by us, and must wait if it is behind data that its checkpoint does not keep.
+        """
+        match found.event:
+            case EventAnnouncement():
+                return True
+            case CheckpointBarrier(checkpoint_id=checkpoint_id, options=options):
+                is_free = options.is_unaligned or self._handler.lets_overtake(checkpoint_id)
+                return is_free or not self._is_behind_data(found.channel_index)
+            case _:
+                return False
+
+    def _is_behind_data(self, channel_index: int) -> bool:
+        """Whether polled data of the channel is not processed yet."""
+        return self._has_polled(channel_index) or any(kept.channel_index == channel_index for kept in self._kept)
+
+    def acknowledge_all_records_processed(self, channel_index: int) -> None:
+        """Does nothing, because ``_notify_handler`` has acknowledged the end of data."""
+
+    def close(self) -> None:
+        """Recycle kept buffers and close the gate, but not the handler."""
+        self._is_closed = True
+        kept, self._kept = self._kept, deque()
+        for each in kept:
+            if each.buffer is not None:
+                each.buffer.recycle()
+        self._gate.close()

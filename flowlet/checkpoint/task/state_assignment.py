@@ -1,0 +1,157 @@
+"""From the states of a vertex's former subtasks to those of one subtask now.
+
+Side:       pure.
+Invariants: each key, timer and element of split state is in exactly one subtask's share, whatever the former and the
+            new parallelism are.  The states are not changed.
+Source:     Flink ``StateAssignmentOperation``, ``RoundRobinOperatorStateRepartitioner``.
+Rules:      state is matched by operator, not by vertex, so that operators may be chained otherwise than before.  An
+            operator with the parallelism that it had takes over what its own subtask had, and union state of all.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flowlet.checkpoint.task.snapshots import OperatorState
+from flowlet.errors import StateRestoreError
+from flowlet.state.state_snapshots import (
+    IncrementalSnapshot,
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    StateDescription,
+    StateRows,
+    StateShare,
+)
+
+if TYPE_CHECKING:
+    from flowlet.chain.stream_operator import StreamOperator
+
+
+def assigned_states(
+    operators: "Mapping[str, StreamOperator]",
+    former_ids: Iterable[str],
+    states: Mapping[int, Mapping[str, OperatorState]],
+    share: StateShare,
+) -> dict[str, OperatorState]:
+    """The states with which the operators of one subtask begin, of one vertex of a checkpoint, by operator id; an
+    operator without any is left out.
+
+    Args:
+        operators: those of the subtask's chain, by id in hex.
+        former_ids: of the operators of the vertex, in hex.
+        states: of its subtasks, by subtask; those that are none of the new subtask's may be left out.
+        share: the subtask and the vertex.
+
+    Raises:
+        StateRestoreError: an operator's state has another version or number of key groups, or cannot be divided; the
+            message names it.
+    """
+    found = {}
+    for operator_id in set(former_ids) & operators.keys():
+        parts = [states.get(each, {}).get(operator_id) for each in range(share.former_parallelism)]
+        state = _state_of(operators[operator_id], parts, share)
+        if state is not None:
+            found[operator_id] = state
+    return found
+
+
+def is_by_key(states: Mapping[str, OperatorState]) -> bool:
+    """Whether all state of a subtask goes by its key: then only subtasks that have some of its key groups need it."""
+    return bool(states) and all(
+        each.by_subtask is None and (each.own is None or getattr(each.own, "is_by_key", False))
+        for each in states.values()
+    )
+
+
+def _state_of(
+    operator: "StreamOperator", parts: Sequence[OperatorState | None], share: StateShare
+) -> OperatorState | None:
+    kept = [each for each in parts if each is not None]
+    for each in kept:
+        each.check_version(operator.name, operator.state_version)
+    by_subtask = _by_subtask([None if each is None else each.by_subtask for each in parts], share)
+    if share.is_the_same:
+        own = parts[share.subtask]
+        return None if own is None and by_subtask is None else replace(own or OperatorState(), by_subtask=by_subtask)
+    state = OperatorState(
+        operator.redistribute([None if each is None else each.own for each in parts], share),
+        _timers(kept, share),
+        operator.state_version,
+        _keyed(operator, [each.keyed for each in kept if each.keyed is not None], share),
+        by_subtask,
+    )
+    is_empty = state.own is None and state.keyed is None and state.by_subtask is None and not state.timers
+    return None if is_empty else state
+
+
+def _timers(parts: Sequence[OperatorState], share: StateShare) -> dict[int, Mapping[str, object]]:
+    groups = share.key_groups
+    return {group: services for part in parts for group, services in part.timers.items() if group in groups}
+
+
+def _keyed(
+    operator: "StreamOperator",
+    found: Sequence[KeyedStateSnapshot | IncrementalSnapshot | Sequence[IncrementalSnapshot]],
+    share: StateShare,
+) -> KeyedStateSnapshot | Sequence[IncrementalSnapshot] | None:
+    incremental = [each for each in found if isinstance(each, IncrementalSnapshot)]
+    if incremental:
+        groups = share.key_groups  # the back end takes its rows of each; all of a checkpoint are of one form
+        return tuple(
+            each for each in incremental if each.first_key_group < groups.stop and groups.start < each.end_key_group
+        )
+    parts = [each for each in found if isinstance(each, KeyedStateSnapshot)]
+    if not parts:
+        return None
+    descriptions: dict[str, StateDescription] = {}
+    rows: dict[int, Mapping[str, StateRows]] = {}
+    for part in parts:
+        if part.max_parallelism != share.max_parallelism:
+            raise StateRestoreError(
+                f"the keyed state of operator {operator.name!r} has {part.max_parallelism} key groups, the operator "
+                "has "
+                f"{share.max_parallelism}: set its max parallelism to {part.max_parallelism}"
+            )
+        if part.version != parts[0].version:
+            raise StateRestoreError(
+                f"the keyed state of operator {operator.name!r} has the versions {part.version} and "
+                f"{parts[0].version}; restore it with "
+                "the flowlet that wrote it"
+            )
+        for name, description in part.descriptions.items():
+            known = descriptions.setdefault(name, description)
+            if known != description:
+                raise StateRestoreError(
+                    f"operator {operator.name!r}: state {name!r} was written as {known} by one subtask and as "
+                    f"{description} by another; "
+                    "restore it with the former parallelism first, and declare the state in open(), so that every "
+                    "subtask does"
+                )
+        rows |= {group: states for group, states in part.groups.items() if group in share.key_groups}
+    return replace(parts[0], descriptions=descriptions, groups=rows)
+
+
+def _by_subtask(parts: Sequence[OperatorStateSnapshot | None], share: StateShare) -> OperatorStateSnapshot | None:
+    names = {name: None for part in parts if part is not None for name in part.states}
+    rows = {name: _rows([None if part is None else part.states.get(name) for part in parts], share) for name in names}
+    states = {name: each for name, each in rows.items() if each is not None}
+    return OperatorStateSnapshot(states) if states else None
+
+
+def _rows(parts: Sequence[OperatorStateRows | None], share: StateShare) -> OperatorStateRows | None:
+    """One state's elements of this subtask."""
+    kept = [each for each in parts if each is not None]
+    everything: list[Any] = [element for each in kept for element in each.elements]
+    match kept[0].redistribution:
+        case Redistribution.UNION:
+            return replace(kept[0], elements=tuple(everything))
+        case Redistribution.SPLIT:
+            return (
+                parts[share.subtask] if share.is_the_same else replace(kept[0], elements=tuple(share.dealt(everything)))
+            )
+        case Redistribution.BROADCAST:
+            own = parts[share.subtask % len(parts)]
+            # A finished subtask left none; all are the same.
+            return kept[share.subtask % len(kept)] if own is None else own

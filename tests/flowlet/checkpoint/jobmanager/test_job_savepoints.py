@@ -1,0 +1,254 @@
+"""Tests of ``flowlet.checkpoint.jobmanager.savepoints``: the file system and the coordinator answer
+when the test says so.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
+from flowlet.checkpoint.jobmanager.pending_checkpoint import SavepointRequest
+from flowlet.checkpoint.jobmanager.savepoints import MAX_ENDED, JobSavepoints, SavepointOperation, SavepointRefusedError
+from flowlet.common.job_settings import CheckpointSettings
+from flowlet.common.job_status import JobStatus
+from flowlet.errors import StorageError
+from flowlet.storage.checkpoint_storage import SavepointStorage
+from netstack.wire.events import SnapshotType
+
+JOB_ID = f"{1:032x}"
+SETTINGS = CheckpointSettings(None, "", savepoint_directory="/savepoints")
+IN_PROGRESS = {"status": {"id": "IN_PROGRESS"}, "operation": None}
+SAVEPOINT, SUSPEND = SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND
+
+
+@dataclass
+class Directory(SavepointStorage):
+    location: str
+
+
+class Rig(JobCheckpoints):
+    """The checkpoints of a job, as its savepoints see them."""
+
+    def __init__(self, settings: CheckpointSettings | None = SETTINGS, gates: Sequence[str] = ()) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self.requests: list[tuple[SavepointRequest, Callable[[str | None], object]]] = []
+        self.created: list[str] = []
+        self.error: Exception | None = None
+        self.num_cancelled = 0
+        self.announced: list[bool] = []
+        self.savepoints = JobSavepoints(
+            JOB_ID, settings, self, call_in_background=self._call, cancel=self._cancel, gates=gates, create=self._create
+        )
+
+    def announce_stop(self, *, is_near: bool) -> None:
+        self.announced.append(is_near)
+
+    def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
+        self.requests.append((request, on_end))
+
+    def _call(
+        self,
+        function: Callable[[], Any],
+        on_result: Callable[[Any], None],
+        on_error: Callable[[Exception], None],
+        name: str,
+    ) -> None:
+        def finish() -> None:
+            try:
+                result = function()
+            except StorageError as error:
+                on_error(error)
+            else:
+                on_result(result)
+
+        self.calls.append(finish)
+
+    def _create(self, directory: str, job_id: str) -> Directory:
+        if self.error is not None:
+            raise self.error
+        self.created.append(directory)
+        return Directory(f"{directory}/savepoint-{len(self.created)}")
+
+    def _cancel(self) -> None:
+        self.num_cancelled += 1
+
+    def make_directories(self) -> None:
+        while self.calls:
+            self.calls.pop(0)()
+
+    def begun(self, request_id: str = "r", kind: SnapshotType = SAVEPOINT) -> SavepointOperation:
+        """A savepoint whose directory is there."""
+        operation = self.savepoints.trigger(request_id, None, kind)
+        self.make_directories()
+        return operation
+
+
+async def test_no_task_hears_of_it_before_its_directory_is_there() -> None:
+    rig = Rig()
+
+    operation = rig.savepoints.trigger("r", None, SAVEPOINT)
+    before = list(rig.requests)
+    rig.make_directories()
+
+    ((request, end),) = rig.requests
+    assert before == []
+    assert request == SavepointRequest("/savepoints/savepoint-1", SAVEPOINT)
+    end(None)
+    assert operation.document()["operation"] == {"location": "/savepoints/savepoint-1"}
+    assert rig.num_cancelled == 0
+
+
+async def test_a_directory_that_cannot_be_written_is_its_failure() -> None:
+    rig = Rig()
+    rig.error = StorageError("the disk is full")
+
+    operation = rig.savepoints.trigger("r", "/elsewhere/", SUSPEND)
+    rig.make_directories()
+
+    assert (operation.failure, rig.requests) == ("the disk is full", [])
+    assert rig.announced == [True, False]
+
+
+async def test_the_job_is_cancelled_when_that_was_wanted_and_the_savepoint_is_complete() -> None:
+    rig = Rig()
+    rig.savepoints.trigger("bad", None, SAVEPOINT, cancels_job=True)
+    rig.savepoints.trigger("good", None, SAVEPOINT, cancels_job=True)
+    rig.make_directories()
+
+    rig.requests[0][1]("it was not complete in time")
+    after_failure = rig.num_cancelled
+    rig.requests[1][1](None)
+
+    assert (after_failure, rig.num_cancelled) == (0, 1)
+
+
+async def test_the_same_request_begins_nothing_new() -> None:
+    """A client that got no answer sends it again."""
+    rig = Rig()
+
+    assert rig.savepoints.trigger("r", None, SAVEPOINT) is rig.savepoints.trigger("r", None, SAVEPOINT)
+
+    rig.make_directories()
+    assert len(rig.requests) == 1
+
+
+async def test_a_job_that_is_being_stopped_takes_no_other() -> None:
+    rig = Rig()
+    rig.savepoints.trigger("r", None, SUSPEND)
+
+    with pytest.raises(SavepointRefusedError, match=r"is being stopped .* \(request r\)"):
+        rig.savepoints.trigger("s", None, SAVEPOINT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "target", "message"),
+    [
+        (None, "/there", "takes neither checkpoints nor savepoints: set execution.checkpointing.savepoint-dir"),
+        (CheckpointSettings(None, ""), None, "name a directory, or set execution.checkpointing.savepoint-dir"),
+        (SETTINGS, "relative", "a savepoint cannot be written to 'relative'"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_at_once(
+    settings: CheckpointSettings | None, target: str | None, message: str
+) -> None:
+    """The message says what to set."""
+    with pytest.raises(SavepointRefusedError, match=message):
+        Rig(settings).savepoints.trigger("r", target, SAVEPOINT)
+
+
+async def test_a_job_with_a_remote_gate_takes_none() -> None:
+    """Its producers would go on with the job that is no longer there."""
+    with pytest.raises(
+        SavepointRefusedError, match=r"a job with a remote gate \('clicks'\) takes no savepoints yet: cancel it"
+    ):
+        Rig(gates=["clicks"]).savepoints.trigger("r", "/there", SAVEPOINT)
+
+
+async def test_who_waits_is_told_of_the_end() -> None:
+    rig = Rig()
+    rig.savepoints.trigger("r", None, SUSPEND)
+    rig.make_directories()
+
+    unknown = await rig.savepoints.wait("x", 0)
+    pending = await rig.savepoints.wait("r", 0)
+    rig.requests[0][1](None)
+    rig.savepoints.job_changed(JobStatus.FINISHED, None)
+    ended = await rig.savepoints.wait("r", 0)
+
+    assert unknown is None
+    assert pending is ended is not None
+    assert ended.has_ended
+
+
+async def test_a_savepoint_is_complete_or_has_failed() -> None:
+    rig = Rig()
+    good, bad = rig.begun("good"), rig.begun("bad")
+    before = good.document()
+
+    rig.requests[0][1](None)
+    rig.requests[1][1]("the disk is full")
+
+    assert before == IN_PROGRESS
+    assert good.document() == {"status": {"id": "COMPLETED"}, "operation": {"location": "/savepoints/savepoint-1"}}
+    assert bad.document() == {
+        "status": {"id": "COMPLETED"},
+        "operation": {"failure-cause": {"message": "the disk is full"}},
+    }
+
+
+async def test_one_that_stops_the_job_has_ended_when_the_job_has_finished() -> None:
+    rig = Rig()
+    operation = rig.begun(kind=SUSPEND)
+
+    rig.requests[0][1](None)
+    rig.savepoints.job_changed(JobStatus.RUNNING, None)
+    between = operation.document()
+    rig.savepoints.job_changed(JobStatus.FINISHED, None)
+
+    assert between == IN_PROGRESS
+    assert operation.document()["operation"] == {"location": "/savepoints/savepoint-1"}
+    assert rig.begun("next").document() == IN_PROGRESS  # none stops the job any more
+
+
+@pytest.mark.parametrize("status", [JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING])
+async def test_a_job_that_does_not_finish_after_it_is_told(status: JobStatus) -> None:
+    """With the place of the savepoint, and what its use would mean."""
+    rig = Rig()
+    operation = rig.begun(kind=SUSPEND)
+    rig.requests[0][1](None)
+
+    rig.savepoints.job_changed(status, "ValueError: boom")
+    rig.savepoints.job_changed(JobStatus.FINISHED, None)
+
+    assert operation.failure is not None
+    assert operation.failure.startswith(
+        f"savepoint /savepoints/savepoint-1 is complete, but then the job was {status.name} instead of FINISHED "
+        "(ValueError: boom)"
+    )
+
+
+async def test_what_happens_to_the_job_before_a_savepoint_is_complete_is_not_its_end() -> None:
+    """The coordinator says how it ended."""
+    rig = Rig()
+    operation = rig.begun(kind=SUSPEND)
+
+    rig.savepoints.job_changed(JobStatus.RESTARTING, "boom")
+
+    assert operation.document() == IN_PROGRESS
+
+
+async def test_the_oldest_that_have_ended_are_forgotten() -> None:
+    """One that is under way is not."""
+    rig = Rig()
+    rig.begun("under way")
+    for number in range(MAX_ENDED + 1):
+        rig.begun(f"{number}")
+        rig.requests[-1][1](None)
+
+    rig.begun("last")
+
+    assert await rig.savepoints.wait("0", 0) is await rig.savepoints.wait("1", 0) is None
+    assert await rig.savepoints.wait("2", 0) is not None
+    assert await rig.savepoints.wait("under way", 0) is not None

@@ -1,0 +1,333 @@
+"""State is divided among another number of subtasks."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.async_io.async_wait_operator import AsyncWaitOperator
+from flowlet.chain.stream_operator import StreamOperator
+from flowlet.checkpoint.task.snapshots import OperatorState
+from flowlet.checkpoint.task.state_assignment import assigned_states, is_by_key
+from flowlet.columns import columns_of
+from flowlet.connectors.files.reader import SplitPosition, TextLineSource, TextPosition
+from flowlet.datastream.user_functions.async_function import AsyncFunction
+from flowlet.errors import StateRestoreError
+from flowlet.keys.exact_keys import exact_key, key_group, operator_index
+from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
+from flowlet.records import Chunk, Watermark
+from flowlet.sinks.function_sink import DiscardSink
+from flowlet.splits.split_kinds import FileSet, FileSplit
+from flowlet.state.state_snapshots import (
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    StateDescription,
+    StateKind,
+    StateRows,
+    StateShare,
+)
+
+MAX_PARALLELISM = 12
+SUM = KeyedSumOperator(lambda record: record[0], 1, name="sum")
+WIDTHS = st.integers(1, MAX_PARALLELISM)
+KEYS = st.sets(st.integers(-1000, 1000) | st.text(max_size=3), max_size=30)
+VERTEX = ["a"]
+
+States = Sequence[Mapping[str, OperatorState]]
+
+
+def rescaled(states: States, width: int, operator: StreamOperator = SUM) -> list[dict[str, OperatorState]]:
+    """What ``width`` subtasks begin with."""
+    shares = [StateShare(each, width, MAX_PARALLELISM, len(states)) for each in range(width)]
+    return [assigned_states({"a": operator}, VERTEX, dict(enumerate(states)), share) for share in shares]
+
+
+def owner(key: Any, width: int) -> int:
+    return operator_index(key_group(key, MAX_PARALLELISM), MAX_PARALLELISM, width)
+
+
+def state_of(keys: set[Any], elements: Sequence[int] = ()) -> OperatorState:
+    """One of each kind, for these keys."""
+    in_order = sorted(keys, key=repr)
+    groups: dict[int, list[Any]] = {}
+    for key in in_order:
+        groups.setdefault(key_group(key, MAX_PARALLELISM), []).append(key)
+    rows = {
+        group: {"count": StateRows(tuple(found), tuple([(each, 1) for each in found]))}
+        for group, found in groups.items()
+    }
+    keyed = KeyedStateSnapshot({"count": StateDescription(StateKind.VALUE, "tuple")}, MAX_PARALLELISM, rows)
+    split = OperatorStateRows(Redistribution.SPLIT, "int", tuple(elements))
+    return OperatorState(
+        AggregationSnapshot(StateForm.PAIRS, tuple(map(exact_key, in_order)), tuple([(key, 2) for key in in_order]))
+        if keys
+        else None,
+        {group: {"timers": tuple(found)} for group, found in groups.items()},
+        SUM.state_version,
+        keyed,
+        OperatorStateSnapshot({"split": split}) if elements else None,
+    )
+
+
+def content(state: OperatorState | None) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
+    """The keys of a running sum, of keyed state and of timers."""
+    if state is None:
+        return Counter(), Counter(), Counter()
+    own = state.own
+    assert own is None or isinstance(own, AggregationSnapshot)
+    sums: Counter[Any] = Counter() if own is None else Counter(zip(own.keys, own.records(), strict=True))
+    assert state.keyed is None or isinstance(state.keyed, KeyedStateSnapshot)
+    groups = {} if state.keyed is None else state.keyed.groups
+    keyed = Counter(
+        (key, value)
+        for rows in groups.values()
+        for key, value in zip(rows["count"].keys, rows["count"].values, strict=True)
+    )
+    timers: Counter[Any] = Counter()
+    for services in state.timers.values():
+        found = services["timers"]
+        assert isinstance(found, tuple)
+        timers.update(found)
+    return sums, keyed, timers
+
+
+def first_run(keys: set[Any], width: int) -> States:
+    return [{"a": state_of({key for key in keys if owner(key, width) == subtask})} for subtask in range(width)]
+
+
+@given(keys=KEYS, former=WIDTHS, width=WIDTHS)
+def test_each_key_is_in_its_subtask_and_in_no_other(keys: set[Any], former: int, width: int) -> None:
+    """Running sums, keyed state and timers."""
+    found = [content(each.get("a")) for each in rescaled(first_run(keys, former), width)]
+
+    for subtask, (sums, keyed, timers) in enumerate(found):
+        own = {key for key in keys if owner(key, width) == subtask}
+        assert sums == Counter((exact_key(key), (key, 2)) for key in own)
+        assert keyed == Counter((key, (key, 1)) for key in own)
+        assert timers == Counter(own)
+
+
+@given(keys=KEYS, former=WIDTHS, between=WIDTHS, width=WIDTHS)
+def test_two_steps_give_the_same_as_one(keys: set[Any], former: int, between: int, width: int) -> None:
+    """P -> q -> r is p -> r."""
+    states = first_run(keys, former)
+
+    two = rescaled(rescaled(states, between), width)
+
+    assert [content(each.get("a")) for each in two] == [content(each.get("a")) for each in rescaled(states, width)]
+
+
+@given(keys=KEYS, former=WIDTHS, width=WIDTHS)
+def test_parts_without_key_groups_of_the_subtask_are_not_needed(keys: set[Any], former: int, width: int) -> None:
+    """What the JobManager leaves out if all state is by key."""
+    states = first_run(keys, former)
+
+    for subtask in range(width):
+        needed = {
+            former_subtask: each
+            for former_subtask, each in enumerate(states)
+            if any(owner(key, width) == subtask for key in keys)
+        }
+        found = assigned_states({"a": SUM}, VERTEX, needed, StateShare(subtask, width, MAX_PARALLELISM, former))
+        assert content(found.get("a")) == content(rescaled(states, width)[subtask].get("a"))
+
+
+def split_of(states: Mapping[str, OperatorState]) -> tuple[Any, ...]:
+    state = states.get("a")
+    return () if state is None or state.by_subtask is None else state.by_subtask.states["split"].elements
+
+
+@given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=8), width=WIDTHS)
+def test_split_state_is_dealt_out_round_robin(lengths: list[int], width: int) -> None:
+    """Every element exactly once, and about as many everywhere."""
+    states = [
+        {"a": state_of(set(), [10 * subtask + each for each in range(length)])}
+        for subtask, length in enumerate(lengths)
+    ]
+
+    found = [split_of(each) for each in rescaled(states, width)]
+
+    assert sorted(element for each in found for element in each) == sorted(
+        element for each in states for element in split_of(each)
+    )
+    if width == len(lengths):
+        assert list(map(len, found)) == lengths
+    else:
+        assert max(map(len, found)) - min(map(len, found)) <= 1
+
+
+def rows_of(kind: Redistribution, *elements: int) -> dict[str, OperatorState]:
+    return {"a": OperatorState(by_subtask=OperatorStateSnapshot({"name": OperatorStateRows(kind, "int", elements)}))}
+
+
+def elements_of(states: States) -> list[tuple[Any, ...]]:
+    return [state["a"].by_subtask.states["name"].elements if state["a"].by_subtask else () for state in states]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_union_state_goes_to_all(width: int) -> None:
+    """With the same parallelism, too."""
+    states = [rows_of(Redistribution.UNION, 1, 2), rows_of(Redistribution.UNION, 3)]
+
+    assert elements_of(rescaled(states, width, DiscardSink())) == [(1, 2, 3)] * width
+
+
+def test_broadcast_state_is_that_of_one_former_subtask() -> None:
+    """Of number i modulo the former parallelism; of another one, if that had finished."""
+    states = [rows_of(Redistribution.BROADCAST, 1), rows_of(Redistribution.BROADCAST, 2)]
+
+    assert elements_of(rescaled(states, 4, DiscardSink())) == [(1,), (2,), (1,), (2,)]
+    assert elements_of(rescaled([{}, states[1]], 3, DiscardSink())) == [(2,), (2,), (2,)]
+
+
+def test_sums_in_columns_stay_in_columns() -> None:
+    """Two tables become one of each subtask's keys; tables that do not fit together become records."""
+
+    def columns(records: list[tuple[Any, int]]) -> AggregationSnapshot:
+        table = columns_of(records)
+        assert table is not None
+        return AggregationSnapshot(
+            StateForm.COLUMNS, tuple([key for key, _ in records]), (), table, has_timestamps=True
+        )
+
+    numbers = [columns([(key, key * 10) for key in keys]) for keys in (range(5), range(5, 9))]
+    share = StateShare(0, 1, MAX_PARALLELISM, 2)
+    one = SUM.redistribute(numbers, share)
+    mixed = SUM.redistribute([numbers[0], AggregationSnapshot(StateForm.SUMS, ("x",), (7,))], share)
+
+    assert isinstance(one, AggregationSnapshot)
+    assert (one.form, one.records(), one.has_timestamps) == (
+        StateForm.COLUMNS,
+        [(key, key * 10) for key in range(9)],
+        True,
+    )
+    assert isinstance(mixed, AggregationSnapshot)
+    assert (mixed.form, mixed.records()) == (StateForm.RECORDS, [*[(key, key * 10) for key in range(5)], ("x", 7)])
+    assert np.all([isinstance(each, int) for each in one.keys])
+
+
+@given(num=st.integers(0, 40), widths=st.lists(WIDTHS, min_size=2, max_size=4), read=st.integers(0, 5))
+def test_what_is_left_of_a_collection_is_read_once(num: int, widths: list[int], read: int) -> None:
+    """Over several changes, with subtasks that had read everything."""
+    operator = SourceOperator(CollectionSource(range(num)))
+    readers: list[Any] = [operator.source.create_reader(each, widths[0]) for each in range(widths[0])]
+    positions: list[Any] = [reader.snapshot_position() for reader in readers]
+    positions[read % len(positions)] = None
+    expected = [number for runs in positions for start, end in runs or () for number in range(start, end)]
+
+    for before, width in pairwise(widths):
+        positions = [
+            operator.redistribute(positions, StateShare(each, width, MAX_PARALLELISM, before)) for each in range(width)
+        ]
+
+    found: list[int] = []
+    for subtask, position in enumerate(positions):
+        reader: Any = operator.source.create_reader(subtask, len(positions))
+        reader.restore_position(position)
+        while (chunk := reader.poll_chunk()) is not None:
+            found += chunk.values
+    assert found == expected
+
+
+@given(before=st.lists(st.integers(0, 4), min_size=1, max_size=5), width=WIDTHS)
+def test_splits_are_dealt_out_with_their_positions(before: list[int], width: int) -> None:
+    """The first split of each former reader was begun."""
+    source = TextLineSource(FileSet(("x",)))
+    begun: dict[str, SplitPosition | None] = {}
+    positions: list[TextPosition | None] = []
+    for reader, num in enumerate(before):
+        splits = tuple(FileSplit(f"{reader}-{each}", 0, 9) for each in range(num))
+        position = SplitPosition(reader, 1) if splits else None
+        begun |= {splits[0].split_id: position} if splits else {}
+        positions.append(TextPosition(splits, position))
+
+    found = [
+        source.redistribute_positions(positions, StateShare(each, width, MAX_PARALLELISM, len(before)))
+        for each in range(width)
+    ]
+    again = source.redistribute_positions(found, StateShare(0, 1, MAX_PARALLELISM, width))
+
+    everything = Counter(split for each in positions if each is not None for split in each.splits)
+    for result in [found, [again]]:
+        assert Counter(split for each in result for split in each.splits) == everything
+        kept: dict[str, SplitPosition | None] = {
+            each.splits[0].split_id: each.position for each in result if each.position is not None
+        }
+        for each in result:
+            kept |= dict(each.later)
+        assert kept == begun
+
+
+class Silent(AsyncFunction):
+    async def async_invoke(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def test_records_in_flight_of_a_subtask_stay_together() -> None:
+    """Without the watermarks between them."""
+    operator = AsyncWaitOperator(Silent(), timeout_ms=1, capacity=9, is_ordered=True)
+    chunks = [Chunk([number]) for number in range(4)]
+    states = [[chunks[0], Watermark(7), chunks[1]], None, [chunks[2]], [chunks[3]]]
+
+    found = [operator.redistribute(states, StateShare(each, 2, MAX_PARALLELISM, 4)) for each in range(2)]
+
+    assert found == [[*chunks[:2], chunks[2]], [chunks[3]]]
+
+
+class Plain(Source):
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("finished", [frozenset[int](), frozenset({1})])
+def test_a_source_that_cannot_divide_its_positions_says_so(finished: frozenset[int]) -> None:
+    """Also if some of its subtasks had ended: they must not begin anew."""
+    operator = SourceOperator(Plain(), name="plain")
+
+    with pytest.raises(StateRestoreError, match=r"'plain' .* set its parallelism to 2"):
+        operator.redistribute([3, None], StateShare(0, 3, MAX_PARALLELISM, 2, finished))
+
+
+def test_state_of_another_version_or_number_of_key_groups_is_refused() -> None:
+    """By name."""
+    state = state_of({1, 2})
+    assert isinstance(state.keyed, KeyedStateSnapshot)
+
+    with pytest.raises(StateRestoreError, match="'sum' has version 99, this flowlet reads version 1"):
+        rescaled([{"a": replace(state, version=99)}], 2)
+    with pytest.raises(
+        StateRestoreError, match="'sum' has 64 key groups, the operator has 12: set its max parallelism to 64"
+    ):
+        rescaled([{"a": replace(state, keyed=replace(state.keyed, max_parallelism=64))}], 2)
+    with pytest.raises(StateRestoreError, match="'sum' has the versions 99 and 2"):
+        rescaled([{"a": state}, {"a": replace(state, keyed=replace(state.keyed, version=99))}], 1)
+
+
+def test_an_operator_is_found_in_the_vertex_that_it_had() -> None:
+    """Operators of several vertices may be chained now; what nobody has begins anew."""
+    operators = {"a": SUM, "b": SUM, "new": SUM}
+    states = {0: {"b": state_of({2})}, 1: {"c": state_of({3})}}
+
+    found = assigned_states(operators, "a", {0: {"a": state_of({1})}}, StateShare(0, 1, MAX_PARALLELISM, 1))
+    found |= assigned_states(operators, "bc", states, StateShare(0, 1, MAX_PARALLELISM, 2))
+
+    assert found.keys() == {"a", "b"}
+    assert content(found["b"])[2] == Counter([2])
+
+
+def test_state_that_goes_by_key() -> None:
+    """Keyed state, timers and running aggregations; nothing else."""
+    assert is_by_key({"a": state_of({1})})
+    assert not is_by_key({"a": state_of({1}, [7])})
+    assert not is_by_key({"a": OperatorState(7)})
