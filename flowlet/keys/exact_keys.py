@@ -409,7 +409,12 @@ def key_group(key: Any, max_parallelism: int) -> int:
     Raises:
         KeyTypeError: the key has no hash that is the same in every process.
     """
-    mixed = _murmur(_pack_int32(key_hash(key)), 0)
+    return group_of_hash(key_hash(key), max_parallelism)
+
+
+def group_of_hash(code: int, max_parallelism: int) -> int:
+    """The key group of keys with this hash."""
+    mixed = _murmur(_pack_int32(code), 0)
     if mixed < 0:
         # -2**31 has no positive counterpart in 32 bits; Flink makes it 0.
         mixed = 0 if mixed == _INT32_MIN else -mixed
