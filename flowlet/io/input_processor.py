@@ -139,7 +139,6 @@ class InputProcessor:
         limits: of the elements that arrive.
         takes_late_data: whether producers may send records behind their end of data, such as sinks after their last
             commit.
-        by_record: each ``process_input`` hands over one record only, for an operator that selects its inputs.
         slices: holds what was read, so that a mail or a barrier need not wait for a whole chunk; the head is a
             ``SliceableHead`` then.  None: chunks are processed as they come.
     """
@@ -153,7 +152,6 @@ class InputProcessor:
         on_end: Callable[[], None] = lambda: None,
         on_mark: Callable[[int, CompletionMark | None], None] = lambda _channel, _mark: None,
         are_checkpointed: bool = False,
-        by_record: bool = False,
         slices: RecordSlices[int] | None = None,
         limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
         takes_late_data: bool = False,
@@ -184,8 +182,7 @@ class InputProcessor:
         self._on_end = on_end
         self._on_mark = on_mark
         self._are_checkpointed = are_checkpointed
-        self._queued: deque[tuple[int, StreamElement]] | None = deque() if by_record else None
-        self._slices = None if by_record else slices
+        self._slices = slices
         self._process_some: Callable[[Chunk], int] = getattr(head, "process_some", _process_none)
         self._max_element_bytes = limits.max_element_bytes
         self._serializer = StreamElementSerializer(max_element_bytes=limits.max_element_bytes)
@@ -220,8 +217,6 @@ class InputProcessor:
             SerdeError: an element cannot be deserialized.
             NetstackError: a gate failed (the producer failed, the connection was lost).
         """
-        if self._queued is not None:
-            return self._process_next(self._queued) if max_buffers or self._queued else InputStatus.MORE_AVAILABLE
         slices = self._slices
         if slices is not None and slices.waiting and not self.process_pending(should_stop):
             return InputStatus.MORE_AVAILABLE
@@ -277,24 +272,18 @@ class InputProcessor:
         """Process elements that were in flight in a checkpoint, before anything is polled; with slices
         ``process_pending`` does so.
 
-        ``channel_index``: the channel they were in; None: it is no more, so only the records are processed.  An
-            operator that selects its
-        inputs gets them when it selects this one.
+        ``channel_index``: the channel they were in; None: it is no more, so only the records are processed.
         """
         channel = self._first_channel[gate_position] + (channel_index or 0)
         for element in elements:
             if isinstance(element, Chunk):
-                if self._queued is not None:
-                    self._queued.extend((channel, part) for part in _single_records(element))
-                elif self._slices is not None:
+                if self._slices is not None:
                     self._slices.add(channel, (element,))
                 else:
                     self._head.process_chunk(element)
             # A producer begins active, and tells changes alone.
             elif channel_index is not None and isinstance(element, Watermark):
-                if self._queued is not None:
-                    self._queued.append((channel, element))
-                elif self._slices is not None:
+                if self._slices is not None:
                     self._slices.add(channel, (element,))
                 else:
                     self._process_control(channel, element)
@@ -302,19 +291,19 @@ class InputProcessor:
     @property
     def is_available(self) -> bool:
         """Whether ``process_input`` would find something, including an end."""
-        if self._queued or self._run or self._slices:
+        if self._run or self._slices:
             return True
         return all(gate.is_finished for gate in self._gates) or any(map(_has_next, self._gates))
 
     @property
     def has_rest(self) -> bool:
         """Whether elements were read that are not processed."""
-        return bool(self._queued or self._slices)
+        return bool(self._slices)
 
     @property
     def next_is_event(self) -> bool:
         """Whether the next ``process_input`` finds an event, and no records before it."""
-        if self._queued or self._run or self._slices:
+        if self._run or self._slices:
             return False
         num_gates = len(self._gates)
         for turn in range(num_gates):
@@ -351,9 +340,6 @@ class InputProcessor:
         channel = self._first_channel[gate_position] + channel_index
         for element in () if self._slices is None else self._slices.of_origin(channel):
             yield from self._pieces_of(element)
-        for queued_channel, element in self._queued or ():
-            if queued_channel == channel:
-                yield from self._pieces_of(element)
         deserializer = self._deserializers[channel] or self._late_deserializers.get(channel)
         if deserializer is not None:
             yield from deserializer.unconsumed(IN_FLIGHT_PIECE_BYTES)
@@ -431,23 +417,6 @@ class InputProcessor:
         if all(gate.is_finished for gate in self._gates):
             return InputStatus.END_OF_INPUT
         return InputStatus.NOTHING_AVAILABLE
-
-    def _process_next(self, queued: deque[tuple[int, StreamElement]]) -> InputStatus:
-        """Process one record, or one other element; reads on if none is queued."""
-        while not queued:
-            item = self._poll(1)
-            if item is None:
-                return self._status_without_input()
-            channel = self._run_first_channel + item.channel_index
-            if item.event is not None:
-                return self._end_data() if self._process_event(channel, item.event) else InputStatus.MORE_AVAILABLE
-            assert item.buffer is not None, "a buffer or an event"
-            for element in self._elements_of(channel, item.buffer):
-                parts = _single_records(element) if isinstance(element, Chunk) else (element,)
-                queued.extend((channel, part) for part in parts)
-        channel, element = queued.popleft()
-        self._process_control(channel, element)
-        return InputStatus.MORE_AVAILABLE
 
     def _end_data(self) -> InputStatus:
         if self.stop_mode is StopMode.NO_DRAIN:
@@ -565,9 +534,3 @@ def _process_none(_chunk: Chunk) -> int:
 
 def _has_next(gate: ReadableGate) -> bool:
     return not gate.is_finished and gate.available_future().is_done
-
-
-def _single_records(chunk: Chunk) -> list[Chunk]:
-    if chunk.timestamps is None:
-        return [Chunk([value]) for value in chunk.values]
-    return [Chunk([value], [timestamp]) for value, timestamp in zip(chunk.values, chunk.timestamps, strict=True)]

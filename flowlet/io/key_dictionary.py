@@ -54,14 +54,13 @@ class BypassState(Enum):
 class DictionaryBypass:
     """Decides chunk by chunk whether keys go through a dictionary, from its recent misses.
 
-    ``is_patient``: misses do not count until the dictionary is full.  After a failure they count at once, until it does
-        well again.
+    They do not count until the dictionary is full.  After a failure they count at once, until it does well again.
     """
 
-    __slots__ = ("_first_state", "_length", "_num_left", "_state")
+    __slots__ = ("_length", "_num_left", "_state")
 
-    def __init__(self, *, is_patient: bool = False) -> None:
-        self._first_state = self._state = BypassState.LEARNING if is_patient else BypassState.JUDGED
+    def __init__(self) -> None:
+        self._state = BypassState.LEARNING
         self._length = _MIN_BYPASS  # length of the next bypass
         self._num_left = 0  # chunks left of the present bypass
 
@@ -83,16 +82,11 @@ class DictionaryBypass:
             return
         if num_misses * _TOLERATED_MISSES <= num_keys:
             self._length = _MIN_BYPASS
-            self._state = self._first_state
+            self._state = BypassState.LEARNING
         elif self._state is not BypassState.LEARNING or is_full:
             self._state = BypassState.BYPASSING
             self._num_left = self._length
             self._length = min(2 * self._length, _MAX_BYPASS)
-
-    def give_up(self) -> None:
-        """End the bypass: keys of this kind can only go through the dictionary."""
-        if self._state is BypassState.BYPASSING:
-            self._state, self._num_left = BypassState.JUDGED, 0
 
 
 CodeArray = NDArray[np.uint16]

@@ -1,69 +1,208 @@
 """Routes records by key.
 
-Maps keys to channels by dictionary.
-
-Hot path.  One dictionary probe per record.
-
-Hot path.  If the key is a field of records in columns (or the record itself), text keys become codes, and numpy does
-the rest.  Otherwise each record costs one dictionary probe and two bound ``append``.  ``chain.key_extractor`` extracted
-the keys.
+Hot path.  If the key is a field of records in columns (or the record itself), or stands in a column beside them, it is
+routed by column: a text becomes a code, and numpy does the rest.  A few records in a list cost a dictionary probe and
+two ``append`` each.  ``chain.key_extractor`` extracted the keys.
 
 Side:       task.
-Source:     hot-path measurements: key -> bound append costs 61-69 ns, key -> channel object 71-118 ns.  Every
-            dictionary is slow once it leaves the cache, from about 16,384 entries.  Hashing a column costs about 70 ns
-            per key, a miss about 1 us.  Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.
-Invariants: all ways send a key to the same channel; dictionaries are bounded; records keep their values and types.
+Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.
+Invariants: all ways send a key to the channel to which it would go by itself; dictionaries are bounded; records keep
+            their values and types.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
 
 from flowlet.chain.key_extractor import KeyExtractor, field_selected_by
 from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
     Column,
     Columns,
+    ColumnVisitor,
+    ConstantColumn,
+    ListColumn,
     Shape,
+    ShortTextColumn,
 )
+from flowlet.columns.short_text_column import try_short_texts
+from flowlet.errors import KeyTypeError
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.io.key_column_router import KeyColumnRouter
-from flowlet.io.key_dictionary import ChannelCodes, DictionaryBypass, KeyDictionary
-from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
-from flowlet.keys.column_key import ColumnKey
-from flowlet.keys.exact_keys import exact_keys, key_group, operator_index
-from flowlet.keys.key_columns import ChannelTable, try_hashes
+from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, ChannelCodes, DictionaryBypass, KeyDictionary
+from flowlet.io.record_writer import LaneArray, RecordWriter, RecordWriterOptions, Route, beside_keys
+from flowlet.keys.column_key import ColumnKey, column_key_hashes
+from flowlet.keys.exact_keys import exact_keys
+from flowlet.keys.key_columns import ChannelTable, column_hashes, short_text_hashes, try_hashes
 from flowlet.records import Chunk
 from netstack.partition.result_partition import ResultPartition
 
-MAX_ROUTES = 16_384
+_CONSTANTS: Final = frozenset({int, float, bool, bytes})
+_INSTANT: Final = "M"  # a numpy kind that cannot be a key
+MAX_LANES: Final = 16_384  # every dictionary is slow once it leaves the cache
 
-Route = tuple[Callable[[Any], None], Callable[[Any], None]]
+KeyedColumn = tuple[Column, LaneArray | Route]
 
 
-class Routes(dict[Any, Route]):
-    """Exact key -> the bound ``append`` of its channel's records, and of its channel's keys; bounded, emptied when
-    full.
+class _Lanes(dict[Any, int]):
+    """Exact key -> its channel; bounded, emptied when full."""
+
+    __slots__ = ("_channels",)
+
+    def __init__(self, channels: ChannelTable) -> None:
+        super().__init__()
+        self._channels = channels
+
+    def __missing__(self, exact: Any) -> int:
+        lane = self._channels.of_exact(exact)
+        if len(self) >= MAX_LANES:
+            self.clear()
+        self[exact] = lane
+        return lane
+
+
+class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
+    """Finds the channel of each key, and the representation in which the keys are sent.
+
+    There are three ways: texts by codes while they come again, numbers and texts that do not by hashes of a whole
+    column, all else by a dictionary.
+
+    Ownership: the task's thread; the dictionary is shared with the codes of each channel.
+
+    Args:
+        channels: of the consumers.
+        dictionary: of text keys.
+        is_column_key: whether nulls and instants are keys, too (``ColumnKey``).
     """
 
-    __slots__ = ("_appends", "_channel_of", "num_misses")
+    def __init__(self, channels: ChannelTable, dictionary: KeyDictionary, *, is_column_key: bool) -> None:
+        self._channels = channels
+        self.dictionary = dictionary
+        self._lanes = _Lanes(channels)
+        self._is_column_key = is_column_key
+        self.bypass = DictionaryBypass()
+        self._position = 0  # of the key among the fields, while a column is visited
+        self._are_keys = False  # whether that field has the keys, and not what a selector makes keys of
+        self._routes: dict[Any, Route] = {}  # by the position of the key, and how
 
-    def __init__(self, appends: list[Route], channel_of: Callable[[Any], int]) -> None:
-        super().__init__()
-        self._appends = appends
-        self._channel_of = channel_of
-        self.num_misses = 0
+    def lanes_of(self, keys: list[Any]) -> list[int]:
+        """The channel of each key of a few."""
+        return list(map(self._lanes.__getitem__, exact_keys(keys)))
 
-    def __missing__(self, key: Any) -> Route:
-        """Add the route of a key that is its own exact key."""
-        return self.add(key, key)
+    def try_route(self, column: Column, position: int, shape: Shape) -> KeyedColumn | None:
+        """The keys as they are to be sent, and the channel of each; None if keys of this kind go beside their records.
 
-    def add(self, exact: Any, key: Any) -> Route:
-        """Add and return the route of ``key``."""
-        append = self._appends[self._channel_of(key)]
-        if len(self) >= MAX_ROUTES:
-            self.clear()
-        self.num_misses += 1
-        self[exact] = append
-        return append
+        Args:
+            column: the keys.
+            position: of the field that has them.
+            shape: of the records.
+        """
+        self._position = position
+        self._are_keys = shape is Shape.KEYED or not self._is_column_key
+        return column.accept(self)
+
+    def visit_any(self, column: Column) -> None:
+        """Beside their records."""
+
+    def visit_constant(self, column: ConstantColumn) -> KeyedColumn | None:
+        """One look at the key."""
+        value = column.value
+        if type(value) is str:
+            codes = np.full(len(column), self._usable_dictionary().encode([value])[0], np.uint16)
+            return self._with_codes(codes, column)
+        if type(value) not in _CONSTANTS:
+            return None
+        return column, np.full(len(column), self.lanes_of([value])[0], np.uint16)
+
+    def visit_coded(self, column: CodedColumn) -> KeyedColumn | None:
+        """By the codes of this writer's dictionary."""
+        recoded = self._usable_dictionary().try_recode(column)
+        return None if recoded is None else self._with_codes(recoded, column)
+
+    def visit_list(self, column: ListColumn) -> KeyedColumn | None:
+        """Texts; others by hashes, or one by one."""
+        keys = column.values
+        if column.value_type is str:
+            return self._of_texts(keys)
+        if not self._are_keys:
+            return None
+        hashes = try_hashes(keys)
+        return column, np.array(self.lanes_of(keys), np.uint16) if hashes is None else self._channels.of_hashes(hashes)
+
+    def visit_short_texts(self, column: ShortTextColumn) -> KeyedColumn | None:
+        """As other texts."""
+        return self._of_texts(column.to_list())
+
+    def visit_array(self, column: ArrayColumn) -> KeyedColumn | None:
+        """Of numbers, later: many at once are cheaper."""
+        return None if column.array.dtype.kind == _INSTANT else (column, self._route_by(_lanes_of_numbers))
+
+    def visit_arrow(self, column: ArrowColumn) -> KeyedColumn | None:
+        """By hashes."""
+        try:
+            hashes = column_key_hashes(column.array) if self._is_column_key else column_hashes(column.array)
+            return column, self._channels.of_hashes(hashes)
+        except KeyTypeError:
+            return None  # looked at one by one, the record is found
+
+    def _of_texts(self, keys: Sequence[str]) -> KeyedColumn:
+        """As codes, or past the dictionary."""
+        if len(keys) > MAX_CHUNK_KEYS or self.bypass.is_taken():
+            return self._past_dictionary(keys)
+        dictionary = self._usable_dictionary()
+        num_known = len(dictionary)
+        codes = dictionary.encode(keys)
+        self.bypass.judge(len(keys), len(dictionary) - num_known, is_full=dictionary.is_full)
+        return self._with_codes(codes, keys)
+
+    def _past_dictionary(self, keys: Sequence[str]) -> KeyedColumn:
+        short = try_short_texts(keys)
+        if short is not None:
+            return short, self._route_by(_lanes_of_short_texts)
+        hashes = try_hashes(keys)
+        assert hashes is not None, "texts have a way past the dictionary"
+        return ListColumn(list(keys), str), self._channels.of_hashes(hashes)
+
+    def _usable_dictionary(self) -> KeyDictionary:
+        """The dictionary, with room for the keys of one more chunk."""
+        dictionary = self.dictionary
+        if dictionary.is_full:
+            dictionary.restart()
+        return dictionary
+
+    def _with_codes(self, codes: LaneArray, keys: Column | Sequence[str]) -> KeyedColumn:
+        """The keys by these codes; by themselves if they are too large to be kept on both sides."""
+        lanes = self.dictionary.channels_of(codes)
+        if not self.dictionary.is_too_large:
+            return CodedColumn(codes, self.dictionary.table), lanes
+        self.dictionary.restart()
+        return keys if isinstance(keys, Column) else ListColumn(list(keys), str), lanes
+
+    def _route_by(self, lanes_of: Callable[[ChannelTable, Any], LaneArray]) -> Route:
+        """The same one for the same arguments."""
+        found = self._routes.get((self._position, lanes_of))
+        if found is None:
+            found = self._routes[self._position, lanes_of] = partial(
+                _with_lanes, self._channels, self._position, lanes_of
+            )
+        return found
+
+
+def _with_lanes(
+    channels: ChannelTable, position: int, lanes_of: Callable[[ChannelTable, Any], LaneArray], columns: Columns
+) -> tuple[Columns, LaneArray]:
+    return columns, lanes_of(channels, columns.fields[position])
+
+
+def _lanes_of_numbers(channels: ChannelTable, key: ArrayColumn) -> LaneArray:
+    return channels.of_keys(key.array)
+
+
+def _lanes_of_short_texts(channels: ChannelTable, key: ShortTextColumn) -> LaneArray:
+    return channels.of_hashes(short_text_hashes(key.packed16))
 
 
 class KeyGroupsRecordWriter(RecordWriter):
@@ -83,32 +222,31 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._field = field_selected_by(partitioner.key_selector)
         # A column's nulls and timestamps can be keys.
         self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)
-        self._max_parallelism = partitioner.max_parallelism
-        self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
-        self._routes = Routes(
-            list(zip(self._appends, [keys.append for keys in self._pending_keys], strict=True)), self._channel_of
-        )
-        self._routes_bypass = DictionaryBypass()
-        dictionary = KeyDictionary(self._channels, self._num_channels)
-        self._column_router = KeyColumnRouter(
-            self._channels, dictionary, self._channel_of, is_column_key=self._is_column_key
-        )
+        channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
+        dictionary = KeyDictionary(channels, self._num_channels)
+        self._router = KeyColumnRouter(channels, dictionary, is_column_key=self._is_column_key)
+        self._key_appends = [pending.append for pending in self._pending_keys]
         self._codes = [ChannelCodes(dictionary, channel) for channel in range(self._num_channels)]
-
-    # ---------------------------------------------------------------- records in columns
 
     def _collect_columns(self, chunk: Chunk) -> None:
         columns = chunk.columns
         assert columns is not None, "the caller passes only columns"
         position = self._key_position(columns)
-        keyed = None if position is None else self._column_router.try_route(columns.fields[position], position)
+        keyed = None if position is None else self._router.try_route(columns.fields[position], position, columns.shape)
         if position is None or keyed is None:
-            is_taken = position is not None and (columns.shape is Shape.KEYED or not self._is_column_key)
-            self._collect_listed(chunk, columns.fields[position] if is_taken and position is not None else None)
+            is_taken = position is not None and not self._is_column_key
+            self._collect_columns(self._beside_keys(chunk, columns.fields[position] if is_taken else None))
             return
         column, lanes = keyed
         timestamps = chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array
         self._add_columns(Chunk.of_columns(_with_field(columns, position, column), timestamps), lanes)
+
+    def _beside_keys(self, chunk: Chunk, key: Column | None) -> Chunk:
+        """Records whose column of keys is not sent as it is; ``key``: None: the selector gives their keys."""
+        assert self.keys is not None, "a writer by key has a key extractor"
+        listed = Chunk(chunk.values, chunk.timestamps)
+        listed.keys = self.keys.keys_of(listed.values) if key is None else key.to_list()
+        return beside_keys(self.keys.checked(listed))
 
     def _key_position(self, columns: Columns) -> int | None:
         if columns.key_position is not None:
@@ -120,68 +258,17 @@ class KeyGroupsRecordWriter(RecordWriter):
             return field
         return None
 
-    # ---------------------------------------------------------------- records in a list
-
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         assert keys is not None, "there is a key extractor"
-        if not (self._routes_bypass.is_taken() and self._route_by_hashes(keys, values, timestamps)):
-            self._route_keys(keys, values, timestamps)
-        self._write_long_lists()
-
-    def _route_keys(self, keys: list[Any], values: list[Any], timestamps: list[int] | None) -> None:
-        exact = exact_keys(keys)  # the same list if equal keys are always the same key
-        num_misses_before = self._routes.num_misses
-        if exact is keys and timestamps is None:
-            self._append_plain(keys, values)
-        else:
-            self._append_exact(keys, exact, values, timestamps)
-        self._routes_bypass.judge(len(keys), self._routes.num_misses - num_misses_before, is_full=False)
-
-    def _route_by_hashes(self, keys: list[Any], values: list[Any], timestamps: list[int] | None) -> bool:
-        """Route all keys by their hashes at once; False if keys of this kind cannot be hashed together."""
-        hashes = try_hashes(keys)
-        if hashes is None:
-            self._routes_bypass.give_up()
-            return False
-        channels = self._channels.of_hashes(hashes).tolist()
-        self._append_each(channels, values, timestamps)
-        for channel, key in zip(channels, keys):  # noqa: B905 - same length by construction, and strict costs in the hot loop
-            self._pending_keys[channel].append(key)
-        return True
-
-    def _append_plain(self, keys: list[Any], values: list[Any]) -> None:
-        routes = self._routes
-        for key, value in zip(keys, values):  # noqa: B905 - as above
-            append, append_key = routes[key]
-            append(value)
-            append_key(key)
-
-    def _append_exact(self, keys: list[Any], exact: list[Any], values: list[Any], timestamps: list[int] | None) -> None:
-        routes = self._routes
-        channels = []
-        for key, stand_in, value in zip(keys, exact, values):  # noqa: B905 - as above
-            append, append_key = routes.get(stand_in) or routes.add(stand_in, key)
-            append(value)
-            append_key(key)
-            if timestamps is not None:
-                channels.append(append)
+        lanes = self._router.lanes_of(keys)
+        appends, key_appends = self._appends, self._key_appends
+        for lane, value, key in zip(lanes, values, keys):  # noqa: B905 - same length by construction, and strict costs in the hot loop
+            appends[lane](value)
+            key_appends[lane](key)
         if timestamps is not None:
-            of_lane = dict(zip(self._appends, self._timestamp_appends, strict=True))
-            for append, timestamp in zip(channels, timestamps, strict=True):
-                of_lane[append](timestamp)
-
-    def _channel_of(self, key: Any) -> int:
-        return operator_index(key_group(key, self._max_parallelism), self._max_parallelism, self._num_channels)
-
-    def _collect_listed(self, chunk: Chunk, key: Column | None) -> None:
-        """Collect records in columns whose keys are routed one by one: from ``key``, or from the selector if that is
-        None.
-        """
-        assert self.keys is not None, "a writer by key has a key extractor"
-        listed = Chunk(chunk.values, chunk.timestamps)
-        listed.keys = self.keys.keys_of(chunk.values) if key is None else key.to_list()
-        self.keys.checked(listed)
-        self._collect_values(listed.values, listed.timestamps, listed.keys)
+            for lane, timestamp in zip(lanes, timestamps, strict=True):
+                self._timestamp_appends[lane](timestamp)
+        self._write_long_lists()
 
 
 def _with_field(columns: Columns, position: int, column: Column) -> Columns:

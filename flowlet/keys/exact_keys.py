@@ -1,4 +1,4 @@
-"""From a key to its hash, to its key group, and to what a dictionary can tell apart.
+"""From a key to what a dictionary can tell apart, and from that to its hash, its key group and its bytes.
 
 ``NamespacedKey``: a key of the stream together with a namespace, such as a window, under which state is kept.
 
@@ -6,7 +6,8 @@ Hot path, on misses of the caches above it: ``key_group`` of a 10-character str 
 
 Side:       pure.
 Invariants: a hash is the same in every process, run and version of Python (Python's ``hash`` of a str is not);
-            ``exact_key(a) == exact_key(b)`` exactly when ``a`` and ``b`` are the same key; the same key has one hash.
+            ``exact_key(a) == exact_key(b)`` exactly when ``a`` and ``b`` are the same key; the same key has one hash,
+            and the same bytes in every process and version.
             The key group of a ``NamespacedKey`` is that of the key alone, so that it moves with the key; its exact key
             equals another one's exactly if both keys and both namespaces do.
 Rules:      1, 1.0 and True are three keys, and so are 0.0 and -0.0; all NaNs are one key.  An instance of a subclass of
@@ -27,6 +28,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import fractions
+import functools
 import itertools
 import pathlib
 import struct
@@ -90,11 +92,15 @@ def key_hash(key: Any) -> int:
     Raises:
         KeyTypeError: the key, or a part of it, is of a type without such a hash.
     """
-    hash_of = _HASHES.get(type(key)) or _form_of(key).hash
     try:
-        code = hash_of(key) & _UINT32_MASK
+        return exact_key_hash(exact_key(key))
     except RecursionError:
         raise _too_deep(key) from None
+
+
+def exact_key_hash(exact: Any) -> int:
+    """The hash of the key that ``exact`` stands for: 32 bits, signed."""
+    code = _HASHES[type(exact)](exact) & _UINT32_MASK
     return code - (1 << 32) if code >> 31 else code
 
 
@@ -108,7 +114,7 @@ def exact_key(key: Any) -> Any:
     kind = type(key)
     if kind in _OWN_STAND_INS:
         return key
-    exact_of = _EXACT.get(kind) or _form_of(key).exact
+    exact_of = _KNOWN.get(kind) or _form_of(key)
     try:
         return exact_of(key)
     except RecursionError:
@@ -133,8 +139,7 @@ def exact_keys(keys: list[Any]) -> list[Any]:
         return _exact_tuples(keys)
     if kind is datetime.datetime and list(map(_time_zone_of, keys)).count(None) == len(keys):
         return keys
-    form = _KNOWN.get(kind) or _form_of(keys[0])
-    return list(map(form.exact, keys))
+    return list(map(_KNOWN.get(kind) or _form_of(keys[0]), keys))
 
 
 def _exact_tuples(keys: list[tuple[Any, ...]]) -> list[Any]:
@@ -164,20 +169,9 @@ def are_plain(keys: Sequence[Any]) -> bool:
 # No user's key contains a type, so what begins with one can never equal a tuple that is a key.
 
 
-def _hash_tuple(key: Iterable[Any], code: int = 0) -> int:
-    for field in key:
-        code = (code * 31 + key_hash(field)) & _UINT32_MASK
-    return code
-
-
 def _exact_tuple(key: Iterable[Any]) -> Any:
     fields = tuple(key)
     return fields if _OWN_STAND_INS.issuperset(map(type, fields)) else tuple([exact_key(field) for field in fields])
-
-
-def _hash_frozenset(key: frozenset[Any]) -> int:
-    # Elements that Python tells apart may be the same key, such as two NaNs.
-    return sum({exact_key(element): key_hash(element) for element in key}.values())
 
 
 def _exact_row(key: Row) -> Any:
@@ -200,57 +194,103 @@ def _numpy_value(key: Any) -> Any:
     return value
 
 
-def _hash_numpy(key: Any) -> int:
-    value = _numpy_value(key)
-    return scalars.hash_str(str(key)) if value is key else key_hash(value)
-
-
 def _exact_numpy(key: Any) -> Any:
     value = _numpy_value(key)
     return (type(key), str(key)) if value is key else exact_key(value)
 
 
+_Form = Callable[[Any], Any]  # makes the stand-ins of the keys of one class; does not keep the class alive
+
+
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """What is done with the keys of one class; it does not keep the class alive."""
+class _Refusal:
+    """In the place of a form, for a class whose instances cannot be keys."""
 
-    exact: Callable[[Any], Any]
-    hash: Callable[[Any], int]
-    is_refused: bool = False
+    message: str
+
+    def __call__(self, _: Any) -> NoReturn:
+        raise KeyTypeError(self.message)
 
 
-_PATH: Final = _Form(scalars.exact_path, lambda key: scalars.hash_str(scalars.exact_path(key)[1]))
 _KNOWN: Final[dict[type, _Form]] = {
-    NoneType: _Form(lambda _: None, lambda _: 0),
-    str: _Form(str.__str__, scalars.hash_str),
-    int: _Form(int.__index__, scalars.hash_int),
-    bool: _Form(lambda key: (bool, bool(key)), lambda key: 1231 if key else 1237),
-    float: _Form(lambda key: (float, scalars.double_bits(key)), scalars.hash_float),
-    bytes: _Form(lambda key: bytes.__getitem__(key, slice(None)), scalars.hash_bytes),
-    tuple: _Form(_exact_tuple, _hash_tuple),
-    list: _Form(lambda key: (list, _exact_tuple(key)), lambda key: _hash_tuple(key, 1)),
-    frozenset: _Form(lambda key: (frozenset, frozenset(map(exact_key, key))), _hash_frozenset),
-    Row: _Form(_exact_row, _hash_tuple),
-    datetime.datetime: _Form(scalars.exact_datetime, scalars.hash_datetime),
-    datetime.date: _Form(scalars.exact_date, scalars.hash_date),
-    datetime.time: _Form(scalars.exact_time, scalars.hash_time),
-    datetime.timedelta: _Form(scalars.exact_timedelta, scalars.hash_timedelta),
-    decimal.Decimal: _Form(scalars.exact_decimal, scalars.hash_decimal),
-    uuid.UUID: _Form(lambda key: (uuid.UUID, key.int), scalars.hash_uuid),
-    complex: _Form(
-        lambda key: (complex, scalars.double_bits(key.real), scalars.double_bits(key.imag)), scalars.hash_complex
-    ),
-    fractions.Fraction: _Form(lambda key: (fractions.Fraction, key.numerator, key.denominator), scalars.hash_fraction),
-    pathlib.PurePosixPath: _PATH,
-    pathlib.PureWindowsPath: _PATH,
-    NamespacedKey: _Form(_exact_namespaced, lambda key: key_hash(key.key)),
+    NoneType: lambda _: None,
+    str: str.__str__,
+    int: int.__index__,
+    bool: lambda key: (bool, bool(key)),
+    float: lambda key: (float, scalars.double_bits(key)),
+    bytes: lambda key: bytes.__getitem__(key, slice(None)),
+    tuple: _exact_tuple,
+    list: lambda key: (list, _exact_tuple(key)),
+    frozenset: lambda key: (frozenset, frozenset(map(exact_key, key))),
+    Row: _exact_row,
+    datetime.datetime: scalars.exact_datetime,
+    datetime.date: scalars.exact_date,
+    datetime.time: scalars.exact_time,
+    datetime.timedelta: scalars.exact_timedelta,
+    decimal.Decimal: scalars.exact_decimal,
+    uuid.UUID: lambda key: (uuid.UUID, key.int),
+    complex: lambda key: (complex, scalars.double_bits(key.real), scalars.double_bits(key.imag)),
+    fractions.Fraction: lambda key: (fractions.Fraction, key.numerator, key.denominator),
+    pathlib.PurePosixPath: scalars.exact_path,
+    pathlib.PureWindowsPath: scalars.exact_path,
+    NamespacedKey: _exact_namespaced,
 }
-# Of these classes themselves, one look-up less: each key of a record goes through here.
-_HASHES: Final = {kind: form.hash for kind, form in _KNOWN.items()}
-_EXACT: Final = {kind: form.exact for kind, form in _KNOWN.items()}
 # Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its
 # instants and durations.
 _NEVER_MORE: Final = {list, Row, datetime.datetime, datetime.timedelta}
+
+
+# ---------------------------------------------------------------- hashes, of stand-ins
+
+
+def _hash_tuple(exact: tuple[Any, ...]) -> int:
+    marker = exact[0] if exact else None
+    if not isinstance(marker, type):
+        return _hash_fields(exact)
+    special = _HASHES_OF_MARKED.get(marker)
+    # The others are times of numpy, by their text.
+    return scalars.hash_str(exact[1]) if special is None else special(*exact[1:])
+
+
+def _hash_fields(fields: Iterable[Any], code: int = 0) -> int:
+    for field in fields:
+        code = (code * 31 + exact_key_hash(field)) & _UINT32_MASK
+    return code
+
+
+_hash_name = functools.lru_cache(maxsize=1024)(scalars.hash_str)
+_HASHES: Final[dict[type, Callable[[Any], int]]] = {
+    NoneType: lambda _: 0,
+    str: scalars.hash_str,
+    int: scalars.hash_int,
+    bytes: scalars.hash_bytes,
+    tuple: _hash_tuple,
+    datetime.datetime: scalars.hash_datetime,
+    datetime.date: scalars.hash_date,
+    datetime.time: lambda exact: scalars.hash_int(scalars.microseconds_of(exact)),
+    datetime.timedelta: scalars.hash_timedelta,
+}
+# By the type that a stand-in begins with; of its other parts.
+_HASHES_OF_MARKED: Final[dict[type, Callable[..., int]]] = {
+    bool: lambda exact: 1231 if exact else 1237,
+    float: scalars.hash_double_bits,
+    complex: lambda real, imaginary: 31 * scalars.hash_double_bits(real) + scalars.hash_double_bits(imaginary),
+    decimal.Decimal: scalars.hash_decimal,
+    fractions.Fraction: lambda numerator, denominator: 31 * scalars.hash_int(numerator) + scalars.hash_int(denominator),
+    uuid.UUID: scalars.hash_uuid,
+    pathlib.PurePosixPath: scalars.hash_str,
+    pathlib.PureWindowsPath: scalars.hash_str,
+    # In UTC, the time since 1970; or an instant of pandas, whose nanoseconds do not count.
+    datetime.datetime: lambda exact, _=0: exact_key_hash(exact),
+    datetime.time: scalars.hash_int,
+    datetime.timedelta: lambda plain, _: scalars.hash_timedelta(plain),
+    list: lambda fields: _hash_fields(fields, 1),
+    frozenset: lambda elements: sum(map(exact_key_hash, elements)),
+    Row: lambda _kind, _names, fields: _hash_fields(fields),
+    Enum: lambda name, identity: _hash_name(name) * 31 + key_hash(identity),
+    object: lambda name, parts: _hash_fields(parts, _hash_name(name)),
+    NamespacedKey: lambda key, _: exact_key_hash(key),
+}
 
 
 # ---------------------------------------------------------------- keys of other classes
@@ -265,7 +305,7 @@ def _form_of(key: Any) -> _Form:
     form = _FORMS.get(cls)
     if form is None:
         form = _new_form(key, cls)
-        if form.is_refused:
+        if isinstance(form, _Refusal):
             _FORMS[cls] = form
         else:
             # Another thread may have refused the class meanwhile: its look at the same key came first, and changed the
@@ -278,7 +318,7 @@ def _learn_numpy() -> None:
     """Know numpy's scalars, once the program has numpy: without it there are none."""
     if "numpy" in sys.modules and np.generic not in _KNOWN:
         _NEVER_MORE.add(np.generic)
-        _KNOWN[np.generic] = _Form(_exact_numpy, _hash_numpy)  # last: another thread that finds it has the rest, too
+        _KNOWN[np.generic] = _exact_numpy  # last: another thread that finds it has the rest, too
 
 
 def _new_form(key: Any, cls: type) -> _Form:
@@ -294,8 +334,7 @@ def _new_form(key: Any, cls: type) -> _Form:
 
 def _form_of_enum(cls: type, identity: Callable[[Any], Any]) -> _Form:
     name = qualified_name(cls)
-    code = scalars.hash_str(name) * 31
-    return _Form(lambda key: (Enum, name, identity(key)), lambda key: code + key_hash(identity(key)))
+    return lambda key: (Enum, name, identity(key))
 
 
 def _form_unless_more(cls: type, base: type, form: _Form) -> _Form:
@@ -305,15 +344,15 @@ def _form_unless_more(cls: type, base: type, form: _Form) -> _Form:
         return form
     content: _Form | None = None  # made for the first instance with attributes
 
-    def chosen(key: Any) -> _Form:
+    def exact(key: Any) -> Any:
         nonlocal content
         if not has_slots and not vars(key):
-            return form
+            return form(key)
         if content is None:
             content = _form_of_content(key, type(key))
-        return content
+        return content(key)
 
-    return _Form(lambda key: chosen(key).exact(key), lambda key: chosen(key).hash(key))
+    return exact
 
 
 def _form_of_content(key: Any, cls: type) -> _Form:
@@ -322,43 +361,28 @@ def _form_of_content(key: Any, cls: type) -> _Form:
     if content.is_pickled and _is_changed_by_hashing(key, form):
         # For good: an instance that keeps its hash already shows it no more.
         reason = "it keeps its hash, which is another one in every process: leave that out in __getstate__"
-        return _refused(str(refusal(cls, reason)))
+        return _Refusal(str(refusal(cls, reason)))
     return form
 
 
 def _is_changed_by_hashing(key: Any, form: _Form) -> bool:
     """Whether a class keeps Python's hash of its instances, which is the hash of a text mostly."""
-    before = form.exact(key)
+    before = form(key)
     try:
         hash(key)
     except Exception as error:
         raise refusal(type(key), f"its hash fails ({type(error).__name__}: {error})") from error
-    return bool(form.exact(key) != before)
-
-
-def _refused(message: str) -> _Form:
-    def refuse(_: Any) -> NoReturn:
-        raise KeyTypeError(message)
-
-    return _Form(refuse, refuse, is_refused=True)
+    return bool(form(key) != before)
 
 
 def _form_by(parts_of: Callable[[Any], tuple[Any, ...]], name: str) -> _Form:
-    code = scalars.hash_str(name)
-
     def exact(key: Any) -> Any:
         try:
             return object, name, _exact_tuple(parts_of(key))
         except Exception as error:
             raise _because_of(key, error) from error
 
-    def hashed(key: Any) -> int:
-        try:
-            return _hash_tuple(parts_of(key), code)
-        except Exception as error:
-            raise _because_of(key, error) from error
-
-    return _Form(exact, hashed)
+    return exact
 
 
 def _because_of(key: Any, error: Exception) -> KeyTypeError:
@@ -385,7 +409,12 @@ def key_group(key: Any, max_parallelism: int) -> int:
     Raises:
         KeyTypeError: the key has no hash that is the same in every process.
     """
-    mixed = _murmur(_pack_int32(key_hash(key)), 0)
+    return group_of_hash(key_hash(key), max_parallelism)
+
+
+def group_of_hash(code: int, max_parallelism: int) -> int:
+    """The key group of keys with this hash."""
+    mixed = _murmur(_pack_int32(code), 0)
     if mixed < 0:
         # -2**31 has no positive counterpart in 32 bits; Flink makes it 0.
         mixed = 0 if mixed == _INT32_MIN else -mixed
@@ -401,3 +430,73 @@ def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> ran
     """The key groups that a subtask owns."""
     start = (subtask * max_parallelism + parallelism - 1) // parallelism
     return range(start, ((subtask + 1) * max_parallelism - 1) // parallelism + 1)
+
+
+# ---------------------------------------------------------------- bytes
+# Of the rows in RocksDB, hence of checkpoints; BATCH mode sorts by them keys that are neither integers nor texts.  A
+# letter for the type, then the content; parts of tuples and sets have their sizes in front.
+
+READABLE_TYPES: Final = PLAIN_TYPES | {NoneType}
+"""Keys of these types are their own exact keys, and can be read back from their bytes."""
+_SIZE: Final = struct.Struct(">I")
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+
+
+def key_bytes(exact: Any) -> bytes:
+    """The bytes of an exact key.  Raises KeyTypeError: it is of a type that no exact key has."""
+    match exact:
+        case bool():
+            return b"?1" if exact else b"?0"
+        case str():
+            return b"s" + exact.encode("utf-8", "surrogatepass")
+        case int():
+            return b"i" + exact.to_bytes((exact.bit_length() + 8) // 8, "big", signed=True)
+        case bytes():
+            return b"b" + exact
+        case None:
+            return b"n"
+        case tuple():
+            return b"t" + _joined([key_bytes(part) for part in exact])
+        case _:
+            return _rarer_key_bytes(exact)
+
+
+def _rarer_key_bytes(exact: Any) -> bytes:
+    match exact:
+        case type():
+            return b"c" + f"{exact.__module__}.{exact.__qualname__}".encode()
+        case frozenset():
+            return b"f" + _joined(sorted(map(key_bytes, exact)))
+        case datetime.datetime():
+            return b"D" + exact.replace(fold=0).isoformat().encode()
+        case datetime.date():
+            return b"d" + exact.isoformat().encode()
+        case datetime.time():
+            return b"h" + exact.replace(fold=0).isoformat().encode()
+        case datetime.timedelta():
+            return b"u" + key_bytes(exact // _MICROSECOND)
+        case decimal.Decimal():
+            # Equal decimals are one key, and may have other digits.
+            return b"m" + (str(exact).encode() if exact.is_infinite() else key_bytes(exact.as_integer_ratio()))
+        case _:
+            pass
+    raise KeyTypeError(
+        f"a key of type {type(exact).__name__} cannot be kept in RocksDB; use the state back end 'hashmap'"
+    )
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    return b"".join([piece for part in parts for piece in (_SIZE.pack(len(part)), part)])
+
+
+def plain_key(content: bytes) -> Any:
+    """The key of one of the types ``READABLE_TYPES``, from its bytes."""
+    match content[:1]:
+        case b"s":
+            return content[1:].decode("utf-8", "surrogatepass")
+        case b"i":
+            return int.from_bytes(content[1:], "big", signed=True)
+        case b"b":
+            return content[1:]
+        case _:
+            return None

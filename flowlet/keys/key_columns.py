@@ -7,9 +7,8 @@ chunk, 1 ns per key (``bench shuffle-columnar``); most keys that are numbers are
 Side:       pure.
 Invariants: every result equals that of ``exact_keys`` for each key that the column's ``tolist`` (numpy) or
             ``to_pylist`` (Arrow) gives; of numpy's instants and durations, for each scalar: in some units ``tolist``
-            gives bare counts.  A null is None.  ``exact_key_hash(exact_key(key)) == key_hash(key)`` for every key.  The
-            table of a window has at most ``MAX_PLACES`` entries; the work of filling tables is at most an eighth of the
-            keys that were looked at.
+            gives bare counts.  A null is None.  The table of a window has at most ``MAX_PLACES`` entries; the work of
+            filling tables is at most an eighth of the keys that were looked at.
 Rules:      a window grows around the keys that come, or begins anew with them where both do not fit into one.
 Units:      hashes are signed 32-bit integers; key groups and subtasks count from 0.
 Source:     Flink ``KeyGroupRangeAssignment``, ``MathUtils.murmurHash``; MurmurHash3 x86_32 of 4 bytes with seed 0 (its
@@ -19,22 +18,16 @@ Absent:     anything but numbers, texts, bytes, dates and instants is hashed one
 """
 
 import datetime
-import decimal
-import fractions
-import pathlib
-import struct
-import uuid
+import sys
 from collections.abc import Callable, Sequence
-from enum import Enum
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.common.types import Row
-from flowlet.keys.exact_keys import key_hash
-from flowlet.keys.key_scalars import hash_decimal, hash_float, hash_int, hash_str, hash_timedelta, hash_uuid
+from flowlet.columns.short_text_column import PACKED16_BYTES, Packed16Array
+from flowlet.keys.exact_keys import exact_key_hash, group_of_hash, key_hash
 
 Int64Array = NDArray[np.int64]
 
@@ -45,17 +38,11 @@ _MARGIN: Final = 255  # windows begin and end at multiples of one more, so that 
 
 
 class KeyWindow:
-    """Where the table is, and what is in it.
+    """Where the table is, and what is in it."""
 
-    Args:
-        function: of an array of int64, gives an array as long; what it says of a key is true until the owner writes
-            into ``table``.
-    """
+    __slots__ = ("_budget", "_first", "_last", "table")
 
-    __slots__ = ("_budget", "_first", "_function", "_last", "table")
-
-    def __init__(self, function: Callable[[Int64Array], NDArray[Any]]) -> None:
-        self._function = function
+    def __init__(self) -> None:
         self._first = 0
         self._last = -1
         self._budget = _PRICE * MAX_PLACES
@@ -64,19 +51,20 @@ class KeyWindow:
     def __repr__(self) -> str:
         return f"<KeyWindow from {self._first} to {self._last}>"
 
-    def places(self, keys: Int64Array) -> NDArray[np.intp] | None:
+    def places(self, keys: Int64Array, function: Callable[[Int64Array], NDArray[Any]]) -> NDArray[np.intp] | None:
         """The place of each key in ``table``; None if not all are in the window, and it does not move.
 
-        There is at least one key.
+        There is at least one key.  ``function`` fills the table, the same at each call: of an array of int64, gives an
+        array as long; what it says of a key is true until the owner writes into ``table``.
         """
         low, high = int(keys.min()), int(keys.max())
         self._budget = min(self._budget + len(keys), _MAX_BUDGET)
-        if (low < self._first or high > self._last) and not self._try_move(low, high):
+        if (low < self._first or high > self._last) and not self._try_move(low, high, function):
             return None
         return keys - self._first
 
-    def _try_move(self, low: int, high: int) -> bool:
-        first, last = _aligned(low, high)
+    def _try_move(self, low: int, high: int, function: Callable[[Int64Array], NDArray[Any]]) -> bool:
+        first, last = low & ~_MARGIN, high | _MARGIN
         if last - first >= MAX_PLACES:
             return False
         if self._first <= self._last and max(last, self._last) - min(first, self._first) < MAX_PLACES:
@@ -86,12 +74,8 @@ class KeyWindow:
             return False
         self._budget -= _PRICE * size
         self._first, self._last = first, last
-        self.table = self._function(first + np.arange(size))
+        self.table = function(first + np.arange(size))
         return True
-
-
-def _aligned(low: int, high: int) -> tuple[int, int]:
-    return low & ~_MARGIN, high | _MARGIN
 
 
 Int32Array = NDArray[np.int32]
@@ -152,7 +136,7 @@ class ChannelTable:
 
     def __init__(self, max_parallelism: int, num_channels: int) -> None:
         self._max_parallelism = max_parallelism
-        self._window = KeyWindow(self._of_int64)
+        self._window = KeyWindow()
         groups = np.arange(max_parallelism, dtype=np.int64)
         self._channel_of_group = (groups * num_channels // max_parallelism).astype(np.uint16)
 
@@ -163,6 +147,10 @@ class ChannelTable:
         """The channel of each key, from its hash."""
         return self._channel_of_group.take(groups_of_hashes(hashes, self._max_parallelism))
 
+    def of_exact(self, exact: Any) -> int:
+        """The channel of the key that ``exact`` stands for."""
+        return int(self._channel_of_group[group_of_hash(exact_key_hash(exact), self._max_parallelism)])
+
     def of_keys(self, column: Any) -> NDArray[np.uint16]:
         """The channel of each key.
 
@@ -171,7 +159,7 @@ class ChannelTable:
         """
         if not isinstance(column, np.ndarray) or column.dtype != np.int64 or column.ndim != 1 or not len(column):
             return self.of_hashes(column_hashes(column))
-        places = self._window.places(column)
+        places = self._window.places(column, self._of_int64)
         return self._of_int64(column) if places is None else self._window.table.take(places)
 
     def _of_int64(self, keys: NDArray[np.int64]) -> NDArray[np.uint16]:
@@ -374,6 +362,34 @@ def _hash_bytes_list(keys: Sequence[bytes]) -> Int32Array:
     return _hash_segments(np.frombuffer(b"".join(keys), np.int8), lengths, 1)
 
 
+# Short texts: fixed arithmetic on two integers for each, 10 ns; by characters it takes 60.  Several characters at a
+# time in one integer (SIMD within a register: Warren, Hacker's Delight).
+_SHIFTS: Final = tuple(map(np.uint64, (8, 16, 32)))
+_MASKS: Final = tuple(map(np.uint64, (0x00FF00FF00FF00FF, 0x0000FFFF0000FFFF, 0x00000000FFFFFFFF)))
+_FEW_POWERS: Final = tuple(np.uint64(31**count) for count in (1, 2, 4))
+_HALF_POWER: Final = np.uint64(31**8)
+# A text is as if it had 16 characters: that many powers are taken away again.
+_SURPLUS: Final = np.array(
+    [pow(31, length - PACKED16_BYTES, _MODULUS) for length in range(PACKED16_BYTES + 1)], np.uint32
+)
+
+
+def short_text_hashes(packed16: Packed16Array) -> Int32Array:
+    """The hash of each text."""
+    sums = packed16 if sys.byteorder == "little" else packed16.byteswap()
+    # Neighbours are added up: characters, then pairs, then fours; the earlier one is in the lower bits.
+    for shift, mask, power in zip(_SHIFTS, _MASKS, _FEW_POWERS, strict=True):
+        later = sums >> shift
+        later &= mask
+        sums = sums & mask
+        sums *= power
+        sums += later
+    whole = sums[:, 0] * _HALF_POWER
+    whole += sums[:, 1]
+    lengths = np.char.str_len(packed16.view(f"S{PACKED16_BYTES}")[:, 0])
+    return (whole.astype(np.uint32) * _SURPLUS.take(lengths)).view(np.int32)
+
+
 _OF_LISTS: Final[dict[type, Callable[[Sequence[Any]], Int32Array]]] = {
     str: _hash_str_list,
     bytes: _hash_bytes_list,
@@ -481,10 +497,6 @@ def _hash_arrow_text(column: Any, offset_type: type[np.int32] | type[np.int64]) 
     return _hash_segments(units, lengths, 1 if is_bytes else 0)
 
 
-_MASK: Final = (1 << 32) - 1
-_NAN: Final = decimal.Decimal("NaN")
-
-
 def exact_key_groups(exact: Sequence[Any], max_parallelism: int) -> Int32Array:
     """The key group of each key, of which ``exact`` has the stand-ins; without a loop in Python for keys of one plain
     type.
@@ -493,60 +505,3 @@ def exact_key_groups(exact: Sequence[Any], max_parallelism: int) -> Int32Array:
     if hashes is None:
         hashes = np.fromiter(map(exact_key_hash, exact), np.int32, len(exact))
     return groups_of_hashes(hashes, max_parallelism)
-
-
-def exact_key_hash(exact: Any) -> int:
-    """The hash of the key that ``exact`` stands for: 32 bits, signed."""
-    code = _hash(exact) & _MASK
-    return code - (1 << 32) if code >> 31 else code
-
-
-def _hash(exact: Any) -> int:
-    if type(exact) is not tuple:
-        return key_hash(exact)
-    marker = exact[0] if exact else None
-    if not isinstance(marker, type):  # no key contains a type, so what begins with one is no tuple
-        return _of_fields(exact)
-    special = _OF_MARKERS.get(marker)
-    # The others are times of numpy, by their text.
-    return hash_str(exact[1]) if special is None else special(*exact[1:])
-
-
-def _of_fields(fields: Sequence[Any], code: int = 0) -> int:
-    for field in fields:
-        code = (code * 31 + exact_key_hash(field)) & _MASK
-    return code
-
-
-def _of_double(bits: int) -> int:
-    (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
-    return hash_float(value)
-
-
-def _of_datetime(value: Any, _: int = 0) -> int:
-    """In UTC, by the time since 1970; or an instant of pandas, whose nanoseconds do not count."""
-    return hash_timedelta(value) if isinstance(value, datetime.timedelta) else _hash(value)
-
-
-def _of_content(name: str, parts: Sequence[Any]) -> int:
-    return _of_fields(parts, hash_str(name))
-
-
-_OF_MARKERS: Final[dict[type, Callable[..., int]]] = {
-    bool: key_hash,
-    float: _of_double,
-    complex: lambda real, imaginary: 31 * _of_double(real) + _of_double(imaginary),
-    decimal.Decimal: lambda value: hash_decimal(value if isinstance(value, decimal.Decimal) else _NAN),
-    fractions.Fraction: lambda numerator, denominator: 31 * hash_int(numerator) + hash_int(denominator),
-    uuid.UUID: lambda bits: hash_uuid(uuid.UUID(int=bits)),
-    pathlib.PurePosixPath: hash_str,
-    pathlib.PureWindowsPath: hash_str,
-    datetime.datetime: _of_datetime,
-    datetime.time: hash_int,
-    datetime.timedelta: lambda plain, _: hash_timedelta(plain),
-    list: lambda fields: _of_fields(fields, 1),
-    frozenset: lambda elements: sum(map(exact_key_hash, elements)),
-    Row: lambda _, __, fields: _of_fields(fields),
-    Enum: lambda name, identity: hash_str(name) * 31 + key_hash(identity),
-    object: _of_content,
-}

@@ -79,16 +79,10 @@ class Int64Codes:
         self.num_codes = 0
         self._keys = np.empty(_MIN_KEYS, np.int64)  # by code; the first num_codes places are in use
         self._make_table(_MIN_BITS)
-        self._window = KeyWindow(self._find)
+        self._window = KeyWindow()
 
     def __repr__(self) -> str:
         return f"<Int64Codes of {self.num_codes} keys>"
-
-    def close(self) -> None:
-        """Break the circle of references between table and window, so that no garbage collector is needed; nothing is
-        called afterwards.
-        """
-        del self._window
 
     @property
     def keys(self) -> Int64Array:
@@ -99,7 +93,7 @@ class Int64Codes:
         """The code of each key; new keys get the next codes, in order."""
         if not len(keys):
             return np.empty(0, np.intp)
-        places = self._window.places(keys)
+        places = self._window.places(keys, self._find)
         codes = self._find(keys) if places is None else self._window.table.take(places)
         if codes.min() == _EMPTY:
             missing = np.flatnonzero(codes == _EMPTY)
@@ -337,7 +331,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
 
     def close(self) -> None:
         """Let its memory go at once; nothing is called afterwards."""
-        self._numbers.close()
+        del self._numbers
 
     @property
     def num_slots(self) -> int:

@@ -20,12 +20,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import fractions
 import functools
 import pathlib
 import struct
 import sys
-import uuid
 from typing import Any, Final
 
 from netstack.late import numpy as np
@@ -119,23 +117,17 @@ def double_bits(key: float) -> int:
     return _CANONICAL_NAN if key != key else int.from_bytes(_pack_double(key), "big")
 
 
-def hash_float(key: float) -> int:
+def hash_double_bits(bits: int) -> int:
     """Java's ``Double.hashCode``."""
-    bits = double_bits(key)
     return bits ^ bits >> 32
 
 
-def hash_complex(key: complex) -> int:
-    """Of both parts, as of a pair."""
-    return 31 * hash_float(key.real) + hash_float(key.imag)
-
-
-def hash_decimal(key: decimal.Decimal) -> int:
-    """Of the text without trailing zeros."""
-    if key.is_nan():
-        return hash_str(_NAN)
+def hash_decimal(exact: decimal.Decimal | str) -> int:
+    """Of the text without trailing zeros, of what stands for a decimal in its exact key."""
+    if isinstance(exact, str):
+        return hash_str(exact)
     # A zero has a sign and an exponent, which do not count.
-    return hash_str(_EXACT_DECIMALS.to_sci_string(_EXACT_DECIMALS.normalize(key)) if key else "0")
+    return hash_str(_EXACT_DECIMALS.to_sci_string(_EXACT_DECIMALS.normalize(exact)) if exact else "0")
 
 
 def exact_decimal(key: decimal.Decimal) -> Any:
@@ -143,14 +135,9 @@ def exact_decimal(key: decimal.Decimal) -> Any:
     return decimal.Decimal, _NAN if key.is_nan() else decimal.Decimal(key)
 
 
-def hash_fraction(key: fractions.Fraction) -> int:
-    """Of numerator and denominator, as of a pair."""
-    return 31 * hash_int(key.numerator) + hash_int(key.denominator)
-
-
-def hash_uuid(key: uuid.UUID) -> int:
+def hash_uuid(bits: int) -> int:
     """Java's ``UUID.hashCode``."""
-    folded = key.int >> 64 ^ key.int & _UINT64_MASK
+    folded = bits >> 64 ^ bits & _UINT64_MASK
     return folded >> 32 ^ folded
 
 
@@ -167,11 +154,9 @@ def exact_date(key: datetime.date) -> datetime.date:
     return key if type(key) is datetime.date else datetime.date(key.year, key.month, key.day)
 
 
-def hash_datetime(key: datetime.datetime) -> int:
-    """That of the number of microseconds since 1970, in UTC where the offset is known, else without a time zone."""
-    if type(key) is not datetime.datetime:
-        return 0 if key != key else hash_datetime(_plain_datetime(key))  # NaT of pandas is None, see below
-    return hash_int(_since_epoch(key) // _MICROSECOND)
+def hash_datetime(exact: datetime.datetime) -> int:
+    """That of the number of microseconds since 1970, without a time zone."""
+    return hash_int((exact - _EPOCH) // _MICROSECOND)
 
 
 def exact_datetime(key: datetime.datetime) -> Any:
@@ -189,27 +174,15 @@ def exact_datetime(key: datetime.datetime) -> Any:
     return key.replace(tzinfo=None) if key.utcoffset() is None else (datetime.datetime, key - _EPOCH_UTC)
 
 
-def _since_epoch(key: datetime.datetime) -> datetime.timedelta:
-    if key.tzinfo is None:
-        return key - _EPOCH
-    return key.replace(tzinfo=None) - _EPOCH if key.utcoffset() is None else key - _EPOCH_UTC
-
-
 def _plain_datetime(key: datetime.datetime) -> datetime.datetime:
     date = datetime.date(key.year, key.month, key.day)
     time = datetime.time(key.hour, key.minute, key.second, key.microsecond, key.tzinfo, fold=key.fold)
     return datetime.datetime.combine(date, time)
 
 
-def _microseconds_of(key: datetime.time) -> int:
+def microseconds_of(key: datetime.time) -> int:
+    """Since midnight."""
     return ((key.hour * 60 + key.minute) * 60 + key.second) * _MICROSECONDS_PER_SECOND + key.microsecond
-
-
-def hash_time(key: datetime.time) -> int:
-    """That of the number of microseconds since midnight, in UTC where the offset is known."""
-    offset = key.utcoffset()
-    microseconds = _microseconds_of(key)
-    return hash_int(microseconds if offset is None else microseconds - offset // _MICROSECOND)
 
 
 def exact_time(key: datetime.time) -> Any:
@@ -218,15 +191,15 @@ def exact_time(key: datetime.time) -> Any:
     """
     offset = key.utcoffset()
     if offset is not None:
-        return datetime.time, _microseconds_of(key) - offset // _MICROSECOND
+        return datetime.time, microseconds_of(key) - offset // _MICROSECOND
     if type(key) is datetime.time and key.tzinfo is None:
         return key
     return datetime.time(key.hour, key.minute, key.second, key.microsecond)
 
 
-def hash_timedelta(key: datetime.timedelta) -> int:
+def hash_timedelta(exact: datetime.timedelta) -> int:
     """That of the number of microseconds."""
-    return hash_int(_plain_timedelta(key) // _MICROSECOND)
+    return hash_int(exact // _MICROSECOND)
 
 
 def exact_timedelta(key: datetime.timedelta) -> Any:
@@ -234,12 +207,8 @@ def exact_timedelta(key: datetime.timedelta) -> Any:
     if type(key) is datetime.timedelta:
         return key
     nanoseconds = getattr(key, "nanoseconds", 0)  # of pandas
-    plain = _plain_timedelta(key)
+    plain = datetime.timedelta(key.days, key.seconds, key.microseconds)
     return (datetime.timedelta, plain, nanoseconds) if nanoseconds else plain
-
-
-def _plain_timedelta(key: datetime.timedelta) -> datetime.timedelta:
-    return key if type(key) is datetime.timedelta else datetime.timedelta(key.days, key.seconds, key.microseconds)
 
 
 # ---------------------------------------------------------------- numpy

@@ -1,170 +1,125 @@
-"""Sorts the records of one input by key and timestamp, in bounded memory.
+"""Sorts the records of one input by key and timestamp, in bounded memory: they wait, become sorted runs in files, and
+the runs are merged.
 
-A sorted run in a temporary file.
-
-Codes of keys as the bytes of a file.
-
-Hot path, per block: copies of arrays; texts once per key.
-
-Format: width of a code (0: numbers), width of a rank (0: a code for each record), length of the table, bytes of the
-        names; then the codes, or the ranks, the table, and the names as a column of texts.  All in the byte order of
-        the machine: no other one reads it.
-
-Hot path, per block: one write, one read.
-
-The records of one run wait until they are sorted; a sorted block is cut into blocks of a good size.
-
-Hot path, per chunk; per block one binary search for each cut.
+Hot path, per chunk: one look at its keys; per block one write and one read.
 
 Side:       task.
-Invariants: the file has no name, so nothing is left however the process ends; blocks come back in the order of their
-            writing, once.  records that wait in memory take about a third of the budget, because sorting them needs as
+Invariants: files have no names, so nothing is left however the process ends; blocks come back in the order of their
+            writing, once.  Records that wait in memory take about a third of the budget, because sorting them needs as
             much again twice; while runs are merged, their blocks take half of it.  As many runs of one level as are
-            merged at a time become one of the next level, so each record is written once per level.  A part of more
-            than one record has at most so many bytes, estimated; what it needs of the table of codes and names counts,
-            however the keys are spread.
-Source:     Flink ``ChannelWriterOutputView``, ``ExternalSorter``.  Flink ``ExternalSorter``, ``SortingDataInput``.
+            merged at a time become one of the next level, so each record is written once per level.
 Units:      bytes, estimated: of columns from their arrays, of Python objects from a sample, and of each block a little
-            more.
+            more; a block in a file that is too large all the same is cut in two.
+Format:     of a block: bytes of the codes and of the records, number of records, width of a code (0: numbers); then the
+            codes in the byte order of the machine, and the records as elements.
+Source:     Flink ``ExternalSorter``, ``SortingDataInput``, ``ChannelWriterOutputView``.
 """
 
 import contextlib
-import os
 import struct
 import tempfile
-import weakref
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flowlet.columns import CodedColumn, Column, ConstantColumn, NameTable
+from flowlet.columns import ArrayColumn, CodedColumn, Column, NameTable
 from flowlet.errors import FlowletError
 from flowlet.io.chunk_content import ChunkContent, estimated_bytes
 from flowlet.records import Chunk
-from flowlet.serde.columns import decode_texts, encode_texts
 from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, MAX_FIELDS, ElementLimits
-from flowlet.sorted_input.key_numbering import KeyNumbering, Numbered
-from flowlet.sorted_input.sort_codes import CodeArray, Codes, RankedCodes, column_codes, sortable
-from flowlet.sorted_input.sorted_block import Block, joined, joined_chunks, merged, with_key_codes, with_key_column
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.sorted_input.sort_codes import RunKeys, are_texts, integer_codes
+from flowlet.sorted_input.sorted_block import Block, joined, joined_chunks, merged, with_key_column
+from netstack.late import dataclass
 
-_CODES_HEADER: Final = struct.Struct(">IIQQ")
+_HEADER: Final = struct.Struct(">QQQI")
 _NUMBER: Final = np.dtype(np.uint64)
-
-
-def codes_to_bytes(codes: Codes) -> bytes:
-    """The codes of at least one record."""
-    if not isinstance(codes, RankedCodes):
-        return b"".join((_CODES_HEADER.pack(_width_of(codes), 0, 0, 0), np.ascontiguousarray(codes).tobytes()))
-    names = b"" if codes.names is None else encode_texts(codes.names.names)
-    head = _CODES_HEADER.pack(_width_of(codes.table), codes.ranks.dtype.itemsize, len(codes.table), len(names))
-    return b"".join((head, codes.ranks.tobytes(), codes.table.tobytes(), names))
-
-
-def codes_of_bytes(data: bytes, num_rows: int) -> Codes:
-    """The opposite."""
-    width, rank_width, num_codes, num_bytes_of_names = _CODES_HEADER.unpack_from(data)
-    dtype = np.dtype(f"S{width}") if width else _NUMBER
-    if not rank_width:
-        return np.frombuffer(data, dtype, num_rows, _CODES_HEADER.size)
-    ranks = np.frombuffer(data, np.dtype(f"u{rank_width}"), num_rows, _CODES_HEADER.size)
-    start = _CODES_HEADER.size + ranks.nbytes
-    table = np.frombuffer(data, dtype, num_codes, start)
-    if not num_bytes_of_names:
-        return RankedCodes(ranks, table)
-    texts, _ = decode_texts(memoryview(data), start + table.nbytes, num_codes)
-    return RankedCodes(ranks, table, NameTable(list(texts)))
-
-
-def _width_of(codes: CodeArray) -> int:
-    return codes.dtype.itemsize if codes.dtype.kind == "S" else 0
-
-
-_HEADER: Final = struct.Struct(">QQQ")  # bytes of the codes and of the records, number of records
 
 
 class SpilledRun:
     """Blocks in a file.
 
     Threading: one thread.
-    Life cycle: made with all its blocks -> ``blocks`` once -> closed at the end of that, by ``close``, or dropped.
+    Life cycle: made with all its blocks -> ``blocks`` once -> closed at the end of that, or by ``close``.
 
     Args:
         blocks: sorted; each is written before the next one is asked for.
         directory: of the file; None: the system's folder for temporary files.
         limits: of the elements in which records are written.
         name: the task's, for errors.
+        most_bytes: of a block of more than one record.
 
     Raises:
         FlowletError: the file cannot be made or written, such as on a full disk; the message names the directory.  Also
             from ``blocks``.
     """
 
-    def __init__(self, blocks: Iterable[Block], directory: str | None, limits: ElementLimits, name: str) -> None:
+    def __init__(
+        self, blocks: Iterable[Block], directory: str | None, limits: ElementLimits, name: str, most_bytes: int
+    ) -> None:
         self._directory = tempfile.gettempdir() if directory is None else directory
         self._limits = limits
         self._name = name
+        self._most_bytes = most_bytes
         self.num_bytes = 0
         with self._translated():
-            self._fd = _unnamed_file(self._directory)
-        self._close = weakref.finalize(self, os.close, self._fd)
+            self._file = tempfile.TemporaryFile(buffering=0, dir=self._directory)  # noqa: SIM115 - closed by ``close``
         try:
             for block in blocks:
                 self._write(block)
+            self._file.seek(0)
         except BaseException:
             self.close()
             raise
 
     def __repr__(self) -> str:
-        return f"<SpilledRun of {self.num_bytes} bytes in {self._directory}{'' if self._close.alive else ', closed'}>"
+        return f"<SpilledRun of {self.num_bytes} bytes in {self._directory}{', closed' if self._file.closed else ''}>"
 
     def blocks(self) -> Iterator[Block]:
         """The blocks in order; called once."""
         deserializer = ElementDeserializer(name=f"{self._name}, a sorted run in a file", limits=self._limits)
-        position = 0
-        while position < self.num_bytes:
-            num_bytes_of_codes, num_bytes, num_rows = _HEADER.unpack(self._read(_HEADER.size, position))
-            position += _HEADER.size
-            codes = codes_of_bytes(self._read(num_bytes_of_codes, position), num_rows)
-            position += num_bytes_of_codes
-            chunks = [
-                each
-                for each in deserializer.feed(memoryview(self._read(num_bytes, position)))
-                if isinstance(each, Chunk)
-            ]
-            position += num_bytes
-            stamps = chunks[0].timestamp_array if len(chunks) == 1 else None
-            if len(chunks) > 1 and chunks[0].has_timestamps:
-                stamps = np.concatenate([each.timestamp_array for each in chunks if each.timestamp_array is not None])
-            yield Block(with_key_codes(joined_chunks(chunks, stamps), codes), codes, stamps)
+        num_left = self.num_bytes
+        while num_left:
+            num_bytes_of_codes, num_bytes, num_rows, width = _HEADER.unpack(self._read(_HEADER.size))
+            num_left -= _HEADER.size + num_bytes_of_codes + num_bytes
+            dtype = np.dtype(f"S{width}") if width else _NUMBER
+            codes = np.frombuffer(self._read(num_bytes_of_codes), dtype, num_rows)
+            elements = deserializer.feed(memoryview(self._read(num_bytes)))
+            chunks = [each for each in elements if isinstance(each, Chunk)]
+            arrays = [each.timestamp_array for each in chunks if each.timestamp_array is not None]
+            stamps = np.concatenate(arrays) if arrays else None
+            yield Block(joined_chunks(chunks, stamps), codes, stamps)
         self.close()
 
     def close(self) -> None:
         """Close the file, which frees its space; idempotent."""
-        self._close()
+        self._file.close()
 
     def _write(self, block: Block) -> None:
-        codes = codes_to_bytes(block.codes)
-        records = ChunkContent(_without_coded_keys(block), 1, self._limits.max_element_bytes).to_bytes()
-        data = b"".join((_HEADER.pack(len(codes), len(records), len(block)), codes, records))
-        with self._translated():
-            view = memoryview(data)
-            while len(view):
-                view = view[os.write(self._fd, view) :]
+        records = ChunkContent(block.chunk, 1, self._limits.max_element_bytes).to_bytes()
+        if len(records) > self._most_bytes and len(block) > 1:
+            for half in block.parts((len(block) + 1) // 2):
+                self._write(half)
+            return
+        codes = np.ascontiguousarray(block.codes).tobytes()
+        width = 0 if block.codes.dtype.kind == "u" else block.codes.dtype.itemsize
+        data = b"".join((_HEADER.pack(len(codes), len(records), len(block), width), codes, records))
         self.num_bytes += len(data)
-
-    def _read(self, num_bytes: int, position: int) -> bytes:
+        view = memoryview(data)
         with self._translated():
-            data = os.pread(self._fd, num_bytes, position)
+            while len(view):
+                view = view[self._file.write(view) :]
+
+    def _read(self, num_bytes: int) -> bytes:
+        data = bytearray()
+        with self._translated():
             while len(data) < num_bytes:
-                more = os.pread(self._fd, num_bytes - len(data), position + len(data))
+                more = self._file.read(num_bytes - len(data))
                 if not more:
-                    raise OSError(f"the file ends at byte {position + len(data)}")
+                    raise OSError(f"the file ends at byte {self._file.tell()}")
                 data += more
-        return data
+        return bytes(data)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -176,112 +131,98 @@ class SpilledRun:
             ) from error
 
 
-def _without_coded_keys(block: Block) -> Chunk:
-    """The records, with another value in the place of keys that come back with their codes."""
-    chunk, codes = block.chunk, block.codes
-    columns = chunk.columns
-    if columns is None or columns.key_position is None or not isinstance(codes, RankedCodes) or codes.names is None:
-        return chunk
-    # Tuples of more fields come back in a list.
-    if len(columns.fields) > MAX_FIELDS:
-        return chunk
-    return Chunk.of_columns(with_key_column(columns, ConstantColumn(0, len(chunk))), chunk.timestamp_array)
-
-
-def _unnamed_file(directory: str) -> int:
-    fd, path = tempfile.mkstemp(prefix="flowlet-sort-", dir=directory)
-    os.unlink(path)
-    return fd
-
-
-_SHARE_OF_VAIN: Final = 4  # of the memory, for numbers that do not pay yet; not measured closely
-_MOST_VAIN: Final = 32 * 1024  # keys that have numbers which do not pay yet; not measured closely
 _OBJECT_BYTES: Final = 60  # of a Python object beside what it holds; not measured closely
 _OBJECT_FACTOR: Final = 3  # Python objects take about so much more than their pickles
 _BLOCK_BYTES: Final = 640  # of a block beside its records: small ones take many times the size of these
 _FIELD_BYTES: Final = 200  # of a column beside its values
+_KEY_BYTES: Final = 200  # of a key beside what it holds: in the index, its code and its rank; not measured closely
+
+
+@dataclass(slots=True)
+class _Waiting:
+    block: Block
+    has_texts: bool  # whether the key is a field of texts, for which their numbers may stand
 
 
 class WaitingRecords:
-    """Blocks in the order of their arrival; task thread only.
+    """Records in the order of their arrival; task thread only."""
 
-    Args:
-        most_bytes: that will wait.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self._blocks: list[Block] = []
-        self._block_bytes = 0
-        self._most_bytes = most_bytes
-        self._numbering: KeyNumbering | None = KeyNumbering()  # None: keys hardly repeat
-        self._places_of_numbered: list[int] = []  # of blocks whose codes are still numbers
-        self._keys_of_numbered: list[Column] = []  # until it is clear that numbers pay
+    def __init__(self) -> None:
+        self._waiting: list[_Waiting] = []
+        self._keys: RunKeys | None = None  # None: all keys are integers, which are their own codes
+        self._bytes_of_keys = 0
+        self.estimated_bytes = 0
+        """Of all records."""
 
     def __repr__(self) -> str:
-        return f"<WaitingRecords: {len(self._blocks)} blocks, {self.estimated_bytes} bytes, {self._numbering!r}>"
+        return f"<WaitingRecords: {len(self._waiting)} chunks, {self.estimated_bytes} bytes, {self._keys!r}>"
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._waiting)
 
-    @property
-    def estimated_bytes(self) -> int:
-        """Of all records."""
-        return self._block_bytes + (0 if self._numbering is None else self._numbering.estimated_bytes)
-
-    def add(self, block: Block) -> None:
-        """Take over records with their codes."""
-        self._blocks.append(block)
-        self._block_bytes += bytes_of(block) + _frame_bytes(block)
-
-    def add_chunk(self, chunk: Chunk, keys: Column) -> None:
+    def add(self, chunk: Chunk, keys: Column) -> None:
         """Take over records with their keys.
 
         Raises:
             KeyTypeError: something cannot be a key.
         """
-        numbered = None if self._numbering is None else self._numbering.try_number(keys)
-        if numbered is None:
-            self.add(Block(chunk, column_codes(keys), chunk.timestamp_array))
-        else:
-            self._add_numbered(chunk, keys, numbered)
+        codes = integer_codes(keys) if self._keys is None else None
+        if codes is None:
+            codes = self._numbers(keys)
+        columns = chunk.columns
+        is_field = columns is not None and columns.key_position is not None
+        has_texts = is_field and keys is columns.fields[columns.key_position] and keys.accept(are_texts)
+        block = Block(chunk, codes, chunk.timestamp_array)
+        self._waiting.append(_Waiting(block, has_texts))
+        num_fields = 0 if columns is None else len(columns.fields)
+        self.estimated_bytes += bytes_of(block) + _BLOCK_BYTES + _FIELD_BYTES * num_fields
 
-    def _add_numbered(self, chunk: Chunk, keys: Column, numbered: Numbered) -> None:
-        numbering = self._numbering
-        assert numbering is not None, "it gave the numbers"
-        stamps, columns = chunk.timestamp_array, chunk.columns
-        self._places_of_numbered.append(len(self._blocks))
-        if not numbering.does_pay:
-            self._keys_of_numbered.append(keys)
-        elif self._keys_of_numbered:
-            self._keys_of_numbered = []
-        if numbering.does_pay and numbered.are_texts and columns is not None and columns.key_position is not None:
-            columns = with_key_column(columns, CodedColumn(numbered.numbers, numbering.names))
-            chunk = Chunk.of_columns(columns, stamps)
-        self.add(Block(chunk, numbered.numbers, stamps))
-        is_large = len(numbering) > _MOST_VAIN or numbering.estimated_bytes * _SHARE_OF_VAIN > self._most_bytes
-        if is_large and not numbering.does_pay:
-            self._end_numbering()
+    def _numbers(self, keys: Column) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
+        if self._keys is None:
+            self._keys = RunKeys()
+            for each in self._waiting:
+                each.block = each.block.with_codes(self._keys.numbers(ArrayColumn(each.block.codes.view(np.int64))))
+        num_before = len(self._keys)
+        numbers = self._keys.numbers(keys)
+        num_new = len(self._keys) - num_before
+        if num_new:
+            size = num_new * estimated_bytes(Chunk(keys.to_list())) // len(keys)
+            self._bytes_of_keys += size
+            self.estimated_bytes += size + num_new * _KEY_BYTES
+        return numbers
 
-    def _end_numbering(self) -> None:
-        for place, keys in zip(self._places_of_numbered, self._keys_of_numbered, strict=True):
-            block = self._blocks[place]
-            codes = column_codes(keys)
-            self._block_bytes += codes.nbytes - block.codes.nbytes
-            self._blocks[place] = Block(block.chunk, codes, block.stamps)
-        self._numbering, self._places_of_numbered, self._keys_of_numbered = None, [], []
+    def sorted_blocks(self, most_bytes: int, most_rows: int) -> Iterator[Block]:
+        """All records in order, of which there is at least one, in blocks of about so many bytes.  Gives them away."""
+        waiting = self._waiting
+        self._waiting = []
+        if self._keys is None:
+            block = joined([each.block for each in waiting]).sorted()
+            yield from block.parts(_rows_of_part(block, 0, most_bytes, most_rows))
+            return
+        names = self._keys.names()
+        blocks = [each.block if names is None else _with_names(each, names) for each in waiting]
+        waiting = []
+        ranks, codes = self._keys.ranking()
+        block = joined([block.with_codes(ranks.take(block.codes)) for block in blocks]).sorted()
+        blocks = []
+        bytes_of_key = codes.itemsize + self._bytes_of_keys // len(self._keys)
+        for part in block.parts(_rows_of_part(block, bytes_of_key, most_bytes, most_rows)):
+            yield part.with_codes(codes.take(part.codes))
 
-    def joined(self) -> Block:
-        """All records as one block; there is at least one.  Gives them away."""
-        if self._numbering is not None and self._keys_of_numbered:
-            self._end_numbering()
-        blocks, self._blocks = self._blocks, []
-        if self._numbering is not None and self._places_of_numbered:
-            ranking = self._numbering.ranking()
-            for place in self._places_of_numbered:
-                block = blocks[place]
-                codes = ranking.take(sortable(block.codes))
-                blocks[place] = Block(with_key_codes(block.chunk, codes), codes, block.stamps)
-        return joined(blocks)
+
+def _with_names(waiting: _Waiting, names: NameTable) -> Block:
+    """The records with numbers of keys in the place of texts."""
+    block = waiting.block
+    columns = block.chunk.columns
+    if columns is None or not waiting.has_texts:
+        return block
+    table = with_key_column(columns, CodedColumn(block.codes, names))
+    return Block(Chunk.of_columns(table, block.stamps), block.codes, block.stamps)
+
+
+def _rows_of_part(block: Block, bytes_of_key: int, most_bytes: int, most_rows: int) -> int:
+    bytes_of_row = bytes_of(block) // len(block) + bytes_of_key
+    return max(1, min(most_rows, most_bytes // max(1, bytes_of_row)))
 
 
 def bytes_of(block: Block) -> int:
@@ -290,39 +231,6 @@ def bytes_of(block: Block) -> int:
     if columns is None or any(field.has_objects for field in columns.fields):
         size = size * _OBJECT_FACTOR + len(block) * _OBJECT_BYTES * (2 if columns is None else len(columns.fields))
     return max(1, size + block.codes.nbytes + (0 if block.stamps is None else block.stamps.nbytes))
-
-
-def _frame_bytes(block: Block) -> int:
-    columns = block.chunk.columns
-    return _BLOCK_BYTES + (0 if columns is None else _FIELD_BYTES * len(columns.fields))
-
-
-def cut(block: Block, most_bytes: int, most_rows: int) -> Iterator[Block]:
-    """The same records in blocks that are no larger, each with its part of the table only; the block is sorted."""
-    codes, num_rows = block.codes, len(block)
-    row_bytes = bytes_of(block) / max(1, num_rows)
-    if not isinstance(codes, RankedCodes):
-        rows = max(1, min(most_rows, int(most_bytes / row_bytes)))
-        for start in range(0, num_rows, rows):
-            yield block.slice(start, min(start + rows, num_rows))
-        return
-    sums = np.cumsum(codes.bytes_of_keys())  # of each key and all before it
-    start = 0
-    while start < num_rows:
-        start, begin = start + _rows_of_part(codes, sums, start, row_bytes, most_bytes, most_rows), start
-        yield block.slice(begin, start).trimmed()
-
-
-def _rows_of_part(
-    codes: RankedCodes, sums: NDArray[np.int64], start: int, row_bytes: float, most_bytes: int, most_rows: int
-) -> int:
-    ranks = codes.ranks[start : start + most_rows]
-    before = int(sums[ranks[0] - 1]) if ranks[0] else 0
-
-    def size(count: int) -> int:
-        return int(count * row_bytes) + int(sums[ranks[count - 1]]) - before
-
-    return max(1, bisect_right(range(1, len(ranks) + 1), most_bytes, key=size))
 
 
 _MAX_RUNS: Final = 32  # of one level, are merged; Flink merges 128 at a time
@@ -336,7 +244,7 @@ _MOST_BLOCK_ROWS: Final = 16 * 1024
 
 
 class ExternalSorter:
-    """Takes blocks in any order, gives them back sorted.
+    """Takes records in any order, gives them back sorted.
 
     Threading: one thread.
     Life cycle: ``add`` any number of times -> ``sorted_blocks`` once -> ``close``, in every state.
@@ -362,7 +270,7 @@ class ExternalSorter:
         self._max_runs = max(2, min(_MAX_RUNS, budget_bytes // (_SHARE_OF_BLOCK * _LEAST_BLOCK_BYTES)))
         bytes_of_run = budget_bytes // (_SHARE_OF_BLOCK * _NUM_LEVELS * self._max_runs)
         self._block_bytes = max(_LEAST_BLOCK_BYTES, min(_MOST_BLOCK_BYTES, bytes_of_run))
-        self._waiting = WaitingRecords(self._most_waiting)
+        self._waiting = WaitingRecords()
         self._runs: list[SpilledRun] = []  # in the order of their records' arrival
         self._levels: list[int] = []  # of each run; they fall
         self.num_spilled_bytes = 0
@@ -373,24 +281,19 @@ class ExternalSorter:
             "runs in files>"
         )
 
-    def add(self, block: Block) -> None:
-        """Take over records.
-
-        Raises:
-            FlowletError: a file cannot be written.
-        """
-        self._waiting.add(block)
-        self._make_room()
-
-    def add_chunk(self, chunk: Chunk, keys: Column) -> None:
+    def add(self, chunk: Chunk, keys: Column) -> None:
         """Take over records with the key of each.
 
         Raises:
             FlowletError: a file cannot be written.
             KeyTypeError: something cannot be a key.
         """
-        self._waiting.add_chunk(chunk, keys)
-        self._make_room()
+        self._waiting.add(chunk, keys)
+        if self._waiting.estimated_bytes < self._most_waiting:
+            return
+        self._spill(self._sorted_waiting(), 0)
+        while self._levels[-self._max_runs :] == [self._levels[-1]] * self._max_runs:
+            self._merge_last(self._max_runs)
 
     def sorted_blocks(self) -> Iterator[Block]:
         """All records in order, in blocks.
@@ -398,49 +301,32 @@ class ExternalSorter:
         Raises:
             FlowletError: a file cannot be read.
         """
-        last = self._sorted_waiting()
-        if not self._runs:
-            return last
-        return _of_few_rows(merged([*(run.blocks() for run in self._runs), last]))
+        blocks = merged([*(run.blocks() for run in self._runs), self._sorted_waiting()])
+        return (part for block in blocks for part in block.parts(_MOST_BLOCK_ROWS))
 
     def close(self) -> None:
         """Let records and files go; idempotent."""
-        self._waiting = WaitingRecords(self._most_waiting)
+        self._waiting = WaitingRecords()
         for run in self._runs:
             run.close()
-
-    def _make_room(self) -> None:
-        if self._waiting.estimated_bytes < self._most_waiting:
-            return
-        self._spill(self._sorted_waiting(), 0)
-        while self._levels[-self._max_runs :] == [self._levels[-1]] * self._max_runs:
-            self._merge_last(self._max_runs)
 
     def _merge_last(self, count: int) -> None:
         """The last runs, of one level, become one."""
         level = self._levels[-1]
-        runs = self._runs[-count:]
-        self._spill(self._cut(merged([run.blocks() for run in runs])), level + 1)
+        blocks = merged([run.blocks() for run in self._runs[-count:]])
+        self._spill((part for block in blocks for part in block.parts(self._rows_of_part(block))), level + 1)
         del self._runs[-count - 1 : -1], self._levels[-count - 1 : -1]
 
+    def _rows_of_part(self, block: Block) -> int:
+        return _rows_of_part(block, 0, self._block_bytes, _MOST_BLOCK_ROWS)
+
     def _spill(self, blocks: Iterator[Block], level: int) -> None:
-        run = SpilledRun(blocks, self._directory, self._limits, self._name)
+        run = SpilledRun(blocks, self._directory, self._limits, self._name, self._block_bytes)
         self.num_spilled_bytes += run.num_bytes
         self._runs.append(run)
         self._levels.append(level)
 
     def _sorted_waiting(self) -> Iterator[Block]:
-        waiting, self._waiting = self._waiting, WaitingRecords(self._most_waiting)
-        return self._cut(iter((waiting.joined().sorted(),))) if len(waiting) else iter(())
-
-    def _cut(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """The same records in blocks of a good size."""
-        for block in blocks:
-            yield from cut(block, self._block_bytes, _MOST_BLOCK_ROWS)
-
-
-def _of_few_rows(blocks: Iterator[Block]) -> Iterator[Block]:
-    """The same records; parts of a block share its table of codes, as they are handed over at once."""
-    for block in blocks:
-        for start in range(0, len(block), _MOST_BLOCK_ROWS):
-            yield block.slice(start, min(start + _MOST_BLOCK_ROWS, len(block)))
+        waiting = self._waiting
+        self._waiting = WaitingRecords()
+        return waiting.sorted_blocks(self._block_bytes, _MOST_BLOCK_ROWS) if len(waiting) else iter(())

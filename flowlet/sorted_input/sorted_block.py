@@ -1,16 +1,12 @@
 """Records with the codes of their keys: what sorters sort, merge and cut.
 
-Hot path, per block: numpy sorts codes, columns are taken by position.
-
-Merges sorted runs of blocks into one.
-
-Hot path, per block: each step takes from every run what lies before the end of the block that ends first, and sorts it.
+Hot path, per block: numpy sorts codes, columns are taken by position.  Each step of a merge takes from every run what
+lies before the end of the block that ends first, and sorts it.
 
 Side:       pure.
 Invariants: a block has a code, and perhaps a timestamp, for each record; records are in columns wherever those of a
-            chunk were, unless blocks with records of different kinds are joined.  Keys with ``RankedCodes.names`` that
-            are a field are there as these ranks.  of records with the same key and timestamp those of an earlier run
-            come first; one block of each run is in memory.
+            chunk were, unless blocks with records of different kinds are joined.  Of records with the same key and
+            timestamp those of an earlier run come first; one block of each run is in memory.
 Source:     Flink ``SortingDataInput``, ``KeyAndValueSerializer``, ``FixedLengthByteKeyComparator``: by key, then by
             timestamp.  Flink ``MergeIterator``, which compares single records.
 """
@@ -22,11 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import CodedColumn, Column, Columns, columns_of, concatenated
+from flowlet.columns import Column, Columns, columns_of, concatenated
 from flowlet.kernels.grouping import stable_order
 from flowlet.records import MIN_TIMESTAMP, Chunk, Int64Array
-from flowlet.sorted_input import sort_codes
-from flowlet.sorted_input.sort_codes import CodeArray, Codes, RankedCodes, alike, as_bytes, place_of, sortable
+from flowlet.sorted_input.sort_codes import CodeArray, alike
 from netstack.late import dataclass
 
 
@@ -38,47 +33,35 @@ class Block:
     """
 
     chunk: Chunk
-    codes: Codes
+    codes: CodeArray
     stamps: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
 
+    def with_codes(self, codes: CodeArray) -> "Block":
+        """The same records."""
+        return self if codes is self.codes else Block(self.chunk, codes, self.stamps)
+
     def slice(self, start: int, stop: int) -> "Block":
         """The records from ``start`` to before ``stop``."""
-        if start == 0 and stop == len(self):
+        if start == 0 and stop >= len(self):
             return self
-        return Block(
-            self.chunk.slice(start, stop),
-            self.codes[start:stop],
-            None if self.stamps is None else self.stamps[start:stop],
-        )
+        stamps = None if self.stamps is None else self.stamps[start:stop]
+        return Block(self.chunk.slice(start, stop), self.codes[start:stop], stamps)
 
-    def trimmed(self) -> "Block":
-        """The same records of at least one key, without the codes of others."""
-        codes = self.codes
-        if not isinstance(codes, RankedCodes):
-            return self
-        ranked = codes.trimmed()
-        trimmed = ranked if ranked.is_worthwhile() else as_bytes(ranked)
-        return Block(with_key_codes(self.chunk, trimmed), trimmed, self.stamps)
-
-    def take(self, rows: NDArray[np.intp]) -> "Block":
-        """The records of these rows, in this order."""
-        stamps = None if self.stamps is None else self.stamps.take(rows)
-        return Block(_taken(self.chunk, rows, stamps), self.codes.take(rows), stamps)
+    def parts(self, num_rows: int) -> Iterator["Block"]:
+        """The same records in blocks of so many."""
+        for start in range(0, len(self), num_rows):
+            yield self.slice(start, start + num_rows)
 
     def sorted(self) -> "Block":
         """By code, then by timestamp; equal ones stay in their order."""
-        rows = order_of(sortable(self.codes), self.stamps)
-        return self if rows is None else self.take(rows)
-
-    def key_starts(self) -> NDArray[np.intp]:
-        """The row of each record whose key is another than that of the record before; the block is sorted and not
-        empty.
-        """
-        codes = sortable(self.codes)
-        return np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
+        rows = order_of(self.codes, self.stamps)
+        if rows is None:
+            return self
+        stamps = None if self.stamps is None else self.stamps.take(rows)
+        return Block(_taken(self.chunk, rows, stamps), self.codes.take(rows), stamps)
 
 
 def order_of(codes: CodeArray, stamps: Int64Array | None) -> NDArray[np.intp] | None:
@@ -97,24 +80,14 @@ def _order_of_codes(codes: CodeArray) -> NDArray[np.intp] | None:
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """All records in the order of the blocks, of which there is at least one."""
+    """All records in the order of the blocks, of which there is at least one; their codes are alike."""
     if len(blocks) == 1:
         return blocks[0]
     stamps = None
     if any(block.stamps is not None for block in blocks):
-        stamps = np.concatenate([_stamps_of(block) for block in blocks])
-    codes = alike([block.codes for block in blocks])
+        stamps = np.concatenate([stamps_of(block) for block in blocks])
     chunks = _in_columns([block.chunk for block in blocks])
-    chunks = [with_key_codes(chunk, own) for chunk, own in zip(chunks, codes, strict=True)]
-    return Block(joined_chunks(chunks, stamps), sort_codes.concatenated(codes), stamps)
-
-
-def with_key_codes(chunk: Chunk, codes: Codes) -> Chunk:
-    """The same records; where the key is a field, its column has the ranks of the codes."""
-    columns = chunk.columns
-    if columns is None or columns.key_position is None or not isinstance(codes, RankedCodes) or codes.names is None:
-        return chunk
-    return Chunk.of_columns(with_key_column(columns, CodedColumn(codes.ranks, codes.names)), chunk.timestamp_array)
+    return Block(joined_chunks(chunks, stamps), np.concatenate([block.codes for block in blocks]), stamps)
 
 
 def with_key_column(columns: Columns, keys: Column) -> Columns:
@@ -125,8 +98,8 @@ def with_key_column(columns: Columns, keys: Column) -> Columns:
     return columns.with_fields(tuple(fields)).with_key_position(columns.key_position)
 
 
-def _stamps_of(block: Block) -> Int64Array:
-    # As in Flink, a record without a timestamp comes before those that have one.
+def stamps_of(block: Block) -> Int64Array:
+    """The timestamp of each record; as in Flink, one without a timestamp comes before those that have one."""
     return np.full(len(block), MIN_TIMESTAMP, np.int64) if block.stamps is None else block.stamps
 
 
@@ -194,66 +167,50 @@ def _taken(chunk: Chunk, rows: NDArray[np.intp], stamps: Int64Array | None) -> C
     return taken
 
 
-_Bound = tuple[bytes, int, int]  # code, timestamp, number of the run
-
-
 class _Cursor:
     """What is left of one run."""
 
-    def __init__(self, number: int, blocks: Iterator[Block]) -> None:
+    def __init__(self, number: int, blocks: Iterable[Block]) -> None:
         self.number = number
-        self._blocks = blocks
-        self.rest: Block | None = None
-        self.read_on()
+        self._blocks = (block for block in blocks if len(block))
+        self.rest = next(self._blocks, None)
 
-    def read_on(self) -> None:
-        """Take the next block that is not empty, if there is one."""
-        self.rest = next((block for block in self._blocks if len(block)), None)
-
-    def last(self) -> _Bound:
-        """Where the block ends."""
+    def end(self) -> tuple[Any, int, int]:
+        """Where the block ends: code, timestamp, number of the run."""
         assert self.rest is not None, "asked only while there is a block"
         stamp = MIN_TIMESTAMP if self.rest.stamps is None else int(self.rest.stamps[-1])
-        return bytes(as_bytes(self.rest.codes[-1:])[0]), stamp, self.number
+        return self.rest.codes[-1], stamp, self.number
 
-    def take_until(self, bound: _Bound) -> Block | None:
-        """The records up to a place in the order of all runs."""
-        assert self.rest is not None, "asked only while there is a block"
-        count = self._num_until(self.rest, bound)
-        if count == len(self.rest):
-            whole, self.rest = self.rest, None
-            self.read_on()
-            return whole
-        part, self.rest = self.rest.slice(0, count), self.rest.slice(count, len(self.rest))
-        return part if count else None
-
-    def _num_until(self, block: Block, bound: _Bound) -> int:
+    def take_until(self, bound: tuple[Any, int, int]) -> Block:
+        """The records up to a place in the order of all runs, perhaps none."""
+        block = self.rest
+        assert block is not None, "asked only while there is a block"
         code, stamp, number = bound
+        start, stop = int(block.codes.searchsorted(code)), int(block.codes.searchsorted(code, "right"))
         takes_equal = self.number <= number
         if block.stamps is None:
-            return place_of(block.codes, code, "right" if takes_equal or stamp > MIN_TIMESTAMP else "left")
-        start, stop = place_of(block.codes, code, "left"), place_of(block.codes, code, "right")
-        return start + int(np.searchsorted(block.stamps[start:stop], stamp, "right" if takes_equal else "left"))
+            count = stop if takes_equal or stamp > MIN_TIMESTAMP else start
+        else:
+            count = start + int(block.stamps[start:stop].searchsorted(stamp, "right" if takes_equal else "left"))
+        self.rest = block.slice(count, len(block)) if count < len(block) else next(self._blocks, None)
+        return block.slice(0, count)
 
 
 def merge_steps(runs: Sequence[Iterable[Block]]) -> Iterator[list[tuple[int, Block]]]:
-    """The parts of each step, with the numbers of their runs; every record of a step is before every one of the next
-    step.
+    """The parts of each step, with the numbers of their runs, and codes that are alike; every record of a step is
+    before every one of the next step.
     """
-    cursors = [
-        cursor for number, blocks in enumerate(runs) if (cursor := _Cursor(number, iter(blocks))).rest is not None
-    ]
-    while cursors:
-        bound = min(cursor.last() for cursor in cursors)
-        parts = [(cursor.number, part) for cursor in cursors if (part := cursor.take_until(bound)) is not None]
-        cursors = [cursor for cursor in cursors if cursor.rest is not None]
-        yield parts
+    cursors = [_Cursor(number, blocks) for number, blocks in enumerate(runs)]
+    while cursors := [cursor for cursor in cursors if cursor.rest is not None]:
+        rests = [cursor.rest for cursor in cursors if cursor.rest is not None]
+        for cursor, rest, codes in zip(cursors, rests, alike([rest.codes for rest in rests]), strict=True):
+            cursor.rest = rest.with_codes(codes)
+        bound = min(cursor.end() for cursor in cursors)
+        parts = [(cursor.number, cursor.take_until(bound)) for cursor in cursors]
+        yield [(number, part) for number, part in parts if len(part)]
 
 
 def merged(runs: Sequence[Iterable[Block]]) -> Iterator[Block]:
     """All records in order; no block is longer than the current blocks of all runs together."""
-    if len(runs) == 1:
-        yield from runs[0]
-        return
     for parts in merge_steps(runs):
         yield joined([part for _, part in parts]).sorted()

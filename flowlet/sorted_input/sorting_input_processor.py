@@ -15,6 +15,7 @@ Source:     Flink ``SortingDataInput``, ``MultiInputSortingDataInput``: of sever
 Absent:     checkpoints, which BATCH jobs do not take.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, Final
@@ -29,7 +30,6 @@ from flowlet.mailbox.task_mailbox import Attention
 from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import (
     MAX_WATERMARK,
-    MIN_TIMESTAMP,
     Chunk,
     LatencyMarker,
     StreamElement,
@@ -37,8 +37,8 @@ from flowlet.records import (
     WatermarkStatus,
 )
 from flowlet.sorted_input.external_sorter import ExternalSorter
-from flowlet.sorted_input.sort_codes import Codes, alike, as_bytes, concatenated, sortable
-from flowlet.sorted_input.sorted_block import Block, merge_steps
+from flowlet.sorted_input.sort_codes import CodeArray, as_bytes
+from flowlet.sorted_input.sorted_block import Block, merge_steps, order_of, stamps_of
 from netstack.late import dataclass
 
 _LEAST_ROWS_IN_COLUMNS: Final = 64  # on average for a key; not measured closely
@@ -58,10 +58,25 @@ class KeyRun:
 
 def key_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
     """The records of all inputs, each run of one key and one input."""
-    if len(inputs) == 1:
-        yield from _runs_of_one(inputs[0])
-    else:
-        yield from _runs_of_many(inputs)
+    last: CodeArray | None = None
+    for parts in merge_steps(inputs):
+        codes = np.concatenate([part.codes for _, part in parts])
+        stamps = None if len(parts) == 1 else np.concatenate([stamps_of(part) for _, part in parts])
+        owners = np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
+        rows = None if stamps is None else order_of(codes, stamps)
+        if rows is not None:
+            codes = codes.take(rows)
+            owners = owners.take(rows)
+        is_other_key = np.concatenate(([last is not None and _differ(codes[:1], last)], codes[1:] != codes[:-1]))
+        last = codes[-1:]
+        starts = np.flatnonzero(np.concatenate(([True], is_other_key[1:] | (owners[1:] != owners[:-1])))).tolist()
+        cursors = [0] * len(parts)
+        chunks = [_to_cut(part.chunk, len(starts)) for _, part in parts]
+        for start, stop in zip(starts, [*starts[1:], len(codes)], strict=True):
+            owner = int(owners[start])
+            begin = cursors[owner]
+            cursors[owner] += stop - start
+            yield KeyRun(parts[owner][0], chunks[owner].slice(begin, cursors[owner]), bool(is_other_key[start]))
 
 
 def open_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
@@ -70,16 +85,12 @@ def open_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
     Of several inputs the runs of the same keys follow each other, those of the first input first, whatever the
     timestamps.
     """
-    last: Codes | None = None
+    last: CodeArray | None = None
     for parts in merge_steps(inputs):
-        codes = alike([part.codes for _, part in parts])
-        comparable = [sortable(each) for each in codes]
-        first = min(range(len(codes)), key=lambda number: comparable[number][0])
-        final = max(range(len(codes)), key=lambda number: comparable[number][-1])
-        begins_key = last is not None and _differ(codes[first][:1], last)
-        last = codes[final][-1:]
-        greatest = comparable[final][-1]
-        starts = [int(np.searchsorted(each, greatest, "left")) for each in comparable]
+        first = min((part.codes[:1] for _, part in parts), key=operator.itemgetter(0))
+        begins_key = last is not None and _differ(first, last)
+        last = max((part.codes[-1:] for _, part in parts), key=operator.itemgetter(0))
+        starts = [int(part.codes.searchsorted(last[0], "left")) for _, part in parts]
         for (number, part), start in zip(parts, starts, strict=True):
             if start:
                 yield KeyRun(number, part.chunk.slice(0, start), begins_key)
@@ -91,54 +102,8 @@ def open_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
                 begins_key = False
 
 
-def _runs_of_one(blocks: Iterable[Block]) -> Iterator[KeyRun]:
-    last: Any = None
-    for block in blocks:
-        if not len(block):
-            continue
-        begins_key = _is_new(block, last)
-        last = block
-        starts = block.key_starts().tolist()
-        chunk = _to_cut(block.chunk, len(starts))
-        for start, stop in zip(starts, [*starts[1:], len(block)], strict=True):
-            yield KeyRun(0, chunk.slice(start, stop), begins_key)
-            begins_key = True
-
-
-def _is_new(block: Block, before: Block | None) -> bool:
-    """Whether the first key of a block is another than the last one of the block before."""
-    return before is not None and _differ(block.codes[:1], before.codes[-1:])
-
-
-def _differ(code: Codes, other: Codes) -> bool:
+def _differ(code: CodeArray, other: CodeArray) -> bool:
     return bool(as_bytes(code)[0] != as_bytes(other)[0])
-
-
-def _runs_of_many(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
-    last: Block | None = None
-    for parts in merge_steps(inputs):
-        merged = concatenated(alike([part.codes for _, part in parts]))
-        stamps = np.concatenate(
-            [np.full(len(part), MIN_TIMESTAMP) if part.stamps is None else part.stamps for _, part in parts]
-        )
-        owners = np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
-        rows = np.lexsort((owners, stamps, sortable(merged)))
-        merged, owners = merged.take(rows), owners.take(rows)
-        codes = sortable(merged)
-        is_other_key = np.concatenate(([False], codes[1:] != codes[:-1]))
-        starts = np.flatnonzero(np.concatenate(([True], is_other_key[1:] | (owners[1:] != owners[:-1])))).tolist()
-        cursors = [0] * len(parts)
-        chunks = [_to_cut(part.chunk, len(starts)) for _, part in parts]
-        step = Block(chunks[0], merged)
-        begins_key = _is_new(step, last)
-        last = step
-        for start, stop in zip(starts, [*starts[1:], len(codes)], strict=True):
-            owner = int(owners[start])
-            begin, cursors[owner] = cursors[owner], cursors[owner] + stop - start
-            yield KeyRun(
-                parts[owner][0], chunks[owner].slice(begin, cursors[owner]), begins_key or bool(is_other_key[start])
-            )
-            begins_key = False
 
 
 def _to_cut(chunk: Chunk, num_parts: int) -> Chunk:
@@ -180,7 +145,7 @@ class SortedInput:
     def process_chunk(self, chunk: Chunk) -> None:
         """Keep the records until all inputs have ended."""
         if len(chunk):
-            self.sorter.add_chunk(chunk, self._keys_of(chunk))
+            self.sorter.add(chunk, self._keys_of(chunk))
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Nothing: event time has no meaning before records are sorted."""

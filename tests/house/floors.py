@@ -127,7 +127,6 @@ ROOMS: Final = (
         6,
         (
             "flowlet.checkpoint.jobmanager",
-            "flowlet.jm.job_store",
             "flowlet.checkpoint.jobmanager.savepoints",
             "flowlet.state_reader",
         ),

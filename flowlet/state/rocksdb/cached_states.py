@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.datastream.state import ListState, MapState, ValueState
 from flowlet.errors import FlowletError
-from flowlet.keys.exact_keys import exact_key
+from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
+from flowlet.keys.exact_keys import exact_key, key_bytes, plain_key
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValues
 from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
-from flowlet.state.rocksdb.row_forms import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, plain_key, row_prefix
+from flowlet.state.rocksdb.row_forms import WITH_KEYS, WITH_KEYS_PREFIX, row_prefix
 from flowlet.state.state_snapshots import StateDescription, StateKind
 from flowlet.state.state_table import ExactKeys
 from flowlet.timers.time_api import KeyContext

@@ -162,11 +162,11 @@ class TestPending:
         many, few = (b"a", b"b") if channel_of(b"a", 2) == 0 else (b"b", b"a")
 
         rig.collect(few)
-        for _ in range(2):
-            rig.collect(*[many] * MAX_PENDING_RECORDS)
+        for _ in range(MAX_PENDING_RECORDS // 20 + 1):
+            rig.collect(*[many] * 20)
         rig.partition.flush_all()
 
-        assert rig.readers[channel_of(many, 2)].read_values() == [many] * (2 * MAX_PENDING_RECORDS)
+        assert rig.readers[channel_of(many, 2)].read_values() == [many] * (MAX_PENDING_RECORDS + 20)
         assert rig.readers[channel_of(few, 2)].read() == []
 
     def test_long_columns_are_written_early(self, make: Make) -> None:

@@ -1,5 +1,3 @@
-import pytest
-
 from flowlet.io.key_dictionary import DictionaryBypass
 
 
@@ -16,7 +14,7 @@ def test_bypasses_get_longer_up_to_a_bound() -> None:
     bypass, lengths = DictionaryBypass(), []
 
     for _ in range(9):
-        bypass.judge(1_000, 1_000, is_full=False)
+        bypass.judge(1_000, 1_000, is_full=True)
         lengths.append(bypass_length(bypass))
 
     assert lengths == [4, 8, 16, 32, 64, 128, 256, 256, 256]
@@ -25,10 +23,10 @@ def test_bypasses_get_longer_up_to_a_bound() -> None:
 def test_a_good_chunk_makes_the_next_bypass_short_again() -> None:
     bypass = DictionaryBypass()
     for _ in range(3):
-        bypass.judge(1_000, 1_000, is_full=False)
+        bypass.judge(1_000, 1_000, is_full=True)
 
-    bypass.judge(1_600, 100, is_full=False)
-    bypass.judge(1_600, 101, is_full=False)
+    bypass.judge(1_600, 100, is_full=True)
+    bypass.judge(1_600, 101, is_full=True)
 
     assert bypass_length(bypass) == 4, "as long as the first one"
 
@@ -41,9 +39,9 @@ def test_few_keys_say_nothing() -> None:
     assert not bypass.is_taken()
 
 
-def test_a_patient_one_waits_until_the_dictionary_is_full() -> None:
+def test_it_waits_until_the_dictionary_is_full() -> None:
     """Then every chunk is judged, until one does well."""
-    bypass = DictionaryBypass(is_patient=True)
+    bypass = DictionaryBypass()
     bypass.judge(1_000, 1_000, is_full=False)
     assert not bypass.is_taken()
 
@@ -53,15 +51,5 @@ def test_a_patient_one_waits_until_the_dictionary_is_full() -> None:
     assert bypass_length(bypass) == 8
     bypass.judge(1_000, 0, is_full=True)
     bypass.judge(1_000, 1_000, is_full=False)
-
-    assert not bypass.is_taken()
-
-
-@pytest.mark.parametrize("is_patient", [False, True])
-def test_giving_up_ends_a_bypass(is_patient: bool) -> None:
-    bypass = DictionaryBypass(is_patient=is_patient)
-    bypass.judge(1_000, 1_000, is_full=True)
-
-    bypass.give_up()
 
     assert not bypass.is_taken()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from flowlet.chain.record_slices import RecordSlices
 from flowlet.errors import SerdeError
 from flowlet.io import input_processor
 from flowlet.io.input_processor import InputProcessor
@@ -384,13 +385,13 @@ def test_what_was_read_and_not_processed_is_in_flight(network: LocalNetwork) -> 
     gate by gate.
     """
     rig = Rig(network, 1, 1)
-    processor = InputProcessor(rig.gates, rig.head, "select (1/1)", by_record=True)
+    processor = InputProcessor(rig.gates, rig.head, "slow (1/1)", slices=RecordSlices[int](lambda: 0))
     large = "x" * 2 * SEGMENT_BYTES
     send(rig.producers[1], ["a", "b", "c"])
     rig.producers[1].emit_record(serialized(Chunk([large]))[:100], 0)
     rig.producers[1].flush_all()
 
-    assert processor.process_input(1, lambda: False) is InputStatus.MORE_AVAILABLE
+    assert processor.process_input(1, lambda: True) is InputStatus.MORE_AVAILABLE
 
     in_flight = b"".join(processor.in_flight(1, 0)) + serialized(Chunk([large]))[100:]
     elements = ElementDeserializer().feed(memoryview(in_flight))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, ListColumn, Shape
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.io.key_column_router import KeyColumnRouter
 from flowlet.io.key_dictionary import KeyDictionary
+from flowlet.io.key_groups_record_writer import KeyColumnRouter
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.key_columns import ChannelTable
 from flowlet.records import Chunk
@@ -40,13 +40,12 @@ def dictionary() -> KeyDictionary:
 
 @pytest.fixture
 def router(dictionary: KeyDictionary) -> KeyColumnRouter:
-    channel = lambda key: channel_of(key, NUM_CHANNELS)  # noqa: E731
-    return KeyColumnRouter(ChannelTable(128, NUM_CHANNELS), dictionary, channel, is_column_key=True)
+    return KeyColumnRouter(ChannelTable(128, NUM_CHANNELS), dictionary, is_column_key=True)
 
 
 def routed(router: KeyColumnRouter, array: Any) -> Column:
     """As what the keys are sent; checks that each goes to its channel."""
-    found = router.try_route(ArrowColumn(array), 0)
+    found = router.try_route(ArrowColumn(array), 0, Shape.ROW)
     assert found is not None
     column, lanes = found
     assert isinstance(lanes, np.ndarray)

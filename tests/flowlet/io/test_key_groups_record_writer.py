@@ -33,7 +33,7 @@ from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.io import key_dictionary, record_writer
 from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS
-from flowlet.io.key_groups_record_writer import MAX_ROUTES, KeyGroupsRecordWriter
+from flowlet.io.key_groups_record_writer import MAX_LANES, KeyGroupsRecordWriter
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
 from flowlet.records import Chunk, PickledRecord
@@ -163,11 +163,11 @@ class TestKeyGroups:
         assert caught.value.record_preview == "{'name': 'x'}"
         assert isinstance(caught.value.__cause__, KeyError)
 
-    @pytest.mark.parametrize("encoding", [str, str.encode])
+    @pytest.mark.parametrize("encoding", [str, lambda text: (text, 1)], ids=["text", "tuple"])
     def test_the_dictionaries_are_bounded(self, make: Make, encoding: Callable[[str], Any]) -> None:
         """More keys than the bound: everything still arrives, in order, and the dictionary stays small."""
         rig = make(KeyGroups(identity), 2)
-        values = [encoding(f"k{number % (MAX_ROUTES + 500)}") for number in range(2 * MAX_ROUTES)]
+        values = [encoding(f"k{number % (MAX_LANES + 500)}") for number in range(2 * MAX_LANES)]
         arrived: list[list[object]] = [[], []]
 
         for start in range(0, len(values), 2_000):
@@ -176,8 +176,8 @@ class TestKeyGroups:
                 arrived[channel] += part
 
         assert isinstance(rig.writer, KeyGroupsRecordWriter)
-        assert len(rig.writer._routes) <= MAX_ROUTES
-        assert len(rig.writer._column_router.dictionary) <= MAX_KEYS + 2_000
+        assert len(rig.writer._router._lanes) <= MAX_LANES
+        assert len(rig.writer._router.dictionary) <= MAX_KEYS + 2_000
         assert arrived == by_channel(values, 2)
 
     def test_one_channel_gets_the_keys_too(self, make: Make) -> None:
@@ -269,16 +269,10 @@ class TestManyKeys:
                 arrived[channel] += part
 
         assert arrived == by_channel(keys, 3)
-        if kind in (int, float):
-            # Numbers need no dictionary.
-            assert (writer._routes.num_misses, len(writer._column_router.dictionary)) == (0, 0)
-        elif kind is str:
-            # It learns until it is full; then comes a bypass of 4.
-            assert len(writer._column_router.dictionary) == 17_000
-        else:
-            has_a_way = kind(0).__class__ is bytes
-            # Chunks 0, 5 and 14; bypasses of 4, 8 and 16.
-            assert writer._routes.num_misses == (3_000 if has_a_way else 20_000)
+        # A text dictionary learns until it is full; then comes a bypass of 4.
+        assert len(writer._router.dictionary) == (17_000 if kind is str else 0)
+        has_no_other_way = type(kind(0)) is tuple
+        assert (len(writer._router._lanes) > 0) is has_no_other_way
 
     def test_timestamps_travel_with_them(self, make: Make) -> None:
         rig = make(KeyGroups(identity), 2)
@@ -289,7 +283,7 @@ class TestManyKeys:
             for channel, expected in enumerate(by_channel(keys, 2)):
                 assert rig.elements(channel) == [Chunk(expected, [int(key) for key in expected])]
 
-    @pytest.mark.parametrize("kind", [str, str.encode])
+    @pytest.mark.parametrize("kind", [str, lambda text: (text,)], ids=["text", "tuple"])
     def test_few_keys_stay_with_the_dictionary(self, make: Make, kind: Callable[[str], Any]) -> None:
         """Only the first chunk knows none of them; it is too small to be judged."""
         rig = make(KeyGroups(identity), 2)
@@ -299,23 +293,7 @@ class TestManyKeys:
         for _ in range(8):
             rig.collect(*[kind(key) for key in self.keys(0, str)[:200]])
 
-        assert len(writer._column_router.dictionary if kind is str else writer._routes) == 200
-        assert writer._routes.num_misses == (0 if kind is str else 200)
-
-    def test_a_bypass_ends_when_keys_come_back(self, make: Make) -> None:
-        """The routes get their next chance after 4 chunks, learn, and are kept."""
-        rig = make(KeyGroups(identity), 2)
-        writer = rig.writer
-        assert isinstance(writer, KeyGroupsRecordWriter)
-
-        for start in (0, *[5_000] * 30):
-            rig.collect(*map(str.encode, self.keys(start, str)))
-
-        assert writer._routes.num_misses == 2_000
-        assert not writer._routes_bypass.is_taken()
-        for start in range(20_000, 26_000, 1_000):
-            rig.collect(*map(str.encode, self.keys(start, str)))
-        assert writer._routes.num_misses == 4_000, "the next bypass is as short as the first"
+        assert len(writer._router.dictionary if kind is str else writer._router._lanes) == 200
 
     def test_a_bypass_of_texts_ends_when_keys_come_back(self, make: Make) -> None:
         """A full dictionary begins anew with what it is shown then."""
@@ -327,9 +305,9 @@ class TestManyKeys:
         for chunk in [*keys, *[keys[0]] * 40]:
             rig.collect(*chunk)
 
-        assert writer._column_router.dictionary.generation == 1
-        assert len(writer._column_router.dictionary) == 1_000
-        assert not writer._column_router.bypass.is_taken()
+        assert writer._router.dictionary.generation == 1
+        assert len(writer._router.dictionary) == 1_000
+        assert not writer._router.bypass.is_taken()
         assert [sorted(map(str, part)) for part in rig.values()] == [
             sorted(map(str, part))
             for part in by_channel([key for chunk in [*keys, *[keys[0]] * 40] for key in chunk], 2)
@@ -707,7 +685,7 @@ class TestColumns:
             rig.collect(*chunk)
         rig.writer.collect(constant)
 
-        assert writer._column_router.dictionary.generation == 3
+        assert writer._router.dictionary.generation == 3
         assert rig.values() == by_channel([record for chunk in chunks for record in chunk] + constant.values, 2, first)
 
     def test_a_cut_element_brings_the_texts_that_each_part_needs(

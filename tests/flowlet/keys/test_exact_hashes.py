@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.keys.exact_keys import exact_key, key_group, key_hash
-from flowlet.keys.key_columns import exact_key_groups, exact_key_hash
+from flowlet.keys.exact_keys import exact_key, exact_key_hash, key_group, key_hash
+from flowlet.keys.key_columns import exact_key_groups
 from tests.flowlet.keys_of_every_type import GOLDEN
 from tests.names import stable_repr
 

@@ -31,11 +31,11 @@ def keys_of(*values: int) -> NDArray[np.int64]:
 
 def test_keys_in_the_window_are_looked_up() -> None:
     square = Square()
-    window = KeyWindow(square)
-    assert window.places(keys_of(3, 1, 2)) is not None
+    window = KeyWindow()
+    assert window.places(keys_of(3, 1, 2), square) is not None
     asked = square.num_keys
 
-    places = window.places(keys_of(2, 2, 0))
+    places = window.places(keys_of(2, 2, 0), square)
 
     assert places is not None
     assert window.table.take(places).tolist() == [4, 4, 0]
@@ -43,21 +43,21 @@ def test_keys_in_the_window_are_looked_up() -> None:
 
 
 def test_the_window_grows_around_the_keys() -> None:
-    window = KeyWindow(Square())
-    window.places(keys_of(1_000))
+    square, window = Square(), KeyWindow()
+    window.places(keys_of(1_000), square)
 
-    places = window.places(keys_of(9_000, -9_000))
+    places = window.places(keys_of(9_000, -9_000), square)
 
     assert places is not None
     assert window.table.take(places).tolist() == [81_000_000, 81_000_000]
-    assert window.places(keys_of(1_000)) is not None
+    assert window.places(keys_of(1_000), square) is not None
 
 
 def test_the_window_begins_anew_where_both_do_not_fit() -> None:
-    window = KeyWindow(Square())
-    window.places(keys_of(0))
+    square, window = Square(), KeyWindow()
+    window.places(keys_of(0), square)
 
-    places = window.places(keys_of(10**9))
+    places = window.places(keys_of(10**9), square)
 
     assert places is not None
     assert window.table.take(places).tolist() == [10**18]
@@ -68,15 +68,15 @@ def test_the_window_begins_anew_where_both_do_not_fit() -> None:
 def test_keys_that_lie_far_apart_have_no_place(wide: tuple[int, int]) -> None:
     square = Square()
 
-    assert KeyWindow(square).places(keys_of(*wide)) is None
+    assert KeyWindow().places(keys_of(*wide), square) is None
     assert not square.num_keys
 
 
 @pytest.mark.parametrize("limit", LIMITS)
 def test_the_window_reaches_to_the_limits_of_64_bits(limit: int) -> None:
-    window = KeyWindow(lambda keys: keys)
+    window = KeyWindow()
 
-    places = window.places(keys_of(limit))
+    places = window.places(keys_of(limit), lambda keys: keys)
 
     assert places is not None
     assert window.table.take(places).tolist() == [limit]
@@ -84,10 +84,10 @@ def test_the_window_reaches_to_the_limits_of_64_bits(limit: int) -> None:
 
 def test_keys_that_run_away_cost_an_eighth_at_most() -> None:
     square = Square()
-    window = KeyWindow(square)
+    window = KeyWindow()
 
     for start in range(0, 10_000_000, 10_000):
-        window.places(np.arange(start, start + 10_000))
+        window.places(np.arange(start, start + 10_000), square)
 
     assert square.num_keys <= (10_000_000 + 8 * MAX_PLACES) / 8
 

@@ -5,8 +5,7 @@ import pickle
 import pytest
 
 from flowlet.datastream.window import CountWindow, GlobalWindow, TimeWindow
-from flowlet.keys.exact_keys import NamespacedKey, exact_key, key_group, key_hash
-from flowlet.state.rocksdb.row_forms import key_bytes
+from flowlet.keys.exact_keys import NamespacedKey, exact_key, key_bytes, key_group, key_hash
 
 
 @pytest.mark.parametrize("key", ["a", 7, None, 1.5, ("a", True)])

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.io.key_column_router import short_text_hashes
 from flowlet.keys.exact_keys import key_hash
+from flowlet.keys.key_columns import short_text_hashes
 from tests.flowlet.columns.test_short_texts import SHORT, heads_of
 
 

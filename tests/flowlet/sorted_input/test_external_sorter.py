@@ -1,7 +1,9 @@
 """Sorting in bounded memory, against ``sorted``."""
 
+import io
 import os
 import random
+import tempfile
 import tracemalloc
 from collections.abc import Iterator
 from itertools import chain
@@ -13,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlet.columns import ArrayColumn, Columns, Shape
+from flowlet.columns import ArrayColumn, Column, Columns, ListColumn, Shape
 from flowlet.errors import FlowletError
+from flowlet.keys.exact_keys import exact_key
 from flowlet.records import Chunk
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input import external_sorter
 from flowlet.sorted_input.external_sorter import ExternalSorter
-from flowlet.sorted_input.sort_codes import as_bytes, list_codes
+from flowlet.sorted_input.sort_codes import as_bytes, codes_of
 from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.sorting_input_processor import key_runs, open_runs
 
@@ -37,23 +40,27 @@ records_of_chunks = st.lists(
 )
 
 
-def block_of(keys: list[Any], first: int, stamps: list[int] | None = None) -> Block:
+Added = tuple[Chunk, Column]  # records, and their keys
+
+
+def listed(keys: list[Any], first: int, stamps: list[int] | None = None) -> Added:
     chunk = Chunk([(key, first + place) for place, key in enumerate(keys)], stamps)
     chunk.keys = keys
-    return Block(chunk, list_codes(keys), chunk.timestamp_array)
+    return chunk, ListColumn(keys)
 
 
-def block_of_numbers(keys: list[int], first: int, stamps: list[int] | None = None) -> Block:
-    numbers = np.array(keys, np.int64)
-    fields = (ArrayColumn(numbers), ArrayColumn(np.arange(first, first + len(keys))))
+def numbers(keys: list[int], first: int, stamps: list[int] | None = None) -> Added:
+    fields = (ArrayColumn(np.array(keys, np.int64)), ArrayColumn(np.arange(first, first + len(keys))))
     array = None if stamps is None else np.array(stamps, np.int64)
-    return Block(
-        Chunk.of_columns(Columns(len(keys), fields, Shape.TUPLE, key_position=0), array), numbers.view(np.uint64), array
-    )
+    return Chunk.of_columns(Columns(len(keys), fields, Shape.TUPLE, key_position=0), array), fields[0]
+
+
+def block_of(keys: list[int], first: int) -> Block:
+    return Block(listed(keys, first)[0], codes_of(keys))
 
 
 def sort_key(key: Any) -> bytes:
-    return bytes(as_bytes(list_codes([key]))[0])
+    return bytes(as_bytes(codes_of([exact_key(key)]))[0])
 
 
 def records_of(blocks: Iterator[Block]) -> list[Record]:
@@ -80,7 +87,7 @@ def test_records_come_out_as_sorted_gives_them(
     for chunk in chunks:
         keys, stamps = [key for key, _ in chunk], [stamp for _, stamp in chunk]
         if keys:
-            sorter.add(block_of(keys, len(expected), stamps if has_stamps else None))
+            sorter.add(*listed(keys, len(expected), stamps if has_stamps else None))
             expected += [
                 (sort_key(key), stamp if has_stamps else 0, (key, len(expected) + place))
                 for place, (key, stamp) in enumerate(chunk)
@@ -99,7 +106,7 @@ def test_columns_stay_columns(sorter: ExternalSorter) -> None:
     keys = [rng.randrange(200) for _ in range(4_000)]
     stamps = [rng.randrange(1000) for _ in keys]
     for start in range(0, len(keys), 1000):
-        sorter.add(block_of_numbers(keys[start : start + 1000], start, stamps[start : start + 1000]))
+        sorter.add(*numbers(keys[start : start + 1000], start, stamps[start : start + 1000]))
 
     blocks = list(sorter.sorted_blocks())
 
@@ -114,8 +121,8 @@ def test_columns_stay_columns(sorter: ExternalSorter) -> None:
 def test_numbers_and_texts_are_merged(tmp_path: Path) -> None:
     """Runs of numbers, and later ones of bytes."""
     sorter = ExternalSorter(TINY, str(tmp_path))
-    sorter.add(block_of_numbers([3, 1, 2], 0))
-    sorter.add(block_of(["b", 2, "a"], 3))
+    sorter.add(*numbers([3, 1, 2], 0))
+    sorter.add(*listed(["b", 2, "a"], 3))
 
     found = records_of(sorter.sorted_blocks())
 
@@ -126,7 +133,7 @@ def test_many_runs_are_merged_before_the_end(tmp_path: Path) -> None:
     """With a tiny budget two files become one again and again."""
     sorter = ExternalSorter(TINY, str(tmp_path))
     for number in range(50):
-        sorter.add(block_of_numbers([number % 7, 9], number * 2))
+        sorter.add(*numbers([number % 7, 9], number * 2))
         assert len(os.listdir("/proc/self/fd")) < 60 + 100
         assert sum(run.num_bytes for run in sorter._runs) < sorter.num_spilled_bytes or number < 2
 
@@ -141,7 +148,7 @@ def test_blocks_have_a_bounded_number_of_rows(budget: int, tmp_path: Path, monke
     monkeypatch.setattr(external_sorter, "_MOST_BLOCK_ROWS", 50)
     sorter = ExternalSorter(budget, str(tmp_path))
     for number in range(0, 3_500, 500):
-        sorter.add(block_of_numbers([place * 7 % 500 for place in range(500)], number))
+        sorter.add(*numbers([place * 7 % 500 for place in range(500)], number))
 
     lengths = [len(block) for block in sorter.sorted_blocks()]
     sorter.close()
@@ -156,7 +163,7 @@ def test_many_small_blocks_take_no_more_memory_than_large_ones(tmp_path: Path) -
     tracemalloc.start()
     try:
         for number in range(1_000):
-            sorter.add(block_of_numbers([number], number, [number]))
+            sorter.add(*numbers([number], number, [number]))
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -168,16 +175,17 @@ def test_many_small_blocks_take_no_more_memory_than_large_ones(tmp_path: Path) -
 def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names the task and the directory; nothing is left."""
 
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
+    class Full(io.BytesIO):
+        def write(self, _: object) -> int:
+            raise OSError(28, "No space left on device")
 
     sorter = ExternalSorter(TINY, str(tmp_path), name="Reduce (1/2)")
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full())
 
     with pytest.raises(
         FlowletError, match=rf"Reduce \(1/2\): an input that is sorted by key .* in {tmp_path}.*No space left"
     ):
-        sorter.add(block_of(["a"], 0))
+        sorter.add(*listed(["a"], 0))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,7 +196,7 @@ def test_each_run_has_one_key_and_tells_where_the_next_begins(chunks: list[list[
     """Every key has one stretch of runs, of two inputs too; within it timestamps rise."""
     sorters = [ExternalSorter(budget), ExternalSorter(budget)]
     for number, chunk in enumerate(chunk for chunk in chunks if chunk):
-        sorters[number % 2].add(block_of([key for key, _ in chunk], number * 100, [stamp for _, stamp in chunk]))
+        sorters[number % 2].add(*listed([key for key, _ in chunk], number * 100, [stamp for _, stamp in chunk]))
 
     stretches: list[list[tuple[Any, int]]] = []
     for run in key_runs([sorter.sorted_blocks() for sorter in sorters]):
@@ -224,7 +232,7 @@ def test_open_runs_of_several_inputs_end_where_a_key_may_go_on(
     sorters = [ExternalSorter(budget) for _ in range(num_inputs)]
     for number, chunk in enumerate(chunk for chunk in chunks if chunk):
         sorters[number % num_inputs].add(
-            block_of([key for key, _ in chunk], number * 100, [stamp for _, stamp in chunk])
+            *listed([key for key, _ in chunk], number * 100, [stamp for _, stamp in chunk])
         )
 
     stretches: list[list[Any]] = []
@@ -258,7 +266,7 @@ def test_a_record_above_the_default_limit_goes_into_a_run_if_the_job_allows_it(t
     for number in range(2):
         chunk = Chunk([(1 - number, bytes(size))])
         chunk.keys = [1 - number]
-        sorter.add(Block(chunk, list_codes(chunk.keys), None))
+        sorter.add(chunk, ListColumn(chunk.keys))
 
     assert sorter.num_spilled_bytes > size
     assert [(key, len(data)) for block in sorter.sorted_blocks() for key, data in block.chunk.values] == [
@@ -273,8 +281,41 @@ def test_runs_keep_to_a_limit_below_the_default(tmp_path: Path) -> None:
     sorter = ExternalSorter(SMALL, str(tmp_path), ElementLimits(10_000))
 
     for first in range(0, 400, 50):
-        sorter.add(block_of([f"{number:500}" for number in range(first, first + 50)], first))
+        sorter.add(*listed([f"{number:500}" for number in range(first, first + 50)], first))
 
     assert sorter.num_spilled_bytes > 100_000
     assert sorted(int(key) for key, _ in records_of(sorter.sorted_blocks())) == list(range(400))
     sorter.close()
+
+
+@pytest.mark.slow
+def test_long_keys_that_repeat_stay_in_the_budget() -> None:
+    """While records come in, and while runs are merged."""
+    sorter = ExternalSorter(2 << 20)
+    num_rows = 0
+    peaks = []
+    tracemalloc.start()
+    try:
+        for first in range(0, 1_500, 50):
+            # Every run has keys of the whole range.
+            keys = [
+                f"{number * 2654435761 % 2**32:08x}".ljust(3000, "k")
+                for number in range(first, first + 50)
+                for _ in range(3)
+            ]
+            numbers = np.arange(num_rows, num_rows + len(keys))
+            chunk = Chunk.of_columns(
+                Columns(len(keys), (ListColumn(keys, str), ArrayColumn(numbers)), Shape.TUPLE, key_position=0)
+            )
+            num_rows += len(keys)
+            sorter.add(chunk, ListColumn(keys, str))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.reset_peak()
+        found = sum(len(block) for block in sorter.sorted_blocks())
+        peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+        sorter.close()
+
+    assert found == num_rows
+    assert max(peaks) < (2 << 20), peaks

@@ -1,9 +1,8 @@
 """Chunks with keys of every representation, sorted with files and without."""
 
 import enum
-import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,11 @@ from flowlet.columns import (
     ListColumn,
     NameTable,
     Shape,
-    ShortTextColumn,
 )
 from flowlet.columns.short_text_column import try_short_texts
 from flowlet.records import Chunk
-from flowlet.sorted_input import external_sorter as waiting_records
-from flowlet.sorted_input import key_numbering
-from flowlet.sorted_input import sort_codes as ranked_codes
 from flowlet.sorted_input.external_sorter import ExternalSorter, WaitingRecords
-from flowlet.sorted_input.sort_codes import RankedCodes, as_bytes, list_codes
+from flowlet.sorted_input.sort_codes import as_bytes, codes_of
 from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.sorting_input_processor import key_runs, open_runs
 
@@ -106,18 +101,14 @@ def expected_records(chunks: list[Chunk]) -> list[tuple[str, int]]:
     ],
 )
 def test_texts_of_every_representation(
-    kinds: list[str], budget: int, num_keys: int, has_stamps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kinds: list[str], budget: int, num_keys: int, has_stamps: bool, tmp_path: Path
 ) -> None:
     """Records come out by key, timestamp and arrival; those in columns stay there, wherever most are."""
-    # As small as the data are, so that numbers soon pay, or are soon given up.
-    monkeypatch.setattr(key_numbering, "_MIN_ROWS", 100)
-    monkeypatch.setattr(ranked_codes, "_MIN_ROWS", 20)
-    monkeypatch.setattr(waiting_records, "_MOST_VAIN", 200)
     sorter = ExternalSorter(budget, str(tmp_path))
     chunks = list(chunks_of(kinds, num_keys, has_stamps=has_stamps))
     expected = expected_records([chunk for chunk, _ in chunks])
     for chunk, keys in chunks:
-        sorter.add_chunk(chunk, keys)
+        sorter.add(chunk, keys)
 
     blocks = list(sorter.sorted_blocks())
     sorter.close()
@@ -126,7 +117,7 @@ def test_texts_of_every_representation(
     if "records" not in kinds:
         assert all(block.chunk.columns is not None and block.chunk.columns.key_position == 0 for block in blocks)
     for block in blocks:
-        assert as_bytes(block.codes).tolist() == as_bytes(list_codes([key for key, _ in block.chunk.values])).tolist()
+        assert as_bytes(block.codes).tolist() == as_bytes(codes_of([key for key, _ in block.chunk.values])).tolist()
         assert (block.stamps is None) != has_stamps
     assert list(tmp_path.iterdir()) == []
 
@@ -138,7 +129,7 @@ def test_runs_of_keys_have_the_codes_of_their_block(budget: int) -> None:
     def blocks(seed: int) -> Iterator[Block]:
         sorter = ExternalSorter(budget)
         for chunk, keys in chunks_of(["coded", "list"], 5 + seed, has_stamps=True):
-            sorter.add_chunk(chunk, keys)
+            sorter.add(chunk, keys)
         return sorter.sorted_blocks()
 
     opened = [record for run in open_runs([blocks(0)]) for record in run.chunk.values]
@@ -152,79 +143,80 @@ def test_runs_of_keys_have_the_codes_of_their_block(budget: int) -> None:
     assert stretches == [{f"key {number}"} for number in range(6)]
 
 
-def test_keys_that_are_not_exactly_texts_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_are_not_exactly_texts_stay_as_they_are() -> None:
     """A member of an enumeration is the same key as its text, and another value."""
-    monkeypatch.setattr(key_numbering, "_MIN_ROWS", 1)
-    waiting = WaitingRecords(1 << 30)
+    waiting = WaitingRecords()
     for keys in (["key 1", "key 0"] * 5, [Color.RED, "key 0"] * 5):
         column = ListColumn(list(keys))
         table = Columns(len(keys), (column, ConstantColumn(1, len(keys))), Shape.TUPLE, key_position=0)
-        waiting.add_chunk(Chunk.of_columns(table), column)
+        waiting.add(Chunk.of_columns(table), column)
 
-    block = waiting.joined().sorted()
+    (block,) = waiting.sorted_blocks(LARGE, 1000)
 
     assert [type(key) for key, _ in block.chunk.values] == [str] * 10 + [str] * 5 + [Color] * 5
-    assert block.key_starts().tolist() == [0, 10]
+    assert np.unique(block.codes, return_index=True)[1].tolist() == [0, 10]
 
 
-def test_arrow_columns_stay_arrow_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_columns_stay_arrow_columns() -> None:
     """Who asked for Arrow gets its type back."""
-    monkeypatch.setattr(key_numbering, "_MIN_ROWS", 1)
-    waiting = WaitingRecords(1 << 30)
+    waiting = WaitingRecords()
     for keys in (["b", "a"] * 5, ["a", None] * 5):
         column = ArrowColumn(pa.array(keys, pa.large_string()))
-        waiting.add_chunk(Chunk.of_columns(Columns(len(keys), (column,), Shape.ROW, ("key",), key_position=0)), column)
+        waiting.add(Chunk.of_columns(Columns(len(keys), (column,), Shape.ROW, ("key",), key_position=0)), column)
 
-    columns = waiting.joined().sorted().chunk.columns
+    (block,) = waiting.sorted_blocks(LARGE, 1000)
+    columns = block.chunk.columns
 
     assert columns is not None
     assert columns.fields[0].arrow_array().type == pa.large_string()
     assert columns.fields[0].to_list() == ["a"] * 10 + ["b"] * 5 + [None] * 5
 
 
-def test_a_part_of_many_keys_keeps_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether ranks are worth it is a matter of the keys of the part."""
-    monkeypatch.setattr(key_numbering, "_MIN_ROWS", 1)
-    waiting = WaitingRecords(1 << 30)
-    chunk, keys = chunk_of("list", [f"key {number:03}" for number in range(200) for _ in range(4)], 0, None)
-    waiting.add_chunk(chunk, keys)
-
-    part = waiting.joined().sorted().slice(8, 20).trimmed()
-
-    assert isinstance(part.codes, RankedCodes)
-    assert part.codes.names is not None
-    assert part.codes.names.names == ["key 002", "key 003", "key 004"]
-
-
-def test_numbers_in_vain_are_given_up() -> None:
-    """Columns stay as they came, and what the numbers took is free again."""
-    waiting = WaitingRecords(most_bytes=100_000)
-    sizes = []
-    for start in range(0, 400, 20):
-        chunk, keys = chunk_of("short", [f"key {number:03}" for number in range(start, start + 20)], start, None)
-        waiting.add_chunk(chunk, keys)
-        sizes.append(waiting.estimated_bytes)
-
-    block = waiting.joined().sorted()
-
-    assert min(later - earlier for earlier, later in itertools.pairwise(sizes)) < 0
-    assert block.chunk.columns is not None
-    assert isinstance(block.chunk.columns.fields[0], ShortTextColumn)
-    assert isinstance(block.codes, np.ndarray)
-    assert [number for _, number in block.chunk.values] == list(range(400))
-
-
 def test_records_in_lists_keep_another_key() -> None:
     """A few records in a list, whose key is not their first field, put no other key into the columns."""
-    waiting = WaitingRecords(1 << 30)
+    waiting = WaitingRecords()
     chunk, keys = chunk_of("list", ["key 1", "key 2"] * 5, 0, None)
-    waiting.add_chunk(chunk, keys)
+    waiting.add(chunk, keys)
     listed = Chunk([("key 1", 10)])
     listed.keys = ["key 2"]
-    waiting.add_chunk(listed, ListColumn(["key 2"]))
+    waiting.add(listed, ListColumn(["key 2"]))
 
-    block = waiting.joined().sorted()
+    (block,) = waiting.sorted_blocks(LARGE, 1000)
 
     assert block.chunk.columns is None
     assert block.chunk.keys == ["key 1"] * 5 + ["key 2"] * 6
     assert block.chunk.values[-1] == ("key 1", 10)
+
+
+def test_size_grows_with_the_keys() -> None:
+    """Characters count, too, because the records need not hold them any more."""
+    waiting = WaitingRecords()
+    sizes = [0]
+    for _ in range(3):
+        waiting.add(Chunk([None] * 5), ListColumn(["a" * 10_000] * 5))
+        sizes.append(waiting.estimated_bytes)
+
+    assert sizes[2] - sizes[1] == sizes[3] - sizes[2] < 2_000 < 10_000 < sizes[1]
+
+
+@pytest.mark.parametrize(
+    "key_of",
+    [
+        lambda number: f"{number:04}".ljust(1000),
+        lambda number: f"{number:04}".ljust(500, "\u0394"),
+        lambda number: b"%04d" % number * 250,
+        lambda number: (f"{number:04}".ljust(1000), number),
+        lambda number: (number, ("a", f"{number:04}".ljust(1000))),
+        lambda number: 10**2400 + number,
+    ],
+    ids=["text", "wide text", "bytes", "tuple", "tuple in a tuple", "large integer"],
+)
+def test_what_keys_hold_counts(key_of: Callable[[int], Any]) -> None:
+    """A thousand bytes each, and a little more, wherever in the key they are."""
+    waiting, records = WaitingRecords(), WaitingRecords()
+    chunk = Chunk([None] * 600)
+    records.add(chunk, ListColumn(["key"] * 600))
+
+    waiting.add(chunk, ListColumn([key_of(number % 200) for number in range(600)]))
+
+    assert 200 * 1000 <= waiting.estimated_bytes - records.estimated_bytes <= 200 * 1500, waiting

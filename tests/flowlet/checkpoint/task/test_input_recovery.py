@@ -167,21 +167,21 @@ def test_nothing_is_processed_after_its_close(network: LocalNetwork) -> None:
     assert rig.head.seen == []
 
 
-def test_an_operator_that_selects_its_inputs_gets_the_records_when_it_selects(network: LocalNetwork) -> None:
-    """Until then they are in flight again."""
+def test_recovered_elements_that_wait_are_in_flight_again(network: LocalNetwork) -> None:
+    """Until the head gets them."""
     rig = Rig(network, 1)
     head = Head()
-    processor = InputProcessor(rig.gates, head, "join (1/1)", by_record=True)
+    processor = InputProcessor(rig.gates, head, "join (1/1)", slices=RecordSlices[int](lambda: 0))
 
-    recovery(processor, stream(0, 0, Chunk([1, 2]), Watermark(5))).process(1_000, lambda: False)
+    processor.process_recovered(0, 0, [Chunk([1, 2]), Watermark(5)])
 
     assert head.seen == []
     assert processor.is_available
     kept = b"".join(processor.in_flight(0, 0))
-    assert ElementDeserializer().feed(memoryview(kept)) == [Chunk([1]), Chunk([2]), Watermark(5)]
-    for _ in range(3):
-        processor.process_input(1, lambda: False)
-    assert head.seen == [Chunk([1]), Chunk([2]), Watermark(5)]
+    assert ElementDeserializer().feed(memoryview(kept)) == [Chunk([1, 2]), Watermark(5)]
+    assert processor.process_pending(lambda: False)
+    assert head.values == [1, 2]
+    assert head.seen[-1] == Watermark(5)
 
 
 def test_the_rest_of_a_chunk_is_in_flight(network: LocalNetwork) -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import KeyTypeError
-from flowlet.keys.exact_keys import exact_key
-from flowlet.state.rocksdb.row_forms import PLAIN, key_bytes, plain_key, row_prefix, taken_apart
+from flowlet.keys.exact_keys import READABLE_TYPES, exact_key, key_bytes, plain_key
+from flowlet.state.rocksdb.row_forms import row_prefix, taken_apart
 
 LEAVES = st.one_of(
     st.integers(),
@@ -44,7 +44,7 @@ def test_plain_keys_are_read_back(key: Any) -> None:
     found = plain_key(key_bytes(key))
 
     assert (type(found), found) == (type(key), key)
-    assert type(key) in PLAIN
+    assert type(key) in READABLE_TYPES
 
 
 @given(st.integers(0, 65_535), st.integers(0, 65_535), LEAVES, st.binary())
