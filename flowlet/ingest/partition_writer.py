@@ -45,8 +45,8 @@ from flowlet.ingest.runtime import ProducerRuntime, StallWatch
 from flowlet.io.chunk_content import estimated_bytes
 from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.records import Chunk
-from flowlet.serde.declared.declared_records import declared_records
 from flowlet.serde.type_serializer import ValueMismatchError
+from flowlet.types.declared_records import declared_records
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
 from netstack.flow.heartbeats import Backoff
 from netstack.handlers.offering_handler import OfferRefusedError

@@ -23,10 +23,10 @@ from flowlet.columns import Column, Columns, ListColumn
 from flowlet.common.typeinfo import RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
 from flowlet.common.types import Row, are_positions
 from flowlet.ingest.batches import column_of_array, shaped
-from flowlet.serde.declared.arrow_values import exact_array
 from flowlet.serde.type_serializer import ValueMismatchError, preview
 from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, type_info_of
 from flowlet.spark.values import classes_of, in_utc, value_converter
+from flowlet.types.gate_forms import exact_array
 
 _NONE: Final = frozenset({type(None)})
 _DATETIME: Final = frozenset({datetime})

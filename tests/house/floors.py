@@ -87,7 +87,7 @@ ROOMS: Final = (
     Room("keys", 1, ("flowlet.keys",)),
     Room("serde", 1, ("flowlet.serde",)),
     Room("storage", 1, ("flowlet.storage",)),
-    Room("types", 2, ("flowlet.common.values", "flowlet.serde.declared", "flowlet.typed")),
+    Room("types", 2, ("flowlet.common.values", "flowlet.types", "flowlet.typed")),
     Room("graph", 2, ("flowlet.graph",)),
     Room("splits", 2, ("flowlet.splits",)),
     Room("state", 3, ("flowlet.state",)),
