@@ -284,6 +284,14 @@ _VALUES: Final[dict[int, tuple[tuple[type, ...], str]]] = {
     _TIMESTAMP.id: ((datetime.datetime,), "M"),
     pa.decimal128(38, 18).id: ((decimal.Decimal,), ""),
 }
+
+
+def classes_of_arrow(arrow_type: pa.DataType) -> frozenset[type] | None:
+    """The classes of the values of an Arrow type without parts; None: it has parts, or other values."""
+    found = _VALUES.get(arrow_type.id)
+    return None if found is None else frozenset(found[0])
+
+
 _TYPECODES: Final = {  # of ``array``
     (pa.int8().id, int): "b",
     (pa.int16().id, int): "h",
@@ -326,7 +334,7 @@ class LeafForm(GateForm):
     def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
         if self.arrow_type.id in _UNZONED and self.arrow_type != pa.timestamp("us", "UTC"):
             values = self._without_zones(values)
-            if self.arrow_type == _TIMESTAMP and (instants := _instants(values)) is not None:
+            if self.arrow_type == _TIMESTAMP and (instants := instants_array(values)) is not None:
                 return instants
         elif kinds == {int} or kinds == {float}:
             with suppress(KeyError, OverflowError):
@@ -405,7 +413,7 @@ class LeafForm(GateForm):
         return ArrayColumn(numbers.astype(np.int64, copy=False) if numbers.dtype.kind == "i" else numbers)
 
 
-def _instants(values: Sequence[Any]) -> pa.Array | None:
+def instants_array(values: Sequence[Any]) -> pa.Array | None:
     """As ``pa.array`` of datetimes without a zone, in less than half the time; None: one is None, or of a subclass."""
     try:
         return pa.array(list(map(operator.sub, values, repeat(_EPOCH))), pa.duration("us")).view(_TIMESTAMP)

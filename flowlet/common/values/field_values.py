@@ -32,6 +32,7 @@ from flowlet.common.typeinfo import (
     TimestampTypeInfo,
     TimeTypeInfo,
     TypeInformation,
+    integer_limits,
 )
 from netstack.late import dataclass
 
@@ -105,16 +106,6 @@ def is_time(type_info: TypeInformation) -> bool:
     return isinstance(type_info, DateTypeInfo | TimeTypeInfo | TimestampTypeInfo | LocalTimeTypeInfo)
 
 
-def integer_limits(type_info: TypeInformation) -> tuple[int, int] | None:
-    """The lowest and the highest integer of the type; None: it is no type of integers with limits."""
-    bits = INTEGER_BITS.get(type_info.basic_type) if isinstance(type_info, BasicTypeInfo) else None
-    return None if bits is None else _limits(bits)
-
-
-def _limits(bits: int) -> tuple[int, int]:
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-
-
 def unzoned(value: Any, wanted: str) -> Any:
     """A ``time`` or ``datetime`` without its zone, which must be UTC if it has one.  ValueError: it has another one."""
     if value.tzinfo is None:
@@ -170,7 +161,7 @@ def _parsed_boolean(text: str) -> bool:
 
 def _integer_form(kind: BasicType) -> FieldForm:
     bits = INTEGER_BITS.get(kind)
-    low, high = (-math.inf, math.inf) if bits is None else _limits(bits)
+    low, high = integer_limits(BasicTypeInfo(kind)) or (-math.inf, math.inf)
 
     def checked(value: Any) -> int:
         plain = value if type(value) is int else _from_numpy(value)
