@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from flowlet.columns import Column, Columns, ListColumn
+from flowlet.columns.arrow_batches import column_of_array
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
     ARRAY_TYPES,
@@ -35,10 +36,9 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.common.types import Row, are_positions, fields_by_name
 from flowlet.common.values.conversion import to_declared_shape
-from flowlet.ingest.batches import column_of_array, shaped
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, spark_type_of, type_info_of
-from flowlet.types.gate_forms import exact_array
+from flowlet.types.gate_forms import exact_array, shaped
 from flowlet.types.leaf_forms import arrow_type_of, classes_of_arrow, instants_array
 
 Convert = Callable[[Any], Any]

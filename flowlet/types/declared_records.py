@@ -34,10 +34,8 @@ from flowlet.common.typeinfo import (
 from flowlet.common.types import alike_fields, rows_of
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
-from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.column_format import MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, column_at, framed
 from flowlet.serde.element_limits import FREE_CELLS
-from flowlet.serde.table_writer import CodeWriter
 from flowlet.serde.type_serializer import ValueMismatchError
 
 if TYPE_CHECKING:
@@ -211,8 +209,8 @@ class DeclaredRecords:
 
     # ---------------------------------------------------------------- writing and reading
 
-    def encode(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
-        """The records of a chunk, at least one, as one column.  ``codes``: not used, texts are sent as they are.
+    def encode(self, chunk: Chunk) -> bytes:
+        """The records of a chunk, at least one, as one column.
 
         Raises:
             ValueMismatchError: a record does not fit.
@@ -224,9 +222,7 @@ class DeclaredRecords:
                 return packed[0]
         return self._in_batches(lambda batches: batches.encode(chunk))
 
-    def decode(
-        self, view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary
-    ) -> tuple[Columns | list[Any], int]:
+    def decode(self, view: memoryview, offset: int, num_records: int) -> tuple[Columns | list[Any], int]:
         """Read the records at ``offset``: columns if possible, else a list; and the offset after them.
 
         Raises:

@@ -37,6 +37,7 @@ from flowlet.common.typeinfo import (
     BasicType,
     BasicTypeInfo,
     MapTypeInfo,
+    PickledBytesTypeInfo,
     PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TupleTypeInfo,
@@ -464,6 +465,17 @@ def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
 # ---------------------------------------------------------------- records
 
 
+def shaped(fields: Sequence[Column], type_info: TypeInformation) -> Columns:
+    """Columns of records of ``type_info``, which are tuples if it is of any objects; at least one field."""
+    match type_info:
+        case RowTypeInfo():
+            return Columns(len(fields[0]), tuple(fields), Shape.ROW, tuple(type_info.get_field_names()))
+        case TupleTypeInfo() | PickledBytesTypeInfo():
+            return Columns(len(fields[0]), tuple(fields), Shape.TUPLE)
+        case _:
+            return Columns(len(fields[0]), tuple(fields), Shape.SCALAR)
+
+
 class GateBatches:
     """Checks, writes and reads records of one type.  Threading: any; it has no state.
 
@@ -497,7 +509,11 @@ class GateBatches:
             return Chunk(records)
         parts, kinds = form.parted(records)
         columns = form.of_each(lambda field, values: field.kept(values), parts)
-        return Chunk(records) if self._is_single or kinds is not None else Chunk.of_columns(self._shaped(columns))
+        return (
+            Chunk(records)
+            if self._is_single or kinds is not None
+            else Chunk.of_columns(shaped(columns, self._type_info))
+        )
 
     def fitting(self, columns: Columns) -> Columns:
         """As ``DeclaredRecords.fitting``, without the number of the record in its error."""
@@ -516,13 +532,7 @@ class GateBatches:
                 )
         if len(fields) != len(form.fields):
             raise ValueMismatchError(f"{len(fields)} columns, {self._type_info!r} has {len(form.fields)}")
-        return self._shaped(form.of_each(_fitting, fields))
-
-    def _shaped(self, fields: Sequence[Column]) -> Columns:
-        if isinstance(self._type_info, RowTypeInfo):
-            names = tuple(self._type_info.get_field_names())
-            return Columns(len(fields[0]), tuple(fields), Shape.ROW, names)
-        return Columns(len(fields[0]), tuple(fields), Shape.TUPLE)
+        return shaped(form.of_each(_fitting, fields), self._type_info)
 
     def encode(self, chunk: Chunk) -> bytes:
         """As ``DeclaredRecords.encode``."""
@@ -569,7 +579,7 @@ class GateBatches:
                 raise SerdeError(f"kinds of rows, declared is {self._type_info!r}")
             return list(form.rows(batch.column(0), batch.columns[1:]))
         if not self._is_single and isinstance(form, FieldsForm):
-            return self._shaped(form.columns_of(batch.columns))
+            return shaped(form.columns_of(batch.columns), self._type_info)
         column = form.column_of(batch.column(0))
         if not isinstance(form, FieldsForm):
             return Columns(num_records, (column,), Shape.SCALAR)
