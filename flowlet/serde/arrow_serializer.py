@@ -56,6 +56,7 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema, most_values: int | None
         message = pa.ipc.read_message(data)
         refuse_compressed(message)
         batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate()  # before anything is counted: a length below 0 is an error that Python itself does not expect
         # A bit is the smallest value that takes memory.
         most = _FREE_VALUES + 8 * len(data) if most_values is None else most_values
         if sum(map(num_values, batch.columns)) > most:

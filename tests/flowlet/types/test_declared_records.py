@@ -274,6 +274,12 @@ def ends_at(end: int) -> bytes:
     return data.replace(struct.pack("<2i", 0, 2), struct.pack("<2i", 0, end))
 
 
+def of_length(length: int) -> bytes:
+    """A list of two numbers that says that they are so many."""
+    data = batch(pa.array([[1, 2]], pa.list_(pa.int64())))
+    return data.replace(struct.pack("<2q", 2, 0), struct.pack("<2q", length, 0))
+
+
 def doubled(depth: int) -> tuple[Any, ...]:
     value: tuple[Any, ...] = ()
     for _ in range(depth):
@@ -344,6 +350,8 @@ HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
     ),
     (LONGS, 1, ends_at(-1), "no record batch of this schema"),
     (LONGS, 1, ends_at(2**30), "no record batch of this schema"),
+    (LONGS, 1, of_length(-1), "no record batch of this schema: ArrowInvalid: .* length"),
+    (LONGS, 1, of_length(2**40), "no record batch of this schema"),
     (
         Types.PRIMITIVE_ARRAY(Types.LONG()),
         1,
