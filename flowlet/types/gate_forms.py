@@ -485,19 +485,19 @@ class GateBatches:
         texts_are_bytes: as in ``gate_form``.
     """
 
-    __slots__ = ("_flags", "_form", "_free_cells", "_is_single", "_schema", "_type_info")
+    __slots__ = ("_flags", "_form", "_free_cells", "_schema", "_split", "_type_info")
 
     def __init__(self, type_info: TypeInformation, free_cells: int, *, texts_are_bytes: bool) -> None:
         self._type_info = type_info
         self._free_cells = free_cells
         self._flags = TEXTS_ARE_BYTES if texts_are_bytes else 0
         form = self._form = gate_form(type_info, texts_are_bytes=texts_are_bytes)
-        # Records without fields are sent whole, too: a batch without fields has no rows.
-        self._is_single = not isinstance(form, FieldsForm) or not form.fields
-        parts = [("", form.arrow_type)]
-        if isinstance(form, FieldsForm) and form.fields:
-            parts = [(name, each.arrow_type) for name, each in zip(form.names, form.fields, strict=True)]
-        self._schema = pa.schema(parts)
+        # Records without fields are sent whole, as single values are: a batch without fields has no rows.
+        self._split = form if isinstance(form, FieldsForm) and form.fields else None
+        self._schema = pa.schema([("", form.arrow_type)])
+        if self._split is not None:
+            fields = zip(self._split.names, self._split.fields, strict=True)
+            self._schema = pa.schema([(name, each.arrow_type) for name, each in fields])
 
     def chunk_of(self, records: list[Any]) -> Chunk:
         """As ``DeclaredRecords.chunk_of``, without the number of the record in its error."""
@@ -509,11 +509,9 @@ class GateBatches:
             return Chunk(records)
         parts, kinds = form.parted(records)
         columns = form.of_each(lambda field, values: field.kept(values), parts)
-        return (
-            Chunk(records)
-            if self._is_single or kinds is not None
-            else Chunk.of_columns(shaped(columns, self._type_info))
-        )
+        if self._split is None or kinds is not None:
+            return Chunk(records)
+        return Chunk.of_columns(shaped(columns, self._type_info))
 
     def fitting(self, columns: Columns) -> Columns:
         """As ``DeclaredRecords.fitting``, without the number of the record in its error."""
@@ -536,20 +534,20 @@ class GateBatches:
 
     def encode(self, chunk: Chunk) -> bytes:
         """As ``DeclaredRecords.encode``."""
-        form = self._form
+        split = self._split
         columns = chunk.columns
         flags = self._flags
         schema = self._schema
         if columns is not None and columns.shape in (Shape.SCALAR, Shape.TUPLE, Shape.ROW):
-            if isinstance(form, FieldsForm):
-                arrays = form.of_each(array_of_column, columns.fields)
+            if split is None:
+                arrays = [array_of_column(self._form, columns.fields[0])]
             else:
-                arrays = [array_of_column(form, columns.fields[0])]
-        elif self._is_single or not isinstance(form, FieldsForm):
-            arrays = [form.array_of(chunk.values)]
+                arrays = split.of_each(array_of_column, columns.fields)
+        elif split is None:
+            arrays = [self._form.array_of(chunk.values)]
         else:
-            parts, kinds = form.parted(chunk.values)
-            arrays = form.of_each(GateForm.array_of, parts)
+            parts, kinds = split.parted(chunk.values)
+            arrays = split.of_each(GateForm.array_of, parts)
             if kinds is not None:
                 arrays.insert(0, kinds)
                 flags |= HAS_KINDS
@@ -578,8 +576,8 @@ class GateBatches:
             if not isinstance(form, RowForm):
                 raise SerdeError(f"kinds of rows, declared is {self._type_info!r}")
             return list(form.rows(batch.column(0), batch.columns[1:]))
-        if not self._is_single and isinstance(form, FieldsForm):
-            return shaped(form.columns_of(batch.columns), self._type_info)
+        if self._split is not None:
+            return shaped(self._split.columns_of(batch.columns), self._type_info)
         column = form.column_of(batch.column(0))
         if not isinstance(form, FieldsForm):
             return Columns(num_records, (column,), Shape.SCALAR)

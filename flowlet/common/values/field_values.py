@@ -17,7 +17,7 @@ import datetime
 import decimal
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.common.time import Instant
@@ -78,6 +78,23 @@ def field_form(type_info: TypeInformation) -> FieldForm | None:
     if isinstance(type_info, LocalTimeTypeInfo):
         return _LOCAL[type_info.time_type]
     return _BYTES if is_bytes(type_info) else _SQL.get(type(type_info))
+
+
+def known_form(type_info: TypeInformation) -> FieldForm:
+    """The form of a type that is known to be plain."""
+    form = field_form(type_info)
+    assert form is not None, "the caller has checked the type"
+    return form
+
+
+def plain_list(value: Any, *, allows_none: bool) -> Sequence[Any]:
+    """The elements of a list, tuple, ``array.array`` or array of numpy.  ValueError: it is none, or has a None."""
+    plain: Sequence[Any] = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(plain, list | tuple):
+        raise misfit(value, "list")
+    if not allows_none and None in plain:
+        raise misfit(None, "element of an array of primitives")
+    return plain
 
 
 def is_bytes(type_info: TypeInformation) -> bool:
