@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 # Where a decoder is made later, and why nothing can go wrong.
 KNOWN: Final = {
     "flowlet/rpc/converters.py": "called while a module is imported; learns the type before the first conversion",
-    "flowlet/serde/declared/declared_records.py": "a tuple of basic types, which msgspec keeps nowhere",
+    "flowlet/types/declared_records.py": "a tuple of basic types, which msgspec keeps nowhere",
 }
 
 

@@ -477,19 +477,30 @@ class Types:
         return ListTypeInfo(element_type_info)
 
 
+COMPOSITE_TYPES: Final = (TupleTypeInfo, RowTypeInfo, MapTypeInfo, *ARRAY_TYPES)
+"""The types whose values have parts with types of their own."""
+
+
+def part_types(type_info: TypeInformation) -> Sequence[TypeInformation]:
+    """The types of a value's parts: of the fields of a tuple or row, the keys and values of a map, or the elements of
+    an array.
+    """
+    if isinstance(type_info, TupleTypeInfo | RowTypeInfo):
+        return type_info.get_field_types()
+    if isinstance(type_info, MapTypeInfo):
+        return (type_info.key_type_info, type_info.value_type_info)
+    return (type_info.elem_type,) if isinstance(type_info, _ElementTypeInfo) else ()
+
+
 def holds_any_object(type_info: TypeInformation) -> bool:
     """Whether records of the type may contain objects of any class."""
-    match type_info:
-        case PickledBytesTypeInfo():
-            return True
-        case RowTypeInfo() | TupleTypeInfo():
-            return any(map(holds_any_object, type_info.get_field_types()))
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
-            return holds_any_object(type_info.elem_type)
-        case MapTypeInfo():
-            return holds_any_object(type_info.key_type_info) or holds_any_object(type_info.value_type_info)
-        case _:
-            return False
+    return isinstance(type_info, PickledBytesTypeInfo) or any(map(holds_any_object, part_types(type_info)))
+
+
+def integer_limits(type_info: TypeInformation) -> tuple[int, int] | None:
+    """The lowest and the highest integer of the type; None: it is no type of integers with limits."""
+    bits = INTEGER_BITS.get(type_info.basic_type) if isinstance(type_info, BasicTypeInfo) else None
+    return None if bits is None else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
 def _checked(part: TypeInformation, owner: str) -> TypeInformation:

@@ -227,6 +227,14 @@ def parts_of(rows: Sequence[Row]) -> tuple[tuple[str, ...] | None, list[list[Any
     return (None if names is None else tuple(names)), values
 
 
+def alike_fields(values: Sequence[Any], names: tuple[str, ...]) -> list[list[Any]] | None:
+    """The fields of rows that all have these names, or none, and change nothing; None if they are not alike."""
+    parts = parts_of(values) if set(map(type, values)) == {Row} else None
+    if parts is None or parts[0] not in (None, names) or len(parts[1][0]) != len(names):
+        return None
+    return parts[1]
+
+
 class RowFieldsError(TypeError):
     """A record is no row of the declared fields: it lacks one, or has another one; the text names it."""
 

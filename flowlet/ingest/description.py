@@ -27,9 +27,9 @@ from flowlet.common.types import are_positions
 from flowlet.errors import FlowletError
 from flowlet.graph.partitioner import Partitioner, Rebalance
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk
-from flowlet.serde.declared.declared_records import DeclaredRecords
 from flowlet.serde.deploy_blobs import load_object
 from flowlet.serde.type_serializer import ValueMismatchError, preview
+from flowlet.types.declared_records import DeclaredRecords
 from netstack.late import dataclass
 
 

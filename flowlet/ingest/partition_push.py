@@ -20,8 +20,8 @@ from flowlet.ingest.description import AttemptRefusedError, GateDescription, Gat
 from flowlet.ingest.runtime import ProducerRuntime, StallWatch
 from flowlet.io.create_record_writer import create_record_writer
 from flowlet.records import Chunk
-from flowlet.serde.declared.declared_records import DeclaredRecords
 from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.types.declared_records import DeclaredRecords
 from netstack.errors import ResourceClosedError
 from netstack.flow.offer_book import Stage
 from netstack.ids import (

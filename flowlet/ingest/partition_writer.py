@@ -45,8 +45,8 @@ from flowlet.ingest.runtime import ProducerRuntime, StallWatch
 from flowlet.io.chunk_content import estimated_bytes
 from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.records import Chunk
-from flowlet.serde.declared.declared_records import declared_records
 from flowlet.serde.type_serializer import ValueMismatchError
+from flowlet.types.declared_records import declared_records
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
 from netstack.flow.heartbeats import Backoff
 from netstack.handlers.offering_handler import OfferRefusedError
@@ -190,7 +190,8 @@ class PartitionWriter:
             GateTypeError: the columns are not those of the type; names one.  Nothing of the batch was sent.
         """
         # Here, because it imports pyarrow, which most producers do not need.
-        from flowlet.ingest.batches import columns_of_batch
+        from flowlet.columns.arrow_batches import column_of_array
+        from flowlet.types.gate_forms import shaped
 
         type_info = self._type_info
         order = check_columns(batch.schema.names, type_info, str(self._description))
@@ -200,7 +201,7 @@ class PartitionWriter:
         if isinstance(type_info, ArrowTypeInfo):
             self._write_whole([batch], None)
         else:
-            self.write_columns(columns_of_batch(batch, type_info))
+            self.write_columns(shaped(list(map(column_of_array, batch.columns)), type_info))
 
     def write_columns(self, columns: Columns) -> None:
         """Push records that are in columns; blocks and raises as ``write_records``.

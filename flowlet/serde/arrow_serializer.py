@@ -44,8 +44,10 @@ def message_of_batch(batch: Any, schema: pa.Schema) -> pa.Buffer:
     return batch.serialize()
 
 
-def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
+def batch_of_message(data: pa.Buffer, schema: pa.Schema, most_values: int | None = None) -> Any:
     """The batch in a message of ``message_of_batch``; it shares the memory of ``data``.
+
+    ``most_values``: how many values there may be; None: as many as take no more memory than the bytes, and two million.
 
     Raises:
         SerdeError: the message is corrupt, or its batch does not match ``schema``.
@@ -54,15 +56,18 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
         message = pa.ipc.read_message(data)
         refuse_compressed(message)
         batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate()  # before anything is counted: a length below 0 is an error that Python itself does not expect
         # A bit is the smallest value that takes memory.
-        if sum(map(num_values, batch.columns)) > _FREE_VALUES + 8 * len(data):
+        most = _FREE_VALUES + 8 * len(data) if most_values is None else most_values
+        if sum(map(num_values, batch.columns)) > most:
             raise SerdeError(f"a record batch of {batch.num_rows} rows in {len(data)} bytes")
         batch.validate(full=True)
     except (pa.ArrowException, EOFError, OSError, ValueError, struct.error) as error:
         raise SerdeError(f"no record batch of this schema: {type(error).__name__}: {error}") from error
-    for field, column in zip(schema, batch.columns, strict=True):
-        if column.null_count and not field.nullable:
-            raise SerdeError(f"no record batch of this schema: field {field.name!r} holds null")
+    for position, column in enumerate(batch.columns):
+        # A field of a schema is made when it is asked for, which takes longer than all the rest.
+        if column.null_count and not schema.field(position).nullable:
+            raise SerdeError(f"no record batch of this schema: field {schema.names[position]!r} holds null")
     return batch
 
 
@@ -74,10 +79,12 @@ def num_values(array: pa.Array) -> int:
 def parts_of_array(array: pa.Array) -> list[pa.Array]:
     """The arrays that an array of lists, structs, maps or dictionary codes is made of."""
     kind = array.type
-    if pa.types.is_struct(kind):
-        return [array.field(position) for position in range(kind.num_fields)]
     if pa.types.is_dictionary(kind):
         return [array.dictionary]
+    if not kind.num_fields:  # most columns: asking for each kind of type takes as long as reading one
+        return []
+    if pa.types.is_struct(kind):
+        return [array.field(position) for position in range(kind.num_fields)]
     is_of_lists = (
         pa.types.is_list(kind)
         or pa.types.is_large_list(kind)

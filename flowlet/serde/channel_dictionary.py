@@ -1,7 +1,6 @@
 """The receiver's dictionary of one channel: the texts that dictionary codes stand for.
 
-``RecordFormat``: how the records of a chunk become bytes if both sides know more about them than that they are objects;
-it reads codes by such a dictionary.
+``RecordFormat``: how the records of a chunk become bytes if both sides know more about them than that they are objects.
 
 Hot path, per column.
 
@@ -26,7 +25,6 @@ from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.column_format import CODES, Kind, check_end, framed, raw
 from flowlet.serde.columns import decode_texts, encode_column
-from flowlet.serde.table_writer import CodeWriter
 
 MAX_TEXTS: Final = 1 << 16  # codes have 16 bits
 MAX_CHARACTERS: Final = 16 << 20  # four times the limit of our senders
@@ -111,10 +109,8 @@ class ElementTooLargeError(SerdeError):
 class RecordFormat(Protocol):
     """Writes and reads the column of the records in a chunk."""
 
-    def encode(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
+    def encode(self, chunk: Chunk) -> bytes:
         """The records of a chunk, at least one, as one column.  Raises SerdeError, ElementTooLargeError."""
 
-    def decode(
-        self, view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary
-    ) -> tuple[Columns | list[Any], int]:
+    def decode(self, view: memoryview, offset: int, num_records: int) -> tuple[Columns | list[Any], int]:
         """Read the records at ``offset``; return them and the offset after them.  Raises SerdeError."""

@@ -85,7 +85,7 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: Rec
     if flags & FLAG_TIMESTAMPS:
         timestamps, offset = decode_timestamps(body, offset, num_records)
     if declared is not None:
-        return _declared_chunk(body, offset, flags, num_records, timestamps, dictionary, declared)
+        return _declared_chunk(body, offset, flags, num_records, timestamps, declared)
     keys, key_position = None, None
     if flags & FLAG_KEYS:
         keys, offset = decode_column(body, offset, num_records)
@@ -116,12 +116,11 @@ def _declared_chunk(
     flags: int,
     num_records: int,
     timestamps: NDArray[np.int64] | None,
-    dictionary: ChannelDictionary,
     declared: RecordFormat,
 ) -> Chunk:
     if flags & ~FLAG_TIMESTAMPS:
         raise SerdeError("a chunk with keys, which records of a declared type do not bring along")
-    records, offset = declared.decode(body, offset, num_records, dictionary)
+    records, offset = declared.decode(body, offset, num_records)
     if offset != len(body):
         raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
     if isinstance(records, Columns):

@@ -10,7 +10,7 @@ Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, a
 from typing import Final
 
 from flowlet.common.job_settings import DEFAULT_MAX_RECORD_BYTES, LARGEST_MAX_RECORD_BYTES
-from flowlet.errors import ConfigError, SerdeError
+from flowlet.errors import ConfigError
 from netstack.late import dataclass
 
 MIN_SPILL_BYTES: Final = 100 << 10
@@ -52,20 +52,3 @@ FREE_CELLS: Final = 1 << 21
 
 MIN_MICROS: Final = -62_135_596_800_000_000  # the years 1 to 9999
 MAX_MICROS: Final = 253_402_300_799_999_999
-
-
-@dataclass(slots=True)
-class CellBudget:
-    """Counts cells before they are allocated.  Threading: one thread.
-
-    ``most``: how many there may be; None: any number.
-    """
-
-    most: int | None = None
-    num_taken: int = 0
-
-    def take(self, num_cells: int) -> None:
-        """Count ``num_cells``.  Raises SerdeError: they are too many."""
-        self.num_taken += num_cells
-        if self.most is not None and self.num_taken > self.most:
-            raise SerdeError(f"the bytes stand for {self.num_taken} values or more, allowed are {self.most}")

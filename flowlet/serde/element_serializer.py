@@ -138,7 +138,7 @@ class StreamElementSerializer:
         columns = chunk.columns if num_records else None
         flags, keys = 0, b""
         if self._declared is not None and num_records:
-            values = [self._declared.encode(chunk, codes)]
+            values = [self._declared.encode(chunk)]
             timestamps = encode_timestamps(chunk.timestamp_array) if chunk.timestamp_array is not None else b""
         elif columns is None:
             values = [encode_column(chunk.values)]

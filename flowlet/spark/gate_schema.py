@@ -36,7 +36,7 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.common.types import are_positions
 from flowlet.errors import FlowletError
-from flowlet.serde.declared.arrow_values import arrow_type_of
+from flowlet.types.leaf_forms import arrow_type_of
 from netstack.late import dataclass
 
 _TimeType = LocalTimeTypeInfo.TimeType

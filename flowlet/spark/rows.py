@@ -1,4 +1,5 @@
-"""Converts Spark's rows and Arrow batches to the records of a gate.
+"""Converts Spark's rows and Arrow batches to the records of a gate, and single values: nested ones, and those that
+Arrow cannot hold unchanged.
 
 Hot path: work per chunk of rows, C calls per column; a Python loop over values only for columns that Arrow cannot hold
     unchanged.
@@ -6,13 +7,14 @@ Hot path: work per chunk of rows, C calls per column; a Python loop over values 
 Side:       pure.
 Invariants: a value that is not exactly of its column's type is refused with the column's name, never converted; None is
             allowed everywhere.  Rows and batches give the same records.
-Source:     ``pyspark.sql.types.Row``, and batches as in ``mapInArrow``.
+Source:     ``pyspark.sql.types.Row``, and batches as in ``mapInArrow``; the Python values of ``pyspark.sql.types``
+            (``fromInternal``) and of ``pyarrow``'s ``to_pylist``: both forms are accepted.
 """
 
-from collections.abc import Sequence
-from datetime import datetime
-from itertools import repeat
-from operator import attrgetter, sub
+import datetime
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -20,17 +22,35 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from flowlet.columns import Column, Columns, ListColumn
-from flowlet.common.typeinfo import RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
-from flowlet.common.types import Row, are_positions
-from flowlet.ingest.batches import column_of_array, shaped
-from flowlet.serde.declared.arrow_values import exact_array
-from flowlet.serde.type_serializer import ValueMismatchError, preview
-from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, type_info_of
-from flowlet.spark.values import classes_of, in_utc, value_converter
+from flowlet.columns.arrow_batches import column_of_array
+from flowlet.common.time import Instant
+from flowlet.common.typeinfo import (
+    ARRAY_TYPES,
+    MapTypeInfo,
+    PickledBytesTypeInfo,
+    RowTypeInfo,
+    TimestampTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+    Types,
+)
+from flowlet.common.types import Row, are_positions, fields_by_name
+from flowlet.common.values.conversion import to_declared_shape
+from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
+from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, spark_type_of, type_info_of
+from flowlet.types.gate_forms import exact_array, shaped
+from flowlet.types.leaf_forms import arrow_type_of, classes_of_arrow, instants_array
 
+Convert = Callable[[Any], Any]
+
+_BINARY: Final = Types.PRIMITIVE_ARRAY(Types.BYTE())
+_INSTANT: Final = Types.INSTANT()
+# In columns of Spark; a declared type has none of its own.
+_ARROW: Final = {_INSTANT: pa.timestamp("us"), Types.BIG_DEC(): pa.decimal128(38, 18)}
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC, as everything here
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _NONE: Final = frozenset({type(None)})
-_DATETIME: Final = frozenset({datetime})
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC, as everything here
+_DATETIME: Final = frozenset({datetime.datetime})
 _FIELDS: Final = attrgetter("__fields__")
 _STR: Final = frozenset({str})
 _TIMES: Final = pa.timestamp("us")
@@ -126,12 +146,12 @@ class RowConverter:
 
     def _array(self, column: GateColumn, values: Sequence[Any]) -> pa.Array:
         if column.arrow_type == _TIMES and self._clock_is_utc and set(map(type, values)) == _DATETIME:
-            instants = _instants(values)
+            instants = instants_array(values)
             if instants is not None:
                 return instants
         if isinstance(column.type_info, TimestampTypeInfo):
-            is_utc = self._clock_is_utc
-            values = [in_utc(value, clock_is_utc=is_utc) if type(value) is datetime else value for value in values]
+            to_utc = partial(in_utc, clock_is_utc=self._clock_is_utc)
+            values = [to_utc(value) if type(value) is datetime.datetime else value for value in values]
         try:
             return exact_array(values, column.arrow_type)
         except ValueMismatchError as error:
@@ -263,9 +283,114 @@ def _have_fields(rows: list[Any], fields: list[str] | None, kinds: set[type]) ->
         return False
 
 
-def _instants(values: Sequence[datetime]) -> pa.Array | None:
-    """As ``pa.array`` of datetimes without a zone, in less than half the time; None if one has a zone."""
-    try:
-        return pa.array(list(map(sub, values, repeat(_EPOCH))), pa.duration("us")).view(_TIMES)
-    except TypeError:
+# ---------------------------------------------------------------- single values
+
+
+def classes_of(type_info: TypeInformation) -> frozenset[type] | None:
+    """The exact classes of Spark's values for a type without parts; None: any."""
+    if spark_type_of(type_info) is None:
         return None
+    arrow_type = _ARROW.get(type_info) or arrow_type_of(type_info)
+    return None if arrow_type is None else classes_of_arrow(arrow_type)
+
+
+def in_utc(value: datetime.datetime, *, clock_is_utc: bool) -> datetime.datetime:
+    """The point in time in UTC, without a zone; a value without a zone is in the local time of this process."""
+    if value.tzinfo is None and clock_is_utc:
+        return value
+    return value.astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+def value_converter(type_info: TypeInformation, *, clock_is_utc: bool) -> Convert:
+    """A function that checks and converts one value; it raises TypeError if the value is not of the type.
+
+    ``clock_is_utc``: as ``in_utc``.
+    """
+    if isinstance(type_info, PickledBytesTypeInfo):
+        return _as_it_is
+    convert = _not_none_converter(
+        type_info, partial(in_utc, clock_is_utc=clock_is_utc), partial(value_converter, clock_is_utc=clock_is_utc)
+    )
+
+    def convert_or_none(value: Any) -> Any:
+        return None if value is None else convert(value)
+
+    return convert_or_none
+
+
+def _not_none_converter(
+    type_info: TypeInformation, to_utc: Convert, inner: Callable[[TypeInformation], Convert]
+) -> Convert:
+    if type_info == _BINARY:
+        return _checked(type_info, bytes)
+    if type_info == _INSTANT:
+        return _checked(type_info, lambda value: _instant(to_utc(value)))
+    match type_info:
+        case TimestampTypeInfo():
+            return _checked(type_info, to_utc)
+        case _ if isinstance(type_info, ARRAY_TYPES):
+            return _list_converter(inner(type_info.elem_type))
+        case MapTypeInfo():
+            return _map_converter(inner(type_info.key_type_info), inner(type_info.value_type_info))
+        case RowTypeInfo():
+            return _row_converter(type_info.get_field_names(), [inner(field) for field in type_info.get_field_types()])
+        case _:
+            return _checked(type_info, lambda value: to_declared_shape(value, type_info))
+
+
+def _checked(type_info: TypeInformation, convert: Convert) -> Convert:
+    allowed = classes_of(type_info)
+
+    def checked(value: Any) -> Any:
+        if allowed is None or type(value) not in allowed:
+            raise TypeError(f"{value!r} is a {type(value).__name__}")
+        return convert(value)
+
+    return checked
+
+
+def _list_converter(convert: Convert) -> Convert:
+    def converted(value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{value!r} is no list")
+        return [convert(item) for item in value]
+
+    return converted
+
+
+def _map_converter(convert_key: Convert, convert_value: Convert) -> Convert:
+    def converted(value: Any) -> dict[Any, Any]:
+        # From Arrow: a list of pairs.
+        pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else value
+        return {convert_key(key): convert_value(item) for key, item in pairs}
+
+    return converted
+
+
+def _row_converter(names: list[str], converters: list[Convert]) -> Convert:
+    make = Row(*names)
+
+    def converted(value: Any) -> Row:
+        try:
+            # Arrow gives a dict.
+            values = _values_of_dict(value, names) if isinstance(value, dict) else fields_in_order(value, names)
+        except ValueMismatchError as error:
+            raise TypeError(str(error)) from error
+        return make(*(convert(item) for convert, item in zip(converters, values, strict=True)))
+
+    return converted
+
+
+def _values_of_dict(value: dict[str, Any], names: list[str]) -> Sequence[Any]:
+    values = list(value.values())
+    return values if are_positions(names) and len(values) == len(names) else fields_by_name(list(value), values, names)
+
+
+def _instant(value: datetime.datetime) -> Instant:
+    micros = (value - _EPOCH) // _MICROSECOND
+    seconds, rest = divmod(micros, 1_000_000)
+    return Instant(seconds, rest * 1000)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -12,17 +12,7 @@ Source: Flink ``TypeSerializerSnapshot.resolveSchemaCompatibility``, ``TypeSeria
 from collections.abc import Callable
 from typing import Any, Final
 
-from flowlet.common.typeinfo import (
-    BasicArrayTypeInfo,
-    BasicTypeInfo,
-    ListTypeInfo,
-    MapTypeInfo,
-    ObjectArrayTypeInfo,
-    PrimitiveArrayTypeInfo,
-    RowTypeInfo,
-    TupleTypeInfo,
-    TypeInformation,
-)
+from flowlet.common.typeinfo import COMPOSITE_TYPES, BasicTypeInfo, RowTypeInfo, TypeInformation, part_types
 from flowlet.common.types import Row, fields_of_record
 from flowlet.errors import StateRestoreError
 from flowlet.state.state_snapshots import TypeForm
@@ -36,21 +26,13 @@ _LISTS: Final = frozenset({"List", "BasicArray", "ObjectArray"})
 
 def type_form(type_info: TypeInformation) -> TypeForm:
     """The form of a type in a snapshot: no class of it but ``TypeForm`` is pickled."""
-    match type_info:
-        case BasicTypeInfo():
-            return TypeForm(type_info.basic_type.value)
-        case RowTypeInfo():
-            return TypeForm(
-                "Row", tuple(map(type_form, type_info.get_field_types())), tuple(type_info.get_field_names())
-            )
-        case TupleTypeInfo():
-            return TypeForm("Tuple", tuple(map(type_form, type_info.get_field_types())))
-        case MapTypeInfo():
-            return TypeForm("Map", (type_form(type_info.key_type_info), type_form(type_info.value_type_info)))
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
-            return TypeForm(type(type_info).__name__.removesuffix("TypeInfo"), (type_form(type_info.elem_type),))
-        case _:  # times, Arrow schemas, pickled objects: only as they are
-            return TypeForm(repr(type_info))
+    if isinstance(type_info, BasicTypeInfo):
+        return TypeForm(type_info.basic_type.value)
+    if not isinstance(type_info, COMPOSITE_TYPES):  # times, Arrow schemas, pickled objects: only as they are
+        return TypeForm(repr(type_info))
+    names = tuple(type_info.get_field_names()) if isinstance(type_info, RowTypeInfo) else ()
+    name = type(type_info).__name__.removesuffix("TypeInfo")
+    return TypeForm(name, tuple(map(type_form, part_types(type_info))), names)
 
 
 def converter(written: TypeForm, declared: TypeForm) -> Convert | None:

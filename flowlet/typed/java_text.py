@@ -16,14 +16,11 @@ from typing import Any, Final
 
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
-    BasicArrayTypeInfo,
+    ARRAY_TYPES,
     BasicType,
     BasicTypeInfo,
-    ListTypeInfo,
     MapTypeInfo,
-    ObjectArrayTypeInfo,
     PickledBytesTypeInfo,
-    PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TimestampTypeInfo,
     TimeTypeInfo,
@@ -75,7 +72,7 @@ def _plain_text_of(type_info: TypeInformation) -> Text:
             return _text_of_fields("(", ",", ")", type_info.get_field_types())
         case RowTypeInfo():
             return _text_of_fields("{value.get_row_kind()}[", ", ", "]", type_info.get_field_types())
-        case ListTypeInfo() | PrimitiveArrayTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
+        case _ if isinstance(type_info, ARRAY_TYPES):
             return _list_text(_text_of(type_info.elem_type))
         case MapTypeInfo():
             return _map_text(type_info.key_type_info, _text_of(type_info.value_type_info))

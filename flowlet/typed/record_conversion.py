@@ -19,10 +19,17 @@ from typing import Any, Final
 
 from flowlet.columns import ArrayColumn, Column, Columns, ListColumn, Shape
 from flowlet.columns.column import ColumnVisitor
-from flowlet.common.typeinfo import BasicTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
+from flowlet.common.typeinfo import (
+    BasicTypeInfo,
+    PickledBytesTypeInfo,
+    RowTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+    integer_limits,
+)
 from flowlet.errors import DeclaredTypeError
 from flowlet.records import Chunk
-from flowlet.typed.value_conversion import Convert, TypeMismatchError, exact_type, limits_of, value_converter
+from flowlet.typed.value_conversion import Convert, TypeMismatchError, exact_type, value_converter
 from netstack.late import dataclass
 from netstack.late import numpy as np
 
@@ -106,7 +113,7 @@ class RecordConversion:
         """Expressions that test whether the integers of a record of a covered shape are in range; by the variables of
         its fields.
         """
-        limits = [(limits_of(declared), name) for declared, name in zip(self._types, fields or [record], strict=True)]
+        limits = zip(map(integer_limits, self._types), fields or [record], strict=True)
         return [f"{each[0]} <= {name} <= {each[1]}" for each, name in limits if each is not None]
 
     def first_misfit(self, fields: Sequence[Column]) -> int | None:
@@ -189,7 +196,7 @@ _KIND_OF: Final = _KindOf()
 
 
 def _first_out_of_range(column: Column, declared: TypeInformation) -> int | None:
-    limits = limits_of(declared)
+    limits = integer_limits(declared)
     if limits is None or not len(column):
         return None
     low, high = limits

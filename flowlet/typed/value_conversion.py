@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
+    INTEGER_BITS,
     BasicArrayTypeInfo,
     BasicType,
     BasicTypeInfo,
@@ -35,13 +36,14 @@ from flowlet.common.typeinfo import (
     TimeTypeInfo,
     TupleTypeInfo,
     TypeInformation,
+    integer_limits,
+    part_types,
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
 from netstack.late import numpy as np
 
 Convert = Callable[[Any], Any]
 
-INTEGER_BITS: Final = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
 # The exact type whose values need no conversion; of integers: if they are in range.
 EXACT_TYPES: Final[dict[BasicType, type]] = {
     BasicType.STRING: str,
@@ -99,24 +101,9 @@ def value_converter(
 
 def changes_values(type_info: TypeInformation) -> bool:
     """Whether values of the right kind may still become others: FLOAT, rows, times; everything else is only checked."""
-    match type_info:
-        case BasicTypeInfo():
-            return type_info.basic_type is BasicType.FLOAT
-        case RowTypeInfo() | TimeTypeInfo() | TimestampTypeInfo() | LocalTimeTypeInfo():
-            return True
-        case TupleTypeInfo():
-            return any(map(changes_values, type_info.get_field_types()))
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
-            return changes_values(type_info.elem_type)
-        case MapTypeInfo():
-            return changes_values(type_info.key_type_info) or changes_values(type_info.value_type_info)
-        case _:
-            return False
-
-
-def integer_range(bits: int) -> tuple[int, int]:
-    """The lowest and the highest integer of so many bits."""
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    if isinstance(type_info, RowTypeInfo | TimeTypeInfo | TimestampTypeInfo | LocalTimeTypeInfo):
+        return True
+    return type_info == BasicTypeInfo.FLOAT_TYPE_INFO() or any(map(changes_values, part_types(type_info)))
 
 
 def is_nullable(type_info: TypeInformation) -> bool:
@@ -190,11 +177,11 @@ def _to_character(value: Any) -> str:
 
 
 def _integer_converter(bits: int) -> Convert:
-    low, high = integer_range(bits)
+    limit = 1 << bits - 1
 
     def convert(value: Any) -> int:
         number = _whole(value)
-        if low <= number <= high:
+        if -limit <= number < limit:
             return number
         raise TypeMismatchError(f"{described(value)} does not fit into {bits} bits")
 
@@ -460,7 +447,7 @@ class _Compiler:
         if exact is not None:
             known[f"T{field}"] = exact
             test = f"type({field}) is T{field}"
-            limits = limits_of(type_info)
+            limits = integer_limits(type_info)
             return (test if limits is None else f"{test} and {limits[0]} <= {field} <= {limits[1]}"), field
         if type_info == BasicTypeInfo.FLOAT_TYPE_INFO() and not self._is_collected:
             known["single"] = ctypes.c_float
@@ -470,16 +457,10 @@ class _Compiler:
 
 
 def exact_type(type_info: TypeInformation) -> type | None:
-    """The exact type whose values are not changed, and need no test but ``limits_of``; None: there is none."""
+    """The exact type whose values are not changed, and need no test but ``integer_limits``; None: there is none."""
     if isinstance(type_info, BasicTypeInfo):
         return EXACT_TYPES.get(type_info.basic_type)
     return datetime.date if isinstance(type_info, DateTypeInfo) else None
-
-
-def limits_of(type_info: TypeInformation) -> tuple[int, int] | None:
-    """The lowest and highest integer of the type; None: it has no limits."""
-    bits = INTEGER_BITS.get(type_info.basic_type) if isinstance(type_info, BasicTypeInfo) else None
-    return None if bits is None else integer_range(bits)
 
 
 def _or_none(convert: Convert) -> Convert:

@@ -148,6 +148,23 @@ def arrow_cut() -> bytes:
     return chunk(3, framed(Kind.ARROW, bytes(data)))
 
 
+def pairs_message(num: int, compression: str | None = None) -> bytes:
+    """The Arrow message of pairs of a text and a number, as producers send them."""
+    schema = pyarrow.schema([("f0", pyarrow.string()), ("f1", pyarrow.int64())])
+    batch = pyarrow.record_batch([["a"] * num, [0] * num], schema=schema)
+    out = io.BytesIO()
+    with pyarrow.ipc.new_stream(out, schema, options=pyarrow.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(batch)
+    reader = pyarrow.ipc.MessageReader.open_stream(pyarrow.py_buffer(out.getvalue()))
+    reader.read_next_message()  # the schema
+    data: bytes = reader.read_next_message().serialize().to_pybytes()
+    return data
+
+
+def of_message(data: bytes, num_records: int, flags: int = 0) -> bytes:
+    return chunk(num_records, framed(Kind.BATCH, bytes((flags,)), data))
+
+
 def deep_columns(depth: int = 5000) -> bytes:
     column = framed(Kind.INT8, b"\x01")
     for _ in range(depth):
@@ -225,6 +242,15 @@ def hostile_elements(proof: str) -> dict[str, Callable[[], bytes]]:
         "negative sizes": lambda: negative_sizes(),
         "arrow, compressed": lambda: arrow_bomb(),
         "arrow, offsets": lambda: arrow_cut(),
+        "arrow message, compressed": lambda: of_message(pairs_message(MAX_CHUNK_RECORDS, "zstd"), MAX_CHUNK_RECORDS),
+        "arrow message, lengths": lambda: of_message(
+            pairs_message(2).replace(struct.pack("<2q", 2, 0), struct.pack("<2q", -1, 0)), 2
+        ),
+        "arrow message, offsets": lambda: of_message(
+            pairs_message(2).replace(struct.pack("<3i", 0, 1, 2), struct.pack("<3i", 0, 1, 2**30)), 2
+        ),
+        "arrow message, kinds": lambda: of_message(pairs_message(2), 2, flags=1),
+        "arrow message, nothing": lambda: of_message(b"", 1),
         "deep columns": lambda: deep_columns(),
         "bytearray(2**30)": lambda: bomb_of_pickle(),
         "memo of 2**30": lambda: memo_bomb(),

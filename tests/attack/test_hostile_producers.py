@@ -18,6 +18,9 @@ import pytest
 from flowlet.client.remote import RemoteTarget
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.ingest import GateClient, GateDescription, GateError, PartitionOffer, open_gate
+from flowlet.records import Chunk
+from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.types.declared_records import DeclaredRecords
 from tests.attack.arena import Arena
 from tests.attack.bystander import environment_of
 from tests.attack.elements import harmless_elements, hostile_elements, mutated, of_values, wrong_values
@@ -260,7 +263,10 @@ def test_watermarks_of_producers(arena: Arena) -> None:
 
 def fuzz_gate(arena: Arena, num: int) -> None:
     """Mutations of good elements: taken as records of the type, or refused; never anything else."""
+    declared = StreamElementSerializer(declared=DeclaredRecords(PAIR))
     good = [
+        declared.serialize(Chunk([(f"word {number}", number) for number in range(40)])),
+        declared.serialize(Chunk([("a", 1)])),
         of_values([(f"word {number}", number) for number in range(40)]),
         of_values([("a", 1)]),
         of_values([("é", -1), ("", 2**40)]),

@@ -1,5 +1,4 @@
-"""The bytes that Flink's processes and stored files have: messages, events, stream elements, values of each type,
-windows.
+"""The bytes that Flink's processes and stored files have: messages, events, stream elements, windows.
 
 ``make flink-wire`` compares with Flink itself, and the tests beside the code have a golden value each.  This list has
 what they encode as plain text, apart from all code: a value whose golden bytes were changed together with the code is
@@ -17,12 +16,10 @@ from typing import Any, Final, cast, get_args
 from flowlet.datastream import CountWindow, GlobalWindow, TimeWindow
 from flowlet.datastream.window import CountWindowSerializer, GlobalWindowSerializer, TimeWindowSerializer
 from flowlet.records import StreamElement
-from flowlet.serde.declared.value_forms import value_form
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.wire.events import serialize_event
 from netstack.wire.messages import Message
 from tests.flowlet.serde import test_element_serializer as elements
-from tests.flowlet.serde.declared import test_value_forms as values
 from tests.frozen.frozen_list import FrozenList
 from tests.netstack.wire import samples, test_events, test_message_bytes
 
@@ -44,8 +41,6 @@ def encodings() -> Iterator[tuple[str, bytes]]:
         yield f"event {type(event).__name__} {data_type.name}", serialize_event(event)
     for element, _ in cast("list[tuple[StreamElement, str]]", elements.GOLDEN):
         yield f"element {type(element).__name__}", StreamElementSerializer().serialize(element)
-    for type_info, value, _ in values.GOLDEN:
-        yield f"value {type_info!r} {value!a}", value_form(type_info).write(value)
     for serializer, window in WINDOWS:
         stream = BytesIO()
         serializer.serialize(window, stream)
@@ -67,7 +62,7 @@ def frozen_bytes() -> Iterator[str]:
 
 
 BYTES: Final = FrozenList(
-    "bytes", "Bytes of messages, events, elements and values", frozen_bytes, "Flink's processes read and write them."
+    "bytes", "Bytes of messages, events, elements and windows", frozen_bytes, "Flink's processes read and write them."
 )
 
 

@@ -89,7 +89,7 @@ ROOMS: Final = (
     Room("keys", 1, ("flowlet.keys",)),
     Room("serde", 1, ("flowlet.serde",)),
     Room("storage", 1, ("flowlet.storage",)),
-    Room("types", 2, ("flowlet.common.values", "flowlet.serde.declared", "flowlet.typed")),
+    Room("types", 2, ("flowlet.common.values", "flowlet.types", "flowlet.typed")),
     Room("graph", 2, ("flowlet.graph",)),
     # The JobManager loads of a connector what finds its splits, and nothing else.
     Room(

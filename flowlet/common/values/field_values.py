@@ -17,7 +17,7 @@ import datetime
 import decimal
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.common.time import Instant
@@ -32,6 +32,7 @@ from flowlet.common.typeinfo import (
     TimestampTypeInfo,
     TimeTypeInfo,
     TypeInformation,
+    integer_limits,
 )
 from netstack.late import dataclass
 
@@ -79,6 +80,23 @@ def field_form(type_info: TypeInformation) -> FieldForm | None:
     return _BYTES if is_bytes(type_info) else _SQL.get(type(type_info))
 
 
+def known_form(type_info: TypeInformation) -> FieldForm:
+    """The form of a type that is known to be plain."""
+    form = field_form(type_info)
+    assert form is not None, "the caller has checked the type"
+    return form
+
+
+def plain_list(value: Any, *, allows_none: bool) -> Sequence[Any]:
+    """The elements of a list, tuple, ``array.array`` or array of numpy.  ValueError: it is none, or has a None."""
+    plain: Sequence[Any] = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(plain, list | tuple):
+        raise misfit(value, "list")
+    if not allows_none and None in plain:
+        raise misfit(None, "element of an array of primitives")
+    return plain
+
+
 def is_bytes(type_info: TypeInformation) -> bool:
     """Whether values of the type are ``bytes``: a list, or an array of primitives, of BYTE."""
     return (
@@ -103,16 +121,6 @@ def is_missing(value: Any) -> bool:
 def is_time(type_info: TypeInformation) -> bool:
     """Whether it is a date, a time or a timestamp, which have no zone."""
     return isinstance(type_info, DateTypeInfo | TimeTypeInfo | TimestampTypeInfo | LocalTimeTypeInfo)
-
-
-def integer_limits(type_info: TypeInformation) -> tuple[int, int] | None:
-    """The lowest and the highest integer of the type; None: it is no type of integers with limits."""
-    bits = INTEGER_BITS.get(type_info.basic_type) if isinstance(type_info, BasicTypeInfo) else None
-    return None if bits is None else _limits(bits)
-
-
-def _limits(bits: int) -> tuple[int, int]:
-    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
 def unzoned(value: Any, wanted: str) -> Any:
@@ -170,7 +178,7 @@ def _parsed_boolean(text: str) -> bool:
 
 def _integer_form(kind: BasicType) -> FieldForm:
     bits = INTEGER_BITS.get(kind)
-    low, high = (-math.inf, math.inf) if bits is None else _limits(bits)
+    low, high = integer_limits(BasicTypeInfo(kind)) or (-math.inf, math.inf)
 
     def checked(value: Any) -> int:
         plain = value if type(value) is int else _from_numpy(value)

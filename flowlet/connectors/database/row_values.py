@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from flowlet.common.typeinfo import InstantTypeInfo, TypeInformation
+from flowlet.common.typeinfo import InstantTypeInfo, TypeInformation, integer_limits
 from flowlet.common.types import RowFieldsError, fields_of_record, fields_of_records
-from flowlet.common.values.field_values import field_form, integer_limits, is_missing, is_time
+from flowlet.common.values.field_values import field_form, is_missing, is_time
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError
 from flowlet.errors import FlowletError
 from flowlet.serde.type_serializer import preview

@@ -20,9 +20,10 @@ from flowlet.common.types import RowFieldsError, fields_by_name, fields_of_recor
 from flowlet.connectors.files.part_files import FormatWriter, blamed
 from flowlet.datastream.formats.bulk_formats import ParquetWriterFactory
 from flowlet.records import Chunk
-from flowlet.serde.declared.arrow_values import arrow_type_of, exact_array
 from flowlet.serde.type_serializer import ValueMismatchError
 from flowlet.sinks.sink_calls import BadRecordError
+from flowlet.types.gate_forms import exact_array
+from flowlet.types.leaf_forms import arrow_type_of
 
 ROWS_PER_GROUP: Final = 65_536
 _LOCAL: Final = pa.timestamp("us")

@@ -13,7 +13,6 @@ from pyarrow import types as kinds
 
 from flowlet.common.checks import check_kind
 from flowlet.common.typeinfo import (
-    BasicType,
     BasicTypeInfo,
     DateTypeInfo,
     InferredTypeInfo,
@@ -24,22 +23,14 @@ from flowlet.common.typeinfo import (
     TypeInformation,
 )
 from flowlet.errors import JobGraphError
+from flowlet.types.leaf_forms import arrow_type_of
 
+_LOCAL_DATE: Final = LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE)
 _TEXTS: Final = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 # Kinds of columns of which Arrow cannot select rows, or that cannot be sent.
 _UNSENDABLE: Final = (kinds.is_string_view, kinds.is_binary_view, kinds.is_run_end_encoded, kinds.is_interval)
 # Kinds with an order, but texts.
 _ORDERED: Final = (kinds.is_integer, kinds.is_boolean, kinds.is_temporal, kinds.is_decimal, kinds.is_floating)
-_ARROW_NAMES: Final = {
-    BasicType.STRING: "string",
-    BasicType.BOOLEAN: "bool",
-    BasicType.BYTE: "int8",
-    BasicType.SHORT: "int16",
-    BasicType.INT: "int32",
-    BasicType.LONG: "int64",
-    BasicType.FLOAT: "float32",
-    BasicType.DOUBLE: "float64",
-}
 
 
 def check_schema(schema: Any, method: str) -> Any:
@@ -193,12 +184,10 @@ def declared_schema(declared: TypeInformation) -> Any:
 
 
 def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:
-    if isinstance(declared, BasicTypeInfo) and declared.basic_type in _ARROW_NAMES:
-        return pa.type_for_alias(_ARROW_NAMES[declared.basic_type])
-    if isinstance(declared, TimestampTypeInfo):
-        return pa.timestamp("us")
-    if isinstance(declared, DateTypeInfo) or declared == LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE):
-        return pa.date32()
+    is_simple = isinstance(declared, BasicTypeInfo | TimestampTypeInfo | DateTypeInfo) or declared == _LOCAL_DATE
+    found = arrow_type_of(declared) if is_simple else None
+    if found is not None:
+        return found
     raise JobGraphError(
         f"to_arrow() finds no schema in the declared type {whole}; give it one, as in to_arrow(pa.schema([('word', "
         "pa.string())])), or declare a row or tuple of simple types where the records are made"

@@ -13,7 +13,7 @@ Absent: rows inside rows.
 """
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self
@@ -22,7 +22,7 @@ from flowlet.common.checks import check_kind
 from flowlet.common.serialization import DeserializationSchema, SerializationSchema
 from flowlet.common.typeinfo import ARRAY_TYPES, PrimitiveArrayTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
-from flowlet.common.values.field_values import Convert, FieldForm, field_form, misfit
+from flowlet.common.values.field_values import Convert, FieldForm, field_form, known_form, plain_list
 from flowlet.datastream.formats.bulk_formats import checked_character, checked_text
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
@@ -291,7 +291,7 @@ def _reader(type_info: TypeInformation, characters: _Characters, lenient: Conver
     if form is not None:
         return partial(_read, form, characters.null)
     assert isinstance(type_info, ARRAY_TYPES), "the builder refuses other types"
-    inner = _form(type_info.elem_type)
+    inner = known_form(type_info.elem_type)
     return partial(_read_array, inner.is_text, characters, lenient(partial(_read, inner, characters.null)))
 
 
@@ -321,7 +321,7 @@ def _writer(type_info: TypeInformation, characters: _Characters) -> Callable[[An
     assert isinstance(type_info, ARRAY_TYPES), "the builder refuses other types"
     allows_none = not isinstance(type_info, PrimitiveArrayTypeInfo)
     return partial(
-        _written_array, characters, partial(_written, _form(type_info.elem_type), characters.null), allows_none
+        _written_array, characters, partial(_written, known_form(type_info.elem_type), characters.null), allows_none
     )
 
 
@@ -345,12 +345,7 @@ def _written(form: FieldForm, null: str | None, value: Any) -> str:
 def _written_array(characters: _Characters, write: Callable[[Any], str], allows_none: bool, value: Any) -> str:  # noqa: FBT001  # of partial
     if value is None:
         return characters.null or ""
-    plain: Sequence[Any] = value.tolist() if hasattr(value, "tolist") else value  # of array.array and numpy
-    if not isinstance(plain, list | tuple):
-        raise misfit(value, "list")
-    if not allows_none and None in plain:
-        raise misfit(None, "element of an array of primitives")
-    texts = [write(each) for each in plain]
+    texts = [write(each) for each in plain_list(value, allows_none=allows_none)]
     text = characters.array_delimiter.join(texts)
     if not text or text == characters.null:
         raise ValueError(f"{value!r} is an empty field or the null literal, so that it would be read as None")
@@ -360,12 +355,6 @@ def _written_array(characters: _Characters, write: Callable[[Any], str], allows_
             "reader"
         )
     return text
-
-
-def _form(type_info: TypeInformation) -> FieldForm:
-    form = field_form(type_info)
-    assert form is not None, "the builder refuses other types"
-    return form
 
 
 def _checked_type(type_info: Any) -> RowTypeInfo:

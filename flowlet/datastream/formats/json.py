@@ -42,9 +42,11 @@ from flowlet.common.values.field_values import (
     checked_float,
     field_form,
     is_bytes,
+    known_form,
     misfit,
     parsed_decimal,
     parsed_double,
+    plain_list,
     rounded_float,
 )
 from flowlet.datastream.formats.json_lines import encoded_json
@@ -72,16 +74,8 @@ _CHECKED: Final = {BasicType.FLOAT: checked_float, BasicType.DOUBLE: checked_dou
 _INSERT: Final = Row().get_row_kind()
 _BYTES: Final = PrimitiveArrayTypeInfo(BasicTypeInfo.BYTE_TYPE_INFO())
 _NO_NUMBERS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}  # as Jackson writes them
-
-
-def _known_form(type_info: TypeInformation) -> FieldForm:
-    form = field_form(type_info)
-    assert form is not None, "it is a plain type"
-    return form
-
-
-_BINARY: Final = _known_form(_BYTES)
-_SIGNED: Final = _known_form(BasicTypeInfo.BYTE_TYPE_INFO())
+_BINARY: Final = known_form(_BYTES)
+_SIGNED: Final = known_form(BasicTypeInfo.BYTE_TYPE_INFO())
 
 
 class JsonRowDeserializationSchema(DeserializationSchema):
@@ -470,12 +464,7 @@ def _written_tuple(parts: list[Convert], value: Any) -> list[Any]:
 
 
 def _written_list(convert: Convert, allows_none: bool, value: Any) -> list[Any]:  # noqa: FBT001  # of partial
-    plain = value.tolist() if hasattr(value, "tolist") else value  # of array.array and numpy
-    if not isinstance(plain, list | tuple):
-        raise misfit(value, "list")
-    if not allows_none and None in plain:
-        raise misfit(None, "element of an array of primitives")
-    return [None if each is None else convert(each) for each in plain]
+    return [None if each is None else convert(each) for each in plain_list(value, allows_none=allows_none)]
 
 
 def _written_map(key: Convert, convert: Convert, value: Any) -> dict[str, Any]:

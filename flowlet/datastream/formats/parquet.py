@@ -29,7 +29,7 @@ class ParquetBulkWriters:
             JobGraphError: it is no row type, or Parquet has no type for a field.
         """
         # Here, because it imports pyarrow, which most programs do not need.
-        from flowlet.serde.declared.arrow_values import arrow_type_of
+        from flowlet.types.leaf_forms import arrow_type_of
 
         if isinstance(row_type, TupleTypeInfo):
             row_type = RowTypeInfo(row_type.get_field_types())

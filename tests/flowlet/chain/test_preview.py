@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 
 from flowlet.common.typeinfo import TypeInformation, Types
-from flowlet.serde.declared.declared_records import DeclaredRecords
 from flowlet.serde.type_serializer import MAX_PREVIEW_CHARACTERS, ValueMismatchError, last_of, preview
+from flowlet.types.declared_records import DeclaredRecords
 from tests.flowlet.serde.exact import NESTED
 
 

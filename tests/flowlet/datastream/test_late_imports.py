@@ -84,7 +84,7 @@ FOR_OTHER_JOBS = (
     "flowlet.kernels",
     "flowlet.keys.key_columns",
     "flowlet.operators.keyed_reduce_operator",
-    "flowlet.serde.declared",
+    "flowlet.types",
     "flowlet.serde.element_serializer",
     "flowlet.sorted_input",
     "flowlet.spark",

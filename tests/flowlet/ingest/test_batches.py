@@ -8,19 +8,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flowlet.columns import ArrayColumn, ArrowColumn
+from flowlet.columns import ArrayColumn, ArrowColumn, Columns
+from flowlet.columns.arrow_batches import column_of_array
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
 from flowlet.datastream.data_stream import CloseableIterator
 from flowlet.ingest import GateClient, GateTypeError, PartitionOffer, open_gate
-from flowlet.ingest.batches import columns_of_batch
 from flowlet.serde.pickles import program_pickle
+from flowlet.types.gate_forms import shaped
 from tests.flowlet.ingest.conftest import GateCluster, collecting
 from tests.waiting import PATIENCE_S
 
 NOON = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001 - a time on the wall
 PAIRS = pa.record_batch([pa.array([1, 2]), pa.array(["a", None])], names=["number", "text"])
 PAIR = [Types.LONG(), Types.STRING()]
+
+
+def columns_of_batch(batch: pa.RecordBatch, type_info: TypeInformation) -> Columns:
+    return shaped(list(map(column_of_array, batch.columns)), type_info)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from flowlet.datastream.stream_execution_environment import StreamExecutionEnvir
 from flowlet.errors import JobGraphError
 from flowlet.ingest import GateTypeError
 from flowlet.ingest.description import check_columns, check_timestamps, checked_columns, checked_records
-from flowlet.serde.declared.declared_records import DeclaredRecords, declared_records
+from flowlet.types.declared_records import DeclaredRecords, declared_records
 
 PAIR = Types.ROW_NAMED(["n", "t"], [Types.LONG(), Types.STRING()])
 ANY = Types.PICKLED_BYTE_ARRAY()

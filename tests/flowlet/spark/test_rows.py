@@ -22,9 +22,9 @@ from flowlet.columns import Columns
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import LocalTimeTypeInfo, TypeInformation, Types
 from flowlet.common.types import Row
-from flowlet.serde.declared.arrow_values import arrow_type_of
 from flowlet.spark.gate_schema import GateSchema, SchemaMismatchError, spark_type_of
 from flowlet.spark.rows import BatchConverter, RowConverter
+from flowlet.types.leaf_forms import arrow_type_of
 
 EVENT = Types.ROW_NAMED(["user", "name", "amount"], [Types.LONG(), Types.STRING(), Types.DOUBLE()])
 LOCAL_DATE_TIME = LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME)

@@ -274,7 +274,7 @@ def test_no_writer_changes_a_value_that_does_not_fit(form: str, type_info: TypeI
 
     causes = f"{caught.value} {caught.value.__cause__}"
     assert not isinstance(caught.value, (AttributeError, AssertionError))
-    assert "'x'" in causes
+    assert "'x'" in causes or "'x[" in causes
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flowlet.errors import SerdeError
-from flowlet.serde.declared.composite_columns import MAX_PROBES_EACH, MIN_CHECKED, check_spread, count_probes
+from flowlet.types.gate_forms import MAX_PROBES_EACH, MIN_CHECKED, check_spread, count_probes
 
 
 def slow_count(keys: list[int], size: int) -> int:

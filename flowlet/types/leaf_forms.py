@@ -1,0 +1,595 @@
+"""``GateForm``: the Arrow form of one declared type in a remote gate.  It checks values, makes Arrow arrays of them,
+and takes arrays that were read as columns.  Here are the forms of values without parts.
+
+``arrow_type_of``: the Arrow type of a declared one.  ``value_bytes``: the bytes of values that Arrow lacks: big
+integers, decimals, points in time, record batches, any objects.
+
+Hot path: C code per column; a Python loop over values that Arrow lacks.
+
+Side:       pure.
+Invariants: whatever the bytes are, an array that was read gives values of the declared type, or None, or an error: a
+            point in time beyond the year 9999, which Python does not have, is refused.  Nothing is unpickled (but
+            ``PICKLED_BYTE_ARRAY``, whose gates trust their producers), imported or called by name.  A value keeps its
+            exact value: nothing is rounded, widened or cut off, but floats to 32 bits in a column of Arrow's float32.
+Format:     numbers, truth values, texts, bytes, dates, times and timestamps have Arrow's types; FLOAT has 64 bits, as
+            between tasks.  What Arrow lacks is binary, numbers big-endian.  Of an ``int`` of any size: its fewest
+            bytes, with a sign.  Of a ``decimal.Decimal``: the i32 scale, then its digits as such an int.  Of an
+            ``Instant``: i64 seconds, i32 nanoseconds.  Of a ``pyarrow.RecordBatch``: ``message_of_batch``.  Of any
+            object: ``record_pickle``.
+Units:      dates in days, times in microseconds; in a column with a time zone, a ``datetime`` without one means UTC.
+"""
+
+import array
+import datetime
+import decimal
+import operator
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import repeat
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, ColumnVisitor, ConstantColumn, ListColumn, OffsetColumn
+from flowlet.columns.arrow_batches import first_overflow
+from flowlet.common.time import Instant
+from flowlet.common.typeinfo import (
+    ARRAY_TYPES,
+    ArrowTypeInfo,
+    BasicType,
+    BasicTypeInfo,
+    LocalTimeTypeInfo,
+    PickledBytesTypeInfo,
+    RowTypeInfo,
+    TypeInformation,
+    Types,
+)
+from flowlet.errors import SerdeError
+from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
+from flowlet.serde.column_format import ENCODING, SURROGATES
+from flowlet.serde.element_limits import MAX_MICROS, MIN_MICROS
+from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
+from flowlet.serde.type_serializer import ValueMismatchError, mismatch, preview
+from netstack.late import dataclass
+
+_NONE: Final = frozenset({type(None)})
+_ZONE: Final = operator.attrgetter("tzinfo")
+_TIMESTAMP: Final = pa.timestamp("us")
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - as in the columns
+_NO_OFFSET: Final = datetime.timedelta(0)
+
+
+class GateForm(ABC):
+    """The Arrow form of one type.  Threading: any; it has no state.
+
+    Args:
+        name: of the type, for messages: the declared type, or Arrow's own.
+        arrow_type: of the arrays.
+        classes: of the values; their subclasses fit, too.
+    """
+
+    __slots__ = ("_classes", "arrow_type", "name")
+
+    def __init__(self, name: object, arrow_type: pa.DataType, classes: tuple[type, ...] = (object,)) -> None:
+        self.name = name
+        self.arrow_type = arrow_type
+        self._classes = classes
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.name}>"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the array holds the values themselves, so that a cast of Arrow makes it."""
+        return False
+
+    def array_of(self, values: Sequence[Any], kinds: set[type] | None = None) -> pa.Array:
+        """An array of exactly these values, None as null.
+
+        ``kinds``: their classes, if known.
+
+        Raises:
+            ValueMismatchError: a value does not fit.
+            UnicodeEncodeError: a text has a lone surrogate, and texts are no bytes.
+        """
+        kinds = set(map(type, values)) if kinds is None else kinds
+        for kind in kinds - _NONE:
+            if not self._fits(kind):
+                raise self.mismatch(next(value for value in values if type(value) is kind))
+        return self._array(values, kinds)
+
+    def _fits(self, kind: type) -> bool:
+        return issubclass(kind, self._classes)
+
+    def mismatch(self, value: Any) -> ValueMismatchError:
+        """The error for a value that does not fit."""
+        if isinstance(self.name, pa.DataType):
+            return ValueMismatchError(f"{preview(value)} of type {type(value).__name__} is no {self.name}")
+        return ValueMismatchError(f"{preview(value)} is of type {type(value).__name__}, not {self.name}")
+
+    @abstractmethod
+    def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
+        """An array of values of these classes, which fit.  Raises as ``array_of``."""
+
+    def checked(self, found: pa.Array) -> pa.Array:
+        """An array of the form's own type itself.  Raises ValueMismatchError: a value does not fit."""
+        return found
+
+    def kept(self, values: Sequence[Any]) -> Column:
+        """A column of these values for a sender.  Raises as ``array_of``."""
+        self.array_of(values)
+        return ListColumn(list(values))
+
+    @abstractmethod
+    def column_of(self, found: pa.Array) -> Column:
+        """The values of an array of the form's own type.  Raises SerdeError, ValueError: one is of another type."""
+
+
+def array_of_column(form: GateForm, column: Column) -> pa.Array:
+    """As ``array_of``; an array of the right type stays as it is."""
+    return column.accept(_ArrayOf(form))
+
+
+class _ArrayOf(ColumnVisitor[pa.Array]):
+    __slots__ = ("_form",)
+
+    def __init__(self, form: GateForm) -> None:
+        self._form = form
+
+    def visit_any(self, column: Column) -> pa.Array:
+        return self._form.array_of(column.as_list())
+
+    def visit_list(self, column: ListColumn) -> pa.Array:
+        return self._form.array_of(column.values, None if column.value_type is None else {column.value_type})
+
+    def visit_constant(self, column: ConstantColumn) -> pa.Array:
+        return self._form.array_of([column.value]).take(pa.array(np.zeros(len(column), np.int64)))
+
+    def visit_array(self, column: ArrayColumn) -> pa.Array:
+        form = self._form
+        if isinstance(form, LeafForm) and column.array.dtype.kind in form.dtype_kinds:
+            with suppress(pa.ArrowException, ValueMismatchError):
+                found = pa.array(column.array, from_pandas=False)
+                return form.checked(found if found.type == form.arrow_type else found.cast(form.arrow_type))
+        return self.visit_any(column)  # says which value does not fit
+
+    def visit_offsets(self, column: OffsetColumn) -> pa.Array:
+        return self.visit_array(column.widened())
+
+    def visit_arrow(self, column: ArrowColumn) -> pa.Array:
+        form = self._form
+        found = column.array
+        if not form.is_plain:
+            return form.array_of(python_values(found))
+        if found.type != form.arrow_type:
+            found = fitting_array(found, form.name).cast(form.arrow_type)
+        return form.checked(found)
+
+
+# ---------------------------------------------------------------- Arrow's types
+
+_TimeType = LocalTimeTypeInfo.TimeType
+_LEAVES: Final[Mapping[TypeInformation, pa.DataType]] = {
+    Types.STRING(): pa.string(),
+    Types.BOOLEAN(): pa.bool_(),
+    Types.BYTE(): pa.int8(),
+    Types.SHORT(): pa.int16(),
+    Types.INT(): pa.int32(),
+    Types.LONG(): pa.int64(),
+    Types.FLOAT(): pa.float32(),
+    Types.DOUBLE(): pa.float64(),
+    Types.PRIMITIVE_ARRAY(Types.BYTE()): pa.binary(),
+    Types.SQL_DATE(): pa.date32(),
+    Types.SQL_TIME(): pa.time64("us"),
+    Types.SQL_TIMESTAMP(): pa.timestamp("us"),
+    LocalTimeTypeInfo(_TimeType.LOCAL_DATE): pa.date32(),
+    LocalTimeTypeInfo(_TimeType.LOCAL_TIME): pa.time64("us"),
+    LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME): pa.timestamp("us"),
+}
+
+
+def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
+    """The Arrow type for values of a declared type; None if there is none."""
+    match type_info:
+        case _ if isinstance(type_info, ARRAY_TYPES) and type_info not in _LEAVES:
+            element = arrow_type_of(type_info.elem_type)
+            return None if element is None else pa.list_(element)
+        case RowTypeInfo():
+            types = [arrow_type_of(each) for each in type_info.get_field_types()]
+            return None if None in types else pa.struct(list(zip(type_info.get_field_names(), types, strict=True)))
+        case _:
+            return _LEAVES.get(type_info)
+
+
+_MICROS_PER_DAY: Final = 24 * 3600 * 1_000_000
+# The integers that are values of a type, where not all are.
+RANGES: Final = {
+    pa.date32(): (pa.int32(), MIN_MICROS // _MICROS_PER_DAY, MAX_MICROS // _MICROS_PER_DAY),
+    pa.time64("us"): (pa.int64(), 0, _MICROS_PER_DAY - 1),
+    pa.timestamp("us"): (pa.int64(), MIN_MICROS, MAX_MICROS),
+}
+_INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+# Types whose values are those of the other type, too.
+_SAME_VALUES: Final = frozenset(
+    {
+        *((narrow, wide) for index, wide in enumerate(_INTEGERS) for narrow in _INTEGERS[:index]),
+        (pa.float32(), pa.float64()),
+        (pa.large_string(), pa.string()),
+        (pa.large_binary(), pa.binary()),
+    }
+)
+
+
+def python_values(array: pa.Array) -> list[Any]:
+    """The values as Python objects, maps as dicts.  Raises ValueMismatchError: a map has a key twice."""
+    try:
+        values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
+    except TypeError:  # before pyarrow 19
+        return list(array.to_pylist())
+    except KeyError as error:
+        raise ValueMismatchError(f"a map with the key {error} twice") from error
+    return values
+
+
+def fitting_array(array: pa.Array, declared: Any) -> pa.Array:
+    """The same values in the Arrow type of a declared type, which has one.
+
+    Raises:
+        ValueMismatchError: the array is of another type.
+    """
+    wanted = arrow_type_of(declared)
+    found = array.type
+    if _is_declared(found, wanted):
+        return array
+    if (found, wanted) in _SAME_VALUES:
+        return array.cast(wanted)
+    values = preview(array.slice(0, 3).to_pylist())
+    raise ValueMismatchError(f"{values} of Arrow's type {found}, declared is {declared!r}: cast it to {wanted}")
+
+
+def _is_declared(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether it is the declared type; the elements of a list may have another name."""
+    if pa.types.is_list(found) and pa.types.is_list(declared):
+        return bool(found.value_type == declared.value_type)
+    return bool(found == declared)
+
+
+def check_range(array: pa.Array, limits: tuple[pa.DataType, int, int]) -> None:
+    """Check that Python has all values of an array; ``limits``: of its type, in ``RANGES``.
+
+    Raises ValueMismatchError: it has not.
+    """
+    plain, low, high = limits
+    found = pc.min_max(array.view(plain)).as_py()
+    if found["min"] is not None and not low <= found["min"] <= found["max"] <= high:
+        raise ValueMismatchError(f"{found} in an array of {array.type}, Python has values from {low} to {high}")
+
+
+# ---------------------------------------------------------------- values that Arrow has
+
+# By the id of an Arrow type, which is the same for all units, zones and precisions: the classes of its values, and the
+# kinds of numpy's types that hold them.
+_VALUES: Final[dict[int, tuple[tuple[type, ...], str]]] = {
+    **{each.id: ((str,), "") for each in (pa.string(), pa.large_string())},
+    **{each.id: ((bytes, bytearray), "") for each in (pa.binary(), pa.large_binary())},
+    **{each.id: ((int,), "iu") for each in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{each.id: ((float,), "f") for each in (pa.float32(), pa.float64())},
+    pa.bool_().id: ((bool,), "b"),
+    pa.date32().id: ((datetime.date,), ""),
+    pa.time64("us").id: ((datetime.time,), ""),
+    _TIMESTAMP.id: ((datetime.datetime,), "M"),
+    pa.decimal128(38, 18).id: ((decimal.Decimal,), ""),
+}
+
+
+def classes_of_arrow(arrow_type: pa.DataType) -> frozenset[type] | None:
+    """The classes of the values of an Arrow type without parts; None: it has parts, or other values."""
+    found = _VALUES.get(arrow_type.id)
+    return None if found is None else frozenset(found[0])
+
+
+_TYPECODES: Final = {  # of ``array``
+    (pa.int8().id, int): "b",
+    (pa.int16().id, int): "h",
+    (pa.int32().id, int): "i",
+    (pa.int64().id, int): "q",
+    (pa.float64().id, float): "d",
+}
+_UNZONED: Final = frozenset({pa.time64("us").id, _TIMESTAMP.id})
+
+
+class LeafForm(GateForm):
+    """Values that Arrow has.
+
+    Args:
+        name: as in ``GateForm``.
+        arrow_type: as in ``GateForm``.
+        is_exact: for a column of Arrow's own type: values of subclasses are refused, and so is an ``int`` for a float;
+            a time in UTC loses its zone.
+    """
+
+    __slots__ = ("_is_exact", "_limits", "dtype_kinds")
+
+    def __init__(self, name: object, arrow_type: pa.DataType, *, is_exact: bool = False) -> None:
+        classes, self.dtype_kinds = _VALUES.get(arrow_type.id, ((), ""))
+        super().__init__(name, arrow_type, (*classes, int) if float in classes and not is_exact else classes)
+        self._is_exact = is_exact
+        self._limits = RANGES.get(arrow_type)
+
+    @property
+    def is_plain(self) -> bool:
+        """Implements ``GateForm``."""
+        return True
+
+    def _fits(self, kind: type) -> bool:
+        if kind in self._classes:
+            return True
+        is_other = kind is bool or (self.arrow_type == pa.date32() and issubclass(kind, datetime.datetime))
+        return not self._is_exact and not is_other and super()._fits(kind)
+
+    def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
+        if self.arrow_type.id in _UNZONED and self.arrow_type != pa.timestamp("us", "UTC"):
+            values = self._without_zones(values)
+            if self.arrow_type == _TIMESTAMP and (instants := instants_array(values)) is not None:
+                return instants
+        elif kinds == {int} or kinds == {float}:
+            with suppress(KeyError, OverflowError):
+                # Half the time of ``pa.array``.  An ``int`` for a float, and what is out of range, is looked at below.
+                numbers = array.array(_TYPECODES[self.arrow_type.id, *kinds], values)
+                return pa.Array.from_buffers(self.arrow_type, len(values), [None, pa.py_buffer(numbers)])
+        if float in self._classes and not kinds <= {float, type(None)}:
+            values = [self._float(value) if isinstance(value, int) else value for value in values]
+        try:
+            found = pa.array(values, self.arrow_type, from_pandas=False)
+        except UnicodeError:
+            if not self._is_exact:
+                raise
+            raise self._misfit(values) from None
+        except (pa.ArrowException, OverflowError):
+            raise self._misfit(values) from None
+        if self.arrow_type == pa.float32() and (value := first_overflow(values, found)) is not None:
+            raise self.mismatch(value)
+        return found
+
+    def _misfit(self, values: Sequence[Any]) -> ValueMismatchError:
+        for value in values:
+            try:
+                pa.array([value], self.arrow_type, from_pandas=False)
+            except (pa.ArrowException, OverflowError, UnicodeError):
+                if int not in self._classes or self._is_exact:
+                    return self.mismatch(value)
+                return ValueMismatchError(
+                    f"{preview(value)} does not fit into the {self.arrow_type.bit_width} bits of {self.name}"
+                )
+        raise AssertionError("each value fits, but all together do not")
+
+    def _float(self, value: int) -> float:
+        with suppress(OverflowError):
+            number = float(value)
+            if int(number) == value:
+                return number
+        raise ValueMismatchError(f"{preview(value)} is an int that no {self.name} holds exactly")
+
+    def _without_zones(self, values: Sequence[Any]) -> Sequence[Any]:
+        if not any(map(_ZONE, filter(None, values))):
+            return values
+        return [value if value is None or value.tzinfo is None else self._without_zone(value) for value in values]
+
+    def _without_zone(self, value: Any) -> Any:
+        if not self._is_exact:
+            raise ValueMismatchError(
+                f"{preview(value)} has a time zone, which {self.name} does not keep: convert it to UTC"
+            )
+        if value.utcoffset() != _NO_OFFSET:
+            raise ValueMismatchError(
+                f"{preview(value)} has an offset from UTC, which a {self.name} cannot hold: convert it, or use a "
+                "column in UTC"
+            )
+        return value.replace(tzinfo=None)
+
+    def checked(self, found: pa.Array) -> pa.Array:
+        """Implements ``GateForm``."""
+        if self._limits is not None:
+            check_range(found, self._limits)
+        return found
+
+    def kept(self, values: Sequence[Any]) -> Column:
+        """Implements ``GateForm``."""
+        return self.column_of(self.array_of(values))
+
+    def column_of(self, found: pa.Array) -> Column:
+        """Implements ``GateForm``."""
+        self.checked(found)
+        if self.arrow_type == pa.date32():  # by numpy, which takes a hundredth of the time of ``to_pylist``
+            days: list[Any] = found.to_numpy(zero_copy_only=False).tolist()
+            return ListColumn(days, None if found.null_count else datetime.date)
+        if found.null_count or not self.dtype_kinds:
+            return ArrowColumn(found)
+        numbers = found.to_numpy(zero_copy_only=False)
+        return ArrayColumn(numbers.astype(np.int64, copy=False) if numbers.dtype.kind == "i" else numbers)
+
+
+def instants_array(values: Sequence[Any]) -> pa.Array | None:
+    """As ``pa.array`` of datetimes without a zone, in less than half the time; None: one is None, or of a subclass."""
+    try:
+        return pa.array(list(map(operator.sub, values, repeat(_EPOCH))), pa.duration("us")).view(_TIMESTAMP)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+class CharacterForm(LeafForm):
+    """``str`` of one character, of which Arrow has no type."""
+
+    __slots__ = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Implements ``GateForm``."""
+        return False
+
+    def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
+        _check_characters(values)
+        return super()._array(values, kinds)
+
+    def checked(self, found: pa.Array) -> pa.Array:
+        """Implements ``GateForm``."""
+        if pc.any(pc.not_equal(pc.utf8_length(found), 1)).as_py():
+            raise ValueMismatchError("texts that are not one character")
+        return found
+
+
+def _check_characters(values: Sequence[Any]) -> None:
+    wrong = next((value for value in values if value is not None and len(value) != 1), None)
+    if wrong is not None:
+        raise ValueMismatchError(f"{preview(wrong)} is not one character")
+
+
+# ---------------------------------------------------------------- values that Arrow lacks
+
+# Flink's scale is an i32.  Without the limit, ``10 ** scale`` of a larger one would exhaust the memory.
+_MAX_SCALE: Final = 2**31 - 1
+# About 9,800 digits.  Converting between binary and decimal digits takes time with the square of their number.
+_MAX_UNSCALED_BYTES: Final = 4096
+_SCALE: Final = struct.Struct(">i")
+_INSTANT: Final = struct.Struct(">qi")
+
+
+@dataclass(frozen=True, slots=True)
+class ValueBytes:
+    """The bytes of the values of one type.
+
+    ``write`` raises ValueMismatchError: the value is not of the type.  ``read`` may raise anything for corrupt bytes.
+    """
+
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
+
+
+def _write_big_integer(value: Any) -> bytes:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise mismatch(value, "BigInteger")
+    return _integer_bytes(value)
+
+
+def _integer_bytes(value: int) -> bytes:
+    # One bit more than the number has, for the sign; without it 128 would be read as -128.
+    return value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "big", signed=True)
+
+
+def _read_big_integer(data: bytes) -> int:
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _write_decimal(value: Any) -> bytes:
+    """Keeps trailing zeros.  Refuses -0, because Java's zero has no sign."""
+    if not isinstance(value, decimal.Decimal):
+        raise mismatch(value, "BigDecimal")
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or (sign and not value) or abs(exponent) > _MAX_SCALE:
+        raise ValueMismatchError(
+            f"{preview(value)} is no BigDecimal: it is not finite, is minus zero, or has too large an exponent"
+        )
+    unscaled = int(decimal.Decimal((sign, digits, 0))) if len(digits) < 3 * _MAX_UNSCALED_BYTES else None
+    if unscaled is None or unscaled.bit_length() >= 8 * _MAX_UNSCALED_BYTES:
+        raise ValueMismatchError(f"{preview(value)} has {len(digits)} digits, more than a BigDecimal may have here")
+    return _SCALE.pack(-exponent) + _integer_bytes(unscaled)
+
+
+def _read_decimal(data: bytes) -> decimal.Decimal:
+    """Keeps all digits, whatever the precision of the decimal context."""
+    num_bytes = len(data) - _SCALE.size
+    if num_bytes > _MAX_UNSCALED_BYTES:
+        raise SerdeError(f"a number of {num_bytes} bytes, allowed are {_MAX_UNSCALED_BYTES}")
+    (scale,) = _SCALE.unpack_from(data)
+    unscaled = _read_big_integer(data[_SCALE.size :])
+    return decimal.Decimal((int(unscaled < 0), decimal.Decimal(unscaled).as_tuple().digits, -scale))
+
+
+def _write_instant(value: Any) -> bytes:
+    if not isinstance(value, Instant):
+        raise mismatch(value, "Instant")
+    return _INSTANT.pack(value.seconds, value.nanos)
+
+
+def _read_instant(data: bytes) -> Instant:
+    return Instant(*_INSTANT.unpack(data))
+
+
+_BASIC: Final = {
+    BasicType.BIG_INT: ValueBytes(_write_big_integer, _read_big_integer),
+    BasicType.BIG_DEC: ValueBytes(_write_decimal, _read_decimal),
+    BasicType.INSTANT: ValueBytes(_write_instant, _read_instant),
+}
+
+
+def value_bytes(type_info: TypeInformation) -> ValueBytes:
+    """The bytes of the values of a type.  Raises TypeError: Arrow has such values, or the type is unknown."""
+    match type_info:
+        case BasicTypeInfo() if type_info.basic_type in _BASIC:
+            return _BASIC[type_info.basic_type]
+        case ArrowTypeInfo():
+            return _batch_bytes(type_info.schema)
+        case PickledBytesTypeInfo():
+            return ValueBytes(dumps_value, loads_value)
+        case _:
+            raise TypeError(f"no column of {type_info!r}")
+
+
+def _batch_bytes(schema: Any) -> ValueBytes:
+    def write(value: Any) -> bytes:
+        message: bytes = message_of_batch(value, schema).to_pybytes()
+        return message
+
+    return ValueBytes(write, lambda data: batch_of_message(pa.py_buffer(data), schema))
+
+
+class BytesForm(GateForm):
+    """Values one by one, each as bytes.
+
+    Args:
+        type_info: the declared type.
+        form: its bytes.
+    """
+
+    __slots__ = ("_form",)
+
+    def __init__(self, type_info: TypeInformation, form: ValueBytes) -> None:
+        super().__init__(type_info, pa.binary())
+        self._form = form
+
+    def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
+        return pa.array([None if value is None else self._form.write(value) for value in values], pa.binary())
+
+    def column_of(self, found: pa.Array) -> Column:
+        """Implements ``GateForm``."""
+        return ListColumn([None if data is None else self._value(data) for data in found.to_pylist()])
+
+    def _value(self, data: bytes) -> Any:
+        try:
+            return self._form.read(data)
+        except Exception as error:  # constructors may raise anything for corrupt bytes
+            reason = str(error) if isinstance(error, SerdeError) else f"{type(error).__name__}: {error}"
+            raise SerdeError(f"broken bytes of {self.name}: {reason}") from error
+
+
+def text_bytes(*, is_character: bool) -> ValueBytes:
+    """Texts with lone surrogates, which Arrow's lack."""
+
+    def write(value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise ValueMismatchError(f"{preview(value)} is of type {type(value).__name__}, not String")
+        if is_character:
+            _check_characters([value])
+        return value.encode(ENCODING, SURROGATES)
+
+    def read(data: bytes) -> str:
+        value = data.decode(ENCODING, SURROGATES)
+        if is_character:
+            _check_characters([value])
+        return value
+
+    return ValueBytes(write, read)
