@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.common.types import Row
-from flowlet.keys.exact_keys import key_hash
+from flowlet.keys.exact_keys import ExactKey, key_hash
 from flowlet.keys.key_scalars import hash_decimal, hash_float, hash_int, hash_str, hash_timedelta, hash_uuid
 
 Int64Array = NDArray[np.int64]
@@ -495,6 +495,26 @@ def exact_key_groups(exact: Sequence[Any], max_parallelism: int) -> Int32Array:
     return groups_of_hashes(hashes, max_parallelism)
 
 
+def key_for(exact: Any) -> Any:
+    """A key whose stand-in is ``exact``."""
+    if _is_key(exact):
+        return exact
+    match exact:
+        case (kind, bool(value)) if kind is bool:
+            return value
+        case (kind, int(bits)) if kind is float:
+            return _double_of(bits)
+        case _:
+            return ExactKey(exact, exact_key_hash(exact))
+
+
+def _is_key(exact: Any) -> bool:
+    """Whether it is a key itself: no key contains a type."""
+    if type(exact) is tuple:
+        return all(map(_is_key, exact))
+    return not isinstance(exact, type)
+
+
 def exact_key_hash(exact: Any) -> int:
     """The hash of the key that ``exact`` stands for: 32 bits, signed."""
     code = _hash(exact) & _MASK
@@ -519,8 +539,12 @@ def _of_fields(fields: Sequence[Any], code: int = 0) -> int:
 
 
 def _of_double(bits: int) -> int:
+    return hash_float(_double_of(bits))
+
+
+def _double_of(bits: int) -> float:
     (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
-    return hash_float(value)
+    return float(value)
 
 
 def _of_datetime(value: Any, _: int = 0) -> int:

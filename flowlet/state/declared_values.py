@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Final
 
@@ -131,7 +131,7 @@ def copied_rows(name: str, kind: StateKind, entries: list[Any]) -> list[Any]:
     return copied
 
 
-def thawed_rows(kind: StateKind, values: Sequence[Any]) -> list[Any]:
+def thawed_rows(kind: StateKind, values: Iterable[Any]) -> list[Any]:
     """What a state keeps for values of ``StateRows``; shares nothing that can change with them."""
     rows = list(values)
     rows = rows if are_unchanging(rows) else loads_record(dumps_record(rows))

@@ -19,7 +19,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from flowlet.columns.column import are_unchanging
 from flowlet.datastream.state import (
@@ -44,6 +44,7 @@ from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState
 from flowlet.state.state_snapshots import (
     INCREMENTAL_VERSION,
     VERSION,
+    ColumnRows,
     IncrementalSnapshot,
     KeyedStateSnapshot,
     OperatorStateRows,
@@ -57,6 +58,9 @@ from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValue
 from flowlet.state.type_compatibility import type_form
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.timers.time_api import KeyContext
+
+if TYPE_CHECKING:
+    from flowlet.state.rocksdb.cached_rows import CachedRows
 
 
 class SharedFiles:
@@ -116,6 +120,20 @@ _TTL_STATES: Final[Mapping[StateKind, Callable[..., Any]]] = {
     StateKind.LIST: TtlListState,
     StateKind.MAP: TtlMapState,
 }
+
+
+class RowHolder(Protocol):
+    """An operator of ours that keeps a value for each key by itself, in the form that its loops need.
+
+    The implementers are operators, which lie above this module.
+    """
+
+    def held_rows(self) -> tuple[list[Any], Iterable[Any] | ColumnRows]:
+        """Exact keys, and what is kept of each: in a list of values that may change, or else to be read later."""
+
+    def take_rows(self, keys: list[Any], values: Iterable[Any] | ColumnRows) -> None:
+        """Go on with these exact keys and values, which are the holder's own, and no others."""
+
 
 StoredStates = Mapping[StateKind, tuple[Callable[..., Any], Callable[..., Any]]]
 """By kind, where a value, a list and a map without expiry are kept: the class of states whose values are taken as they
@@ -235,6 +253,14 @@ class KeyedStateBackend(ABC):
         if config.get_cleanup_strategies().in_full_snapshot():
             self._expiries[descriptor.name] = expiry
         return expiry
+
+    @abstractmethod
+    def open_rows(self, holder: RowHolder) -> "CachedRows | None":
+        """Keep the rows of an operator, which is opened, under the name ``AGGREGATES``.
+
+        None: the holder has all of them, what was restored too.  Else it has those of one generation, and asks for
+        others.
+        """
 
     @abstractmethod
     def forget_keys(self) -> None:

@@ -21,6 +21,7 @@ from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.records import Chunk, Watermark
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.timers.time_api import KeyContext
 from tests.flowlet.chain.test_chunking_output import MAKERS, Event, Slots, Struct, shown
 from tests.flowlet.chain.test_record_copies import WeakSlots
@@ -37,7 +38,8 @@ def behind(operator_: StreamOperator, parent: int, key: Any = None, tag: str | N
 class Chained:
     """A chain that is open, with one output behind some of its operators."""
 
-    def __init__(self, *chained: ChainedOperator, outputs: tuple[int, ...] | None = None) -> None:
+    def __init__(self, *chained: ChainedOperator, outputs: tuple[int, ...] | None = None, restored: Any = None) -> None:
+        self.restored = restored  # keyed state of the last operator
         self.clock = FakeClock()
         self.timers: dict[int, FakeTimers] = {}
         self.outputs = {index: RecordingOutput() for index in (outputs or (len(chained) - 1,))}
@@ -49,8 +51,20 @@ class Chained:
     def _context(self, index: int, name: str) -> OperatorContext:
         keys = KeyContext()
         timers = self.timers[index] = FakeTimers(self.clock, keys)
+        self.backend = HeapKeyedStateBackend(keys, lambda: 0, range(128), 128)
+        if self.restored is not None and index == max(self.outputs):
+            self.backend.restore(self.restored)
         return OperatorContext(
-            "task", 3, 1, 128, name, chain_index=index, key_context=keys, clock=self.clock, timers=cast(Any, timers)
+            "task",
+            3,
+            1,
+            128,
+            name,
+            chain_index=index,
+            key_context=keys,
+            clock=self.clock,
+            timers=cast(Any, timers),
+            keyed_state=self.backend,
         )
 
     def process(self, values: Any, timestamps: list[int] | None = None) -> None:
@@ -441,15 +455,20 @@ def test_a_reduce_goes_on_from_its_snapshot(name: str) -> None:
         return KeyedReduceOperator(select, added)
 
     for is_chained, is_chained_then in ((True, True), (True, False), (False, True)):
-        operators = [reduce(), reduce()]
         found = []
-        for operator_, chain_it in zip(operators, (is_chained, is_chained_then), strict=True):
-            if operator_ is operators[1]:
-                operator_.initialize_state(operators[0].snapshot_state(1))
-            chained = alone(operator_, select) if chain_it else Chained(behind(operator_, -1))
+        restored = None
+        for chain_it in (is_chained, is_chained_then):
+            chained = (
+                Chained(behind(MapOperator(lambda record: record), -1), behind(reduce(), 0, select), restored=restored)
+                if chain_it
+                else Chained(behind(reduce(), -1), restored=restored)
+            )
             for start in (0, 15):
                 chained.process(records[start : start + 15])
             found.append(shown(chained.values))
+            finish = chained.backend.snapshot()
+            assert finish is not None
+            restored = finish()
 
         assert found == [shown(first), shown(second)]
 
