@@ -201,11 +201,11 @@ class ColumnarReduction:
         if numbers is None or not self._load_keys(keys):
             return False
         self._accept(columns, numbers)
-        num_before, num_slots = self._num_slots, self._index.num_slots
+        num_before = self._num_slots
         self._accumulator.load(num_before, self._filled(numbers))
         same = {index for index, column in enumerate(columns.fields) if _are_same(column.to_list(), keys)}
         self._key_fields = same if self._key_fields is None else self._key_fields & same
-        self._append(columns, num_slots)
+        self._append(columns, self._index.num_slots)
         if self._has_value is not None or numbers.is_valid is not None:
             before = np.ones(num_before, np.bool_) if self._has_value is None else self._has_value[:num_before]
             is_valid = np.ones(len(keys), np.bool_) if numbers.is_valid is None else numbers.is_valid
@@ -224,7 +224,8 @@ class ColumnarReduction:
         """The exact keys that no earlier column had here; None: not all keys are of one kind."""
         if self._seen is None:
             self._seen = KeyIndex(allows_null=self._skips_nulls)
-        seen, num_before = self._seen, self._seen.num_slots
+        seen = self._seen
+        num_before = seen.num_slots
         if seen.slots(keys) is None:
             return None
         return seen.keys()[num_before:] if seen.num_slots > num_before else []

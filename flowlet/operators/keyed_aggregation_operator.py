@@ -1,17 +1,16 @@
-"""What all running results per key do: state in columns or in a dictionary, emission, snapshots.
+"""What all running results per key do: state in columns or in a dictionary, and emission.
 
 Hot path, per chunk.
 
 Side:       task.
 Invariants: results are those of a loop over single records, and keys are in the order in which they were first seen,
             whatever representation the state has.  It is in columns only while every chunk is; the first chunk that
-            cannot be done exactly in columns ends that for good.
-Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``); of copies for
-            snapshots, ``TypeSerializer.copy``.
-Absent:     state backends, and with them state by key group.
+            cannot be done exactly in columns ends that for good.  The back end knows all rows: on the heap they are
+            here, and in RocksDB those of a generation (``CachedRows``); each generation has a form of its own.
+Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``).
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import islice
@@ -25,6 +24,7 @@ from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
 from flowlet.operators.keyed_operator import KeyedInput
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
+from flowlet.state.state_backends import RowHolder
 from flowlet.state.state_snapshots import (
     AGGREGATES,
     AGGREGATES_DESCRIPTION,
@@ -107,7 +107,7 @@ def column_of_key(columns: Columns, field: int | str | None) -> Column | None:
     return None if position is None else columns.fields[position]
 
 
-class KeyedAggregationOperator(UserFunctionOperator, ABC):
+class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
     """Keeps one record per key; emits it after each change.
 
     Args:

@@ -201,12 +201,13 @@ class KeyedSumOperator(KeyedAggregationOperator):
         num_before = len(results)
         try:
             advance(keys, records, results)
+            return
         except WiderFormError:
             self._form = StateForm.RECORDS
-            num_done = len(results) - num_before
-            self._advance(values[num_done:], keys[num_done:], results)
         except Exception as error:  # noqa: BLE001 - raised from the error, or from one that says it better
             raise self._failure(values, records) from self._cause(last_of(values, records), error)
+        num_done = len(results) - num_before
+        self._advance(values[num_done:], keys[num_done:], results)
 
     def _cause(self, record: Any, error: Exception) -> Exception:
         """What is wrong with a record, in the same words whatever path met it."""
@@ -266,7 +267,8 @@ class KeyedSumOperator(KeyedAggregationOperator):
             self._form = StateForm.PAIRS
 
     def _advance_pairs(self, keys: list[Any], records: Iterator[Any], results: list[Any]) -> None:
-        state, get = self._state, self._get
+        state = self._state
+        get = self._get
         append = results.append
         for key, record in zip(keys, records):  # noqa: B905 - one key per record; strict costs in the hot loop
             so_far = get(key)

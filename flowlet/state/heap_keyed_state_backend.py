@@ -20,14 +20,7 @@ from flowlet.datastream.state import State, StateDescriptor
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_keys
 from flowlet.state.declared_values import DeclaredValues, copied_rows, thawed_rows
-from flowlet.state.heap_states import (
-    DeclaredHeapListState,
-    DeclaredHeapMapState,
-    DeclaredHeapValueState,
-    HeapListState,
-    HeapMapState,
-    HeapValueState,
-)
+from flowlet.state.heap_states import HeapListState, HeapMapState, HeapValueState
 from flowlet.state.state_backends import KeyedStateBackend, RowHolder, StoredStates
 from flowlet.state.state_snapshots import (
     AGGREGATES,
@@ -157,9 +150,9 @@ class HeapKeyedStateBackend(KeyedStateBackend):
     """Implements ``KeyedStateBackend``."""
 
     _stored: StoredStates = {
-        StateKind.VALUE: (HeapValueState, DeclaredHeapValueState),
-        StateKind.LIST: (HeapListState, DeclaredHeapListState),
-        StateKind.MAP: (HeapMapState, DeclaredHeapMapState),
+        StateKind.VALUE: HeapValueState,
+        StateKind.LIST: HeapListState,
+        StateKind.MAP: HeapMapState,
     }
 
     def __init__(

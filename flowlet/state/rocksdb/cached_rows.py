@@ -1,4 +1,6 @@
-"""``CachedRows``: rows in RocksDB that an aggregation works on, a generation of them at a time.
+"""``StateKeys``: the keys of one state in RocksDB, and the budget of its caches.
+
+``CachedRows``: rows in RocksDB that an aggregation works on, a generation of them at a time.
 
 The operator holds the rows of the keys that came since the generation began, in the form that its loops need, and pays
 nothing here for a key that it holds.  It asks for the row of any other key (``load``).  When its rows take too much,
@@ -16,18 +18,90 @@ Units:      bytes of memory, estimated from some rows of each chunk.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from flowlet.errors import FlowletError
 from flowlet.keys.key_columns import exact_key_groups, key_for
-from flowlet.serde.pickles.record_pickle import loads_value
-from flowlet.state.rocksdb.cached_states import StateKeys
-from flowlet.state.rocksdb.rocksdb_store import memory_size
+from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
+from flowlet.state.declared_values import DeclaredValues
+from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
 from flowlet.state.rocksdb.row_forms import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, row_prefix
 from flowlet.state.state_backends import RowHolder
+from flowlet.state.state_snapshots import StateDescription, StateKind
+from flowlet.state.state_table import ExactKeys
+from flowlet.timers.time_api import KeyContext
 
 if TYPE_CHECKING:
     import rocksdict
 
 _ENTRY_BYTES: Final = 200  # of dictionaries and arrays, per row
+# To look at a value costs as much as some updates, so of the updates of keys that were counted since the last flush one
+# in so many is looked at.  If its value has grown, all keys are counted again by their next updates.  Where so many
+# values as large as the last one would be more than a sixteenth of the budget, more updates are looked at.
+_UPDATES_UNSEEN: Final = 64
+_SHARE_UNSEEN: Final = 16
 _FORMER_SHARE: Final = 4  # how slowly the estimate follows: by one part in so many
+
+
+class StateKeys(ExactKeys):
+    """The exact keys of one state, and the bytes that its rows begin with."""
+
+    def __init__(
+        self,
+        name: str,
+        state_id: int,
+        store: RocksDBStore,
+        context: KeyContext,
+        declared: DeclaredValues,
+        description: StateDescription,
+    ) -> None:
+        super().__init__(name)
+        self.declared = declared
+        self.kind = description.kind
+        self.has_ttl = description.has_ttl
+        self.is_checked = declared.is_serialized_checked
+        self.budget = store.budget
+        self.state_id = state_id
+        self.store = store
+        self.context = context
+
+    def prefix(self, key: Any, exact: Any) -> bytes:
+        """What the rows of a key begin with."""
+        return row_prefix(self.store.key_group(key), self.state_id, key_bytes(exact))
+
+    def charge(self, old: int, new: int) -> bool:
+        """Count ``new`` bytes in place of ``old``; called before they are stored.
+
+        Returns whether all caches were emptied for that.
+
+        Then nothing is left of what was charged before: what is stored now is charged as new.
+        """
+        if not self.budget.charge(old, new):
+            return False
+        self.store.make_room()
+        self.budget.charge(0, new)
+        return True
+
+    def num_unseen(self, size: int) -> int:
+        """How many of the next updates may pass without a look, after a value of this size was seen."""
+        return min(_UPDATES_UNSEEN, self.budget.limit // (_SHARE_UNSEEN * size))
+
+    def dumped(self, value: Any, row: Any) -> bytes:
+        """The bytes of a row with this value.
+
+        Raises FlowletError: it cannot be pickled, or is of another type than declared.
+        """
+        if self.is_checked:
+            self._check(value)
+        try:
+            return dumps_value(row)
+        except Exception as error:
+            raise FlowletError(
+                f"state {self.name!r} holds a value that cannot be pickled into RocksDB ({error}); keep values that "
+                "can be pickled"
+            ) from error
+
+    def _check(self, value: Any) -> None:
+        values = value if self.kind is StateKind.LIST else [value]
+        self.declared.check_values([each[0] for each in values] if self.has_ttl else values)
 
 
 class CachedRows:
@@ -84,7 +158,7 @@ class CachedRows:
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
         """See ``RowCache``; ends the generation, if no record is being processed."""
-        keys, state_id = self._keys, self._keys.state_id
+        keys = self._keys
         held, values = self._holder.held_rows()
         groups = exact_key_groups(held, keys.store.max_parallelism).tolist() if held else ()
         for exact, value, group in zip(held, values, groups, strict=True):
@@ -93,7 +167,7 @@ class CachedRows:
                 if type(exact) in PLAIN
                 else WITH_KEYS_PREFIX + keys.dumped(value, (key_for(exact), value))
             )
-            batch.put(row_prefix(group, state_id, key_bytes(exact)), content)
+            batch.put(row_prefix(group, keys.state_id, key_bytes(exact)), content)
         self._is_over = self.is_shared and not self._is_ending
         if not self._is_over:
             keys.budget.charge(self.held_bytes(), 0)

@@ -22,16 +22,8 @@ from flowlet.datastream.state import State, StateDescriptor
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.serde.pickles.former_classes import FormerClassError, RunningClasses
 from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.rocksdb.cached_rows import CachedRows
-from flowlet.state.rocksdb.cached_states import (
-    DeclaredRocksDBListState,
-    DeclaredRocksDBMapState,
-    DeclaredRocksDBValueState,
-    RocksDBListState,
-    RocksDBMapState,
-    RocksDBValueState,
-    StateKeys,
-)
+from flowlet.state.rocksdb.cached_rows import CachedRows, StateKeys
+from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapState, RocksDBValueState
 from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
 from flowlet.state.rocksdb.row_forms import (
     MAX_STATES,
@@ -83,9 +75,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     """Implements ``KeyedStateBackend``; ``place``: of the files."""
 
     _stored: StoredStates = {
-        StateKind.VALUE: (RocksDBValueState, DeclaredRocksDBValueState),
-        StateKind.LIST: (RocksDBListState, DeclaredRocksDBListState),
-        StateKind.MAP: (RocksDBMapState, DeclaredRocksDBMapState),
+        StateKind.VALUE: RocksDBValueState,
+        StateKind.LIST: RocksDBListState,
+        StateKind.MAP: RocksDBMapState,
     }
 
     def __init__(
