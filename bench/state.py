@@ -2,9 +2,11 @@
 take.
 
 Side:     any.
-Words:    the job of ``bench wordcount`` with its forms ``called``, ``state`` and ``state-list``, and ``state`` in
-          RocksDB, in turns; ratios within one round.  Peer: PyFlink, which counts in a ``ValueState`` in RocksDB, too
-          (``--peers=pyflink``).
+Words:    the job of ``bench wordcount`` with its forms ``called``, ``state``, ``state-list`` and ``sum``, and
+          ``called``, ``sum`` and ``state`` in RocksDB, in turns; ratios within one round.  Peer: PyFlink, which counts
+          in a ``ValueState`` in RocksDB, too (``--peers=pyflink``).
+Rows:     what ``sum`` and ``reduce`` take per record in each back end, of a hot set of keys and of many
+          (``bench/jobs/aggregated_rows.py``).
 Snapshot: in this process, nothing else runs in it (``bench/jobs/keyed_states.py``).  ``sync``: how long the task stands
           still, for the second snapshot of a state; the first one, which lists all keys, is in the details.  ``async``:
           the work of the snapshot pool, up to rows by key group.  ``restore``: from the bytes of a file to a state that
@@ -13,12 +15,14 @@ Backends: the heap, and RocksDB (full snapshots).
 """
 
 import argparse
+import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
+from bench.jobs import aggregated_rows
 from bench.jobs.keyed_states import BACKENDS, KEYS, VALUES, Content, SnapshotTimes, measure
 from bench.jobs.pipeline import TWO_TASK_MANAGERS
 from bench.jobs.words import MADE_WORDS, NUM_WORDS, QUICK_WORDS, Job
@@ -30,10 +34,11 @@ from bench.report import Result
 from bench.rounds import Contender, compare, tell
 from bench.wordcount import check_everything
 
-PARTS: Final = ("words", "snapshots")
+PARTS: Final = ("words", "rows", "snapshots")
 FORMS: Final = ("state", "state-list")
 NUM_KEYS: Final = 1_000_000
 QUICK_KEYS: Final = 2_000
+NUM_ROWS: Final = 400_000
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
@@ -60,11 +65,15 @@ def run(
     keys: int = NUM_KEYS,
     words: int = NUM_WORDS,
 ) -> list[Result]:
-    """Both parts."""
+    """All parts."""
     results = []
     if "words" in parts:
         job = Job(num_words=QUICK_WORDS if quick else words, made_words=QUICK_WORDS // 4 if quick else MADE_WORDS)
         results += count_words(num_runs, job, has_pyflink=bool({"all", "pyflink"} & peers))
+    if "rows" in parts:
+        for form in aggregated_rows.FORMS:
+            for num_keys in (aggregated_rows.HOT_KEYS, keys):
+                results += aggregate(aggregated_rows.Rows(form, num_keys, QUICK_KEYS if quick else NUM_ROWS), num_runs)
     if "snapshots" in parts:
         for content in [Content(key, value, QUICK_KEYS if quick else keys) for key in KEYS for value in VALUES]:
             results += snapshots(content, backend, num_runs)
@@ -72,16 +81,17 @@ def run(
 
 
 def count_words(num_runs: int, sizes: Job, *, has_pyflink: bool) -> list[Result]:
-    """Each form that counts in state beside ``called``, and PyFlink."""
+    """Each form beside ``called`` on the heap, and PyFlink."""
     jobs = [replace(sizes, form=form) for form in ("called", *FORMS)]
-    jobs.append(replace(sizes, form="state", is_in_rocksdb=True))
+    jobs.append(replace(sizes, form="sum"))
+    jobs += [replace(sizes, form=form, is_in_rocksdb=True) for form in ("called", "sum", "state")]
     for job in jobs[1:]:
         check_everything(job)
     contenders = [
         Contender(
             job.name,
             partial(job.run, TWO_TASK_MANAGERS),
-            is_peer=job.form == "called",
+            is_peer=job == jobs[0],
             details={"num_words": job.num_words},
         )
         for job in jobs
@@ -91,6 +101,23 @@ def count_words(num_runs: int, sizes: Job, *, has_pyflink: bool) -> list[Result]
             cluster = stack.enter_context(FlinkCluster())
             contenders += [pyflink.contender(cluster, mode, jobs[-1]) for mode in pyflink.MODES]
         return compare(contenders, num_runs, "words/s")
+
+
+def aggregate(rows: aggregated_rows.Rows, num_runs: int) -> list[Result]:
+    """One form on the heap and in RocksDB, in turns."""
+    rates: dict[str, list[float]] = {backend: [] for backend in BACKENDS}
+    for _ in range(num_runs):
+        for backend, found in rates.items():
+            found.append(aggregated_rows.rate(rows, backend))
+    name = f"{rows.form} of {rows.num_keys} keys"
+    ratio = statistics.median(rates["rocksdb"]) / statistics.median(rates["heap"])
+    tell(
+        f"{name}: "
+        + ", ".join(f"{backend} {max(found):,.0f}/s" for backend, found in rates.items())
+        + f" ({ratio:.2f})"
+    )
+    details = {"num_records": rows.num_records}
+    return [Result(f"{name}, {backend}", "records/CPU s", found, details) for backend, found in rates.items()]
 
 
 def snapshots(content: Content, backend: str, num_runs: int) -> list[Result]:

@@ -121,9 +121,9 @@ class Accumulator:
         """The result of each of these slots."""
         return self._results.take(slots)
 
-    def load(self, values: NDArray[Any]) -> None:
-        """Start with these results, for slots 0, 1, 2, ..."""
-        self._results = values.copy()
+    def load(self, first: int, values: NDArray[Any]) -> None:
+        """Take over these results, for slots ``first``, ``first`` + 1, ..., which are the last ones."""
+        self._results = np.concatenate((self._results[:first], values))
 
 
 class SumAccumulator(Accumulator):
@@ -148,9 +148,9 @@ class SumAccumulator(Accumulator):
         """See ``Accumulator``."""
         return (not self._is_int or self._bound.fits_loosely(values)) and super().advance_once(slots, values)
 
-    def load(self, values: NDArray[Any]) -> None:
+    def load(self, first: int, values: NDArray[Any]) -> None:
         """See ``Accumulator``."""
-        super().load(values)
+        super().load(first, values)
         self._bound = Int64Bound(self._results if self._is_int else np.empty(0, np.int64))
 
 

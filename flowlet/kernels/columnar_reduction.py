@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape, column_of
 from flowlet.columns.column import INSTANT, NumberKind, Numbers
 from flowlet.kernels.accumulators import (
     Accumulator,
@@ -29,6 +29,7 @@ from flowlet.kernels.accumulators import (
     rows_of_extremes,
 )
 from flowlet.kernels.grouping import FieldStore, Grouping, IndexArray, first_rows, group, store_for
+from flowlet.keys.key_columns import key_for
 from flowlet.keys.key_index import KeyIndex, SlotArray, grown
 from netstack.late import dataclass
 
@@ -104,6 +105,7 @@ class ColumnarReduction:
         self._num_fields = num_fields
         self._skips_nulls = skips_nulls
         self._index = KeyIndex(allows_null=skips_nulls)
+        self._seen: KeyIndex | None = None  # of keys that were asked for (``unseen``)
         self._layout: Layout | None = None  # set by the first records, like everything below
         self._position = 0
         # One per field; for the aggregated field, the values that the kept records had.
@@ -127,6 +129,8 @@ class ColumnarReduction:
         if not self._index.num_slots and self._layout is None:
             return self
         self._index.close()
+        if self._seen is not None:
+            self._seen.close()
         return ColumnarReduction(
             self._aggregate, self._field, num_fields=self._num_fields, skips_nulls=self._skips_nulls
         )
@@ -190,19 +194,41 @@ class ColumnarReduction:
         return self._output(slots, self._accumulator.at(slots), has_value)
 
     def load(self, keys: list[Any], columns: Columns) -> bool:
-        """Start with a result for each of these exact keys; if that is impossible, False, and every
-        chunk is refused.
+        """Take over a result for each of these exact keys, which are new; if that is impossible, False, and every chunk
+        is refused.
         """
-        assert not self._num_slots, "loaded before the first records"
         numbers = self._start(columns)
-        if numbers is None or not self._index.load(keys):
+        if numbers is None or not self._load_keys(keys):
             return False
         self._accept(columns, numbers)
-        self._accumulator.load(self._filled(numbers))
-        self._key_fields = {index for index, column in enumerate(columns.fields) if _are_same(column.to_list(), keys)}
-        self._append(columns, len(keys))
-        self._has_value = numbers.is_valid
+        num_before = self._num_slots
+        self._accumulator.load(num_before, self._filled(numbers))
+        same = {index for index, column in enumerate(columns.fields) if _are_same(column.to_list(), keys)}
+        self._key_fields = same if self._key_fields is None else self._key_fields & same
+        self._append(columns, self._index.num_slots)
+        if self._has_value is not None or numbers.is_valid is not None:
+            before = np.ones(num_before, np.bool_) if self._has_value is None else self._has_value[:num_before]
+            is_valid = np.ones(len(keys), np.bool_) if numbers.is_valid is None else numbers.is_valid
+            self._has_value = np.concatenate((before, is_valid))
         return True
+
+    def _load_keys(self, keys: list[Any]) -> bool:
+        """Give the keys the next slots, in their order."""
+        first = self._index.num_slots
+        if not first:
+            return self._index.load(keys)
+        slots = self._index.slots(column_of([key_for(key) for key in keys]))
+        return slots is not None and bool((slots == np.arange(first, first + len(keys))).all())
+
+    def unseen(self, keys: Column) -> list[Any] | None:
+        """The exact keys that no earlier column had here; None: not all keys are of one kind."""
+        if self._seen is None:
+            self._seen = KeyIndex(allows_null=self._skips_nulls)
+        seen = self._seen
+        num_before = seen.num_slots
+        if seen.slots(keys) is None:
+            return None
+        return seen.keys()[num_before:] if seen.num_slots > num_before else []
 
     # -- what comes in
 

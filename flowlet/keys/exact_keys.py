@@ -1,6 +1,7 @@
 """From a key to what a dictionary can tell apart, and from that to its hash, its key group and its bytes.
 
 ``NamespacedKey``: a key of the stream together with a namespace, such as a window, under which state is kept.
+``ExactKey``: a key of which only the stand-in is known.
 
 Hot path, on misses of the caches above it: ``key_group`` of a 10-character str takes about 1 us.
 
@@ -77,6 +78,13 @@ class NamespacedKey:
 
     def __repr__(self) -> str:
         return f"NamespacedKey({self.key!r}, {self.namespace!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class ExactKey:
+    """A key of which only the stand-in is known: what ``exact_key`` gave for it."""
+
+    exact: Any
 
 
 _UINT32_MASK: Final = (1 << 32) - 1
@@ -234,6 +242,7 @@ _KNOWN: Final[dict[type, _Form]] = {
     pathlib.PurePosixPath: scalars.exact_path,
     pathlib.PureWindowsPath: scalars.exact_path,
     NamespacedKey: _exact_namespaced,
+    ExactKey: lambda key: key.exact,
 }
 # Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its
 # instants and durations.

@@ -18,6 +18,7 @@ Absent:     anything but numbers, texts, bytes, dates and instants is hashed one
 """
 
 import datetime
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.columns.short_text_column import PACKED16_BYTES, Packed16Array
-from flowlet.keys.exact_keys import exact_key_hash, group_of_hash, key_hash
+from flowlet.keys.exact_keys import ExactKey, exact_key_hash, group_of_hash, key_hash
 
 Int64Array = NDArray[np.int64]
 
@@ -505,3 +506,28 @@ def exact_key_groups(exact: Sequence[Any], max_parallelism: int) -> Int32Array:
     if hashes is None:
         hashes = np.fromiter(map(exact_key_hash, exact), np.int32, len(exact))
     return groups_of_hashes(hashes, max_parallelism)
+
+
+def key_for(exact: Any) -> Any:
+    """A key whose stand-in is ``exact``."""
+    if _is_key(exact):
+        return exact
+    match exact:
+        case (kind, bool(value)) if kind is bool:
+            return value
+        case (kind, int(bits)) if kind is float:
+            return _double_of(bits)
+        case _:
+            return ExactKey(exact)
+
+
+def _is_key(exact: Any) -> bool:
+    """Whether it is a key itself: no key contains a type."""
+    if type(exact) is tuple:
+        return all(map(_is_key, exact))
+    return not isinstance(exact, type)
+
+
+def _double_of(bits: int) -> float:
+    (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
+    return float(value)

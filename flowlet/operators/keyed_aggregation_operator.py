@@ -1,38 +1,42 @@
-"""What all running results per key do: state in columns or in a dictionary, emission, snapshots.
+"""What all running results per key do: state in columns or in a dictionary, and emission.
 
 Hot path, per chunk.
 
 Side:       task.
 Invariants: results are those of a loop over single records, and keys are in the order in which they were first seen,
             whatever representation the state has.  It is in columns only while every chunk is; the first chunk that
-            cannot be done exactly in columns ends that for good.
-Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``); of copies for
-            snapshots, ``TypeSerializer.copy``.
-Absent:     state backends, and with them state by key group.
+            cannot be done exactly in columns ends that for good.  The back end knows all rows: on the heap they are
+            here, and in RocksDB those of a generation (``CachedRows``); each generation has a form of its own.
+Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``).
 """
 
-import copy
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import islice
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
 from flowlet.chain.key_extractor import field_selected_by
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
-from flowlet.columns.column import are_unchanging, is_unchanging
-from flowlet.columns.table import try_concatenate
-from flowlet.errors import FlowletError
 from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
-from flowlet.keys.key_columns import exact_key_groups
 from flowlet.operators.keyed_operator import KeyedInput
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
-from flowlet.serde.type_serializer import preview
-from flowlet.state.state_snapshots import StateShare
+from flowlet.state.state_backends import RowHolder
+from flowlet.state.state_snapshots import (
+    AGGREGATES,
+    AGGREGATES_DESCRIPTION,
+    ColumnRows,
+    KeyedStateSnapshot,
+    StateShare,
+)
+from flowlet.state.state_table import rows_by_key_group
 from netstack.late import dataclass
+
+if TYPE_CHECKING:
+    from flowlet.state.rocksdb.cached_rows import CachedRows
 
 
 class StateForm(Enum):
@@ -47,9 +51,7 @@ class StateForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AggregationSnapshot:
-    """The state of a keyed aggregation, version 1; nobody changes it.
-
-    Whoever changes a field raises ``STATE_VERSION`` of ``KeyedAggregationOperator``.
+    """What a keyed aggregation wrote before its back end kept its rows; it is only read.
 
     Args:
         form: what the values are.
@@ -66,65 +68,17 @@ class AggregationSnapshot:
     columns: Columns | None = None
     has_timestamps: bool = False
 
-    def records(self) -> list[Any]:
-        """A record for each key, in a list of the caller's own."""
+    def rows(self) -> Iterable[Any] | ColumnRows:
+        """A record for each key."""
         if self.columns is not None:
-            return self.columns.to_list()
-        return list(zip(self.keys, self.values, strict=True)) if self.form is StateForm.SUMS else list(self.values)
+            return ColumnRows(self.columns)
+        return zip(self.keys, self.values, strict=True) if self.form is StateForm.SUMS else self.values
 
-    def of_key_groups(self, groups: range, max_parallelism: int) -> "AggregationSnapshot":
-        """The part with the keys of these groups, in the same order."""
-        found = exact_key_groups(self.keys, max_parallelism)
-        rows = np.flatnonzero((found >= groups.start) & (found < groups.stop))
-        places = rows.tolist()
-        return AggregationSnapshot(
-            self.form,
-            tuple([self.keys[each] for each in places]),
-            tuple([self.values[each] for each in places]) if self.columns is None else (),
-            None if self.columns is None else self.columns.take(rows),
-            self.has_timestamps,
-        )
-
-
-def merged(snapshots: Sequence[AggregationSnapshot]) -> AggregationSnapshot | None:
-    """One snapshot of keys that are in one of these each; None: there are no keys."""
-    filled = [each for each in snapshots if each.keys]
-    if not filled:
-        return None
-    keys = tuple([key for each in filled for key in each.keys])
-    has_timestamps = any(each.has_timestamps for each in filled)
-    forms = {each.form for each in filled}
-    tables = [each.columns for each in filled if each.columns is not None]
-    if forms == {StateForm.COLUMNS}:
-        columns = try_concatenate(tables)
-        if columns is not None:
-            return AggregationSnapshot(StateForm.COLUMNS, keys, (), columns, has_timestamps)
-    elif len(forms) == 1:
-        values = tuple([value for each in filled for value in each.values])
-        return AggregationSnapshot(forms.pop(), keys, values, None, has_timestamps)
-    records = tuple([record for each in filled for record in each.records()])
-    return AggregationSnapshot(StateForm.RECORDS, keys, records, None, has_timestamps)
-
-
-def copy_values(values: list[Any]) -> list[Any]:
-    """A list of copies; values that cannot change are their own.
-
-    Raises:
-        FlowletError: a value cannot be copied.
-    """
-    if are_unchanging(values):
-        return values.copy()
-    return [value if is_unchanging(value) else _copy_value(value) for value in values]
-
-
-def _copy_value(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception as error:
-        raise FlowletError(
-            f"{preview(value)} cannot be copied into a snapshot ({type(error).__name__}: {error}); make its type "
-            "copyable"
-        ) from error
+    def keyed(self, max_parallelism: int) -> KeyedStateSnapshot:
+        """The same rows in the form that every back end reads."""
+        by_group = rows_by_key_group(list(self.keys), self.rows(), max_parallelism) if self.keys else {}
+        groups = {group: {AGGREGATES: rows} for group, rows in by_group.items()}
+        return KeyedStateSnapshot({AGGREGATES: AGGREGATES_DESCRIPTION}, max_parallelism, groups)
 
 
 FINAL_CHUNK_RECORDS: Final = 1_000
@@ -132,6 +86,7 @@ FINAL_CHUNK_ROWS: Final = 16_384  # of columns
 # More Python objects at a time leave the cache: 16,000 pairs cost 410 ns each in a reduce function that is called,
 # 2,000 cost 210.
 MAX_RECORDS: Final = 2_000
+RECORDS_PER_SAMPLE: Final = 512  # whose size is looked at where RocksDB keeps the rows: some ns per record
 # Smaller chunks are done record by record, as long as the state is a dictionary: columns cost 60 us each time, a record
 # 0.2 us.
 MIN_COLUMN_ROWS: Final = 256
@@ -152,7 +107,7 @@ def column_of_key(columns: Columns, field: int | str | None) -> Column | None:
     return None if position is None else columns.fields[position]
 
 
-class KeyedAggregationOperator(UserFunctionOperator, ABC):
+class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
     """Keeps one record per key; emits it after each change.
 
     Args:
@@ -186,6 +141,13 @@ class KeyedAggregationOperator(UserFunctionOperator, ABC):
         self._state: dict[Any, Any] = {}
         self._columnar = columnar  # None from the first chunk on that cannot be done in columns
         self._has_timestamps = False
+        self._cache: CachedRows | None = None  # None: all rows are here
+
+    def open(self) -> None:
+        """Open the functions, and take over what was restored."""
+        super().open()
+        if self.ctx.keyed_state is not None and not self._emit_on_finish:  # BATCH has no checkpoints, and ends keys
+            self._cache = self.ctx.keyed_state.open_rows(self)
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""
@@ -197,6 +159,8 @@ class KeyedAggregationOperator(UserFunctionOperator, ABC):
             return
         if chunk.has_timestamps:
             self._has_timestamps = True
+        if self._cache is not None:
+            self._cache.begin(self._samples(chunk))
         if self._columnar is not None and self._process_columns(chunk, self._columnar):
             return
         if self._emits_batches or self._emit_on_finish:
@@ -232,9 +196,7 @@ class KeyedAggregationOperator(UserFunctionOperator, ABC):
 
     def _end_results(self) -> None:
         self.finish()
-        # Before the records: what takes them over looks at the form.
-        self._columnar = None if self._columnar is None else self._columnar.emptied()
-        self._take_records([], [])
+        self.take_rows([], [])
 
     def finish(self) -> None:
         """Emit the results of keys that ``emit_on_finish`` kept back and that have not ended."""
@@ -243,7 +205,7 @@ class KeyedAggregationOperator(UserFunctionOperator, ABC):
         columns = None if self._columnar is None else self._columnar.columns()
         if columns is not None:
             self._finish_columns(columns)
-        results = self._final_records()
+        results = iter(self._records()[1])
         while values := list(islice(results, FINAL_CHUNK_RECORDS)):
             self.output.collect(Chunk(values, [MAX_TIMESTAMP] * len(values) if self._has_timestamps else None))
 
@@ -255,43 +217,37 @@ class KeyedAggregationOperator(UserFunctionOperator, ABC):
 
     # -- checkpoints
 
-    def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """A copy of the state; records that could be changed are copied, too, and the others shared."""
-        columns = None if self._columnar is None else self._columnar.columns()
-        if self._columnar is not None and columns is not None:
-            detached = columns.with_fields(tuple([field.detached() for field in columns.fields]))
-            return AggregationSnapshot(
-                StateForm.COLUMNS, tuple(self._columnar.keys()), (), detached, self._has_timestamps
-            )
-        keys, values = self._records()
-        if not keys:
-            return None
-        return AggregationSnapshot(
-            self._form, tuple(keys), tuple(copy_values(values)), has_timestamps=self._has_timestamps
-        )
-
     def initialize_state(self, state: object | None) -> None:
-        """Go on from a snapshot of any form."""
-        if state is None:
-            return
-        assert isinstance(state, AggregationSnapshot), f"a snapshot of {self.name!r} is a {type(state).__name__}"
-        self._has_timestamps = state.has_timestamps
-        if state.columns is None:
-            self._restore(state)
-        elif self._columnar is not None and self._columnar.load(list(state.keys), state.columns):
-            self._form = StateForm.COLUMNS
-        else:
-            self._columnar = None
-            self._take_records(list(state.keys), state.records())
+        """Give the back end what an earlier flowlet wrote: a snapshot, or those of several former subtasks."""
+        for each in state if isinstance(state, tuple) else (state,):
+            if each is not None:
+                assert isinstance(each, AggregationSnapshot), f"a snapshot of {self.name!r} is a {type(each).__name__}"
+                self.ctx.keyed_state_backend.restore(each.keyed(self.ctx.max_parallelism))
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
-        """The keys of this subtask's key groups."""
-        parts = [
-            each.of_key_groups(share.key_groups, share.max_parallelism)
-            for each in states
-            if isinstance(each, AggregationSnapshot)
-        ]
-        return merged(parts)
+        """What an earlier flowlet wrote: the back end takes the keys of this subtask's key groups."""
+        return tuple([each for each in states if each is not None]) or None
+
+    def held_rows(self) -> tuple[list[Any], Iterable[Any] | ColumnRows]:
+        """See ``RowHolder``."""
+        columns = None if self._columnar is None else self._columnar.columns()
+        if self._columnar is not None and columns is not None:
+            return self._columnar.keys(), ColumnRows(columns)
+        return self._records()
+
+    def take_rows(self, keys: list[Any], values: Iterable[Any] | ColumnRows) -> None:
+        """See ``RowHolder``."""
+        form = self._form
+        # Before the records: what takes them over looks at the form.
+        self._columnar = None if self._columnar is None else self._columnar.emptied()
+        if isinstance(values, ColumnRows) and self._columnar is not None and self._columnar.load(keys, values.columns):
+            self._form = StateForm.COLUMNS
+            return
+        if isinstance(values, ColumnRows):
+            self._columnar = None
+        self._take_records(keys, list(values))
+        if self._cache is not None and form is not StateForm.COLUMNS:
+            self._form = form  # a loop goes on in it
 
     # -- records
 
@@ -304,25 +260,24 @@ class KeyedAggregationOperator(UserFunctionOperator, ABC):
         """Whether there are records of any key yet."""
         return bool(self._state)
 
-    def _records(self) -> tuple[list[Any], list[Any]]:
-        """Keys and what is kept of them, as a snapshot has it; lists of the caller's own."""
+    def _records(self) -> tuple[list[Any], Iterable[Any]]:
+        """Keys, and a record of each, as ``held_rows`` gives them."""
         return list(self._state), list(self._state.values())
-
-    def _restore(self, snapshot: AggregationSnapshot) -> None:
-        """The opposite."""
-        self._take_records(list(snapshot.keys), copy_values(snapshot.records()))
-
-    def _final_records(self) -> Iterator[Any]:
-        return iter(self._state.values())
 
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
         """The state is these records from now on."""
-        self._state = dict(zip(keys, records, strict=True))
+        self._state.clear()
+        self._state.update(zip(keys, records, strict=True))
         self._form = self._form_of(records)
 
     def _form_of(self, records: list[Any]) -> StateForm:
         """In which form these records are kept."""
         return StateForm.RECORDS
+
+    def _samples(self, chunk: Chunk) -> Sequence[Any]:
+        """Some values like those that are kept."""
+        num_samples = 1 + len(chunk) // RECORDS_PER_SAMPLE
+        return chunk.values[:num_samples] if chunk.columns is None else chunk.columns.slice(0, num_samples).to_list()
 
     def _emit_last(self, chunk: Chunk, results: list[Any]) -> None:
         rows = sorted({key: row for row, key in enumerate(self._key_input.exact_keys_of(chunk))}.values())
@@ -343,15 +298,22 @@ class KeyedAggregationOperator(UserFunctionOperator, ABC):
             # they are.
             if len(chunk) < MIN_COLUMN_ROWS and (columns.shape is not Shape.ROW or self._has_keys):
                 return False
-            keys, _ = self._records()
-            if keys and not self._adopt(columnar, keys):
+            if self._cache is not None:
+                self._cache.end()
+            elif self._has_keys and not self._adopt(columnar):
                 return False
         elif columns is None:
             columns = columns_of(chunk.values)
         key = None if columns is None else self._key_column(columns)
         if key is None and columns is not None and columns.shape is not Shape.SCALAR and chunk.keys is not None:
             key = column_of(chunk.keys)
-        if columns is None or key is None or not self._advance_columns(chunk, columns, key, columnar):
+        is_taken = (
+            columns is not None
+            and key is not None
+            and self._load_columns(key, columnar)
+            and self._advance_columns(chunk, columns, key, columnar)
+        )
+        if not is_taken:
             self._leave_columns(columnar)
             return False
         self._form = StateForm.COLUMNS
@@ -373,9 +335,21 @@ class KeyedAggregationOperator(UserFunctionOperator, ABC):
         """The column of keys, as far as it is known."""
         return None if columns.shape is Shape.SCALAR else column_of_key(columns, self._key_field)
 
-    def _adopt(self, columnar: ColumnarReduction, keys: list[Any]) -> bool:
+    def _load_columns(self, key: Column, columnar: ColumnarReduction) -> bool:
+        """Have the rows of all these keys in the columns; False: not all of them fit."""
+        if self._cache is None:
+            return True
+        new = columnar.unseen(key)
+        if new is None:
+            return False
+        rows = {exact: row for exact in new if (row := self._cache.load(exact, MISSING)) is not MISSING}
+        columns = columns_of(list(rows.values())) if rows else None
+        return not rows or (columns is not None and columnar.load(list(rows), columns))
+
+    def _adopt(self, columnar: ColumnarReduction) -> bool:
         """Put the records so far into columns; if they do not fit, nothing ever will."""
-        columns = columns_of(list(self._final_records()))
+        keys, records = self._records()
+        columns = columns_of(list(records))
         if columns is not None and columnar.load(keys, columns):
             self._take_records([], [])
             return True
@@ -383,6 +357,8 @@ class KeyedAggregationOperator(UserFunctionOperator, ABC):
         return False
 
     def _leave_columns(self, columnar: ColumnarReduction) -> None:
+        if self._cache is not None:
+            self._cache.end()
         self._columnar = None
         columns = columnar.columns()
         if columns is not None:

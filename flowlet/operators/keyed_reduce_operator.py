@@ -6,8 +6,8 @@ Side:   task.
 Source: Flink ``StreamGroupedReduceOperator``.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
@@ -18,12 +18,40 @@ from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_index import KeyIndex, Slots
-from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSING, KeyedAggregationOperator, StateForm
+from flowlet.operators.keyed_aggregation_operator import (
+    MIN_COLUMN_ROWS,
+    MISSING,
+    RECORDS_PER_SAMPLE,
+    KeyedAggregationOperator,
+    StateForm,
+)
 from flowlet.operators.keyed_operator import is_state_used, write_current_key
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
 from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
 from flowlet.typed.value_conversion import changes_values
+
+if TYPE_CHECKING:
+    from flowlet.state.rocksdb.cached_rows import CachedRows
+
+
+class LoadedSlots(Slots):
+    """Slots of the keys whose rows are in ``results``; a key that is not is loaded, with its row.
+
+    Before that the rows may go, and the slots with them: no slot may be in use then.
+    """
+
+    __slots__ = ("_cache", "_results")
+
+    def __init__(self, cache: "CachedRows", results: list[Any]) -> None:
+        super().__init__()
+        self._cache = cache
+        self._results = results
+
+    def __missing__(self, key: Any) -> int:
+        self._cache.begin()
+        self._results.append(self._cache.load(key, MISSING))
+        return super().__missing__(key)
 
 
 class KeyedReduceOperator(KeyedAggregationOperator):
@@ -76,7 +104,10 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         """Prepare; from now on it is known whether the function uses keyed state."""
         super().open()
         self._uses_state = is_state_used(self.ctx)
-        if self._uses_state:  # then the loops are given keys, and find the slots themselves
+        if self._cache is not None:
+            self._cache.is_shared = self._uses_state
+            self._slots = LoadedSlots(self._cache, self._results)
+        if self._takes_keys:
             self._loops_find_slots = True
             self._leave_index()
         self._loop = self._record_loop(self._write_advance)
@@ -89,9 +120,16 @@ class KeyedReduceOperator(KeyedAggregationOperator):
             return super().process_some(chunk)
         if chunk.has_timestamps:
             self._has_timestamps = True
+        if self._cache is not None:
+            self._cache.begin(self._samples(chunk))
         return self._loop.run(
             chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk), self.ctx.interrupts
         )
+
+    @property
+    def _takes_keys(self) -> bool:
+        """Whether the loops are given keys, and find the slots themselves."""
+        return self._uses_state or self._cache is not None
 
     def _advance_and_emit(self, chunk: Chunk) -> None:
         self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk))
@@ -107,17 +145,19 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self._leave_index()
         if key is None:
             key = self._key_input.write_key(code, record)
-        slot = self._write_slot(code, key)
+        slot = self._write_slot(code, key, is_exact=False)
         self.out.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
 
-    def _write_slot(self, code: LoopCode, key: str) -> str:
+    def _write_slot(self, code: LoopCode, key: str, *, is_exact: bool) -> str:
         """The statements that find the slot of a key, and make the key the current one if the function uses keyed
         state.
         """
         if self._uses_state:
             write_current_key(code, self.ctx, key)
         slot, state = code.variable("s"), code.bind(self._results, "state")
-        exact = f"{key} if type({key}) is {code.bind(str, 'kind')} else {code.bind(exact_key, 'exact_key')}({key})"
+        exact = key
+        if not is_exact:
+            exact = f"{key} if type({key}) is {code.bind(str, 'kind')} else {code.bind(exact_key, 'exact_key')}({key})"
         code.line(f"{slot} = {code.bind(self._slots, 'slots')}[{exact}]")
         code.line(f"if {slot} == len({state}): {state}.append({code.bind(MISSING, 'MISSING')})")
         return slot
@@ -132,7 +172,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
 
     def _slot_of(self, code: LoopCode, key_or_slot: str | None) -> str:
         assert key_or_slot is not None, "the loop is given keys or slots"
-        return self._write_slot(code, key_or_slot) if self._uses_state else key_or_slot
+        if not self._takes_keys:
+            return key_or_slot
+        return self._write_slot(code, key_or_slot, is_exact=not self._uses_state)
 
     def _write_result(self, code: LoopCode, record: str, slot: str) -> str:
         """The statements that bring the state up to date; returns the variable with the result."""
@@ -152,8 +194,14 @@ class KeyedReduceOperator(KeyedAggregationOperator):
     # -- the state: a slot for each key, and a list of results by slot
 
     def _keys_or_slots(self, chunk: Chunk) -> list[Any]:
-        """For the loops: keys, if the function uses keyed state."""
-        return self._key_input.keys_of(chunk) if self._uses_state else self._state_slots(chunk)
+        """For the loops: keys, if the function uses keyed state, exact keys, if not all rows are here, or slots."""
+        if self._uses_state:
+            return self._key_input.keys_of(chunk)
+        return self._state_slots(chunk) if self._cache is None else self._key_input.exact_keys_of(chunk)
+
+    def _samples(self, chunk: Chunk) -> Sequence[Any]:
+        step = 1 + len(self._results) * RECORDS_PER_SAMPLE // (RECORDS_PER_SAMPLE + len(chunk))
+        return self._results[::step] or super()._samples(chunk)
 
     def _state_slots(self, chunk: Chunk) -> list[int]:
         """The slot of each record; there is a place for each."""
@@ -216,7 +264,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
     def _has_keys(self) -> bool:
         return bool(self._results)
 
-    def _records(self) -> tuple[list[Any], list[Any]]:
+    def _records(self) -> tuple[list[Any], Iterable[Any]]:
         keys = list(self._slots) if self._index is None else self._index.keys()
         # A key whose first record failed has a slot, and no result.
         kept = [(key, result) for key, result in zip(keys, self._results, strict=False) if result is not MISSING]
@@ -233,9 +281,6 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self._is_indexable, self._num_looked_up = True, 0
         if not self._loops_find_slots:
             self._made_index(len(keys))
-
-    def _final_records(self) -> Iterator[Any]:
-        return iter(self._records()[1])
 
     def close(self) -> None:
         """Let the state go."""

@@ -12,11 +12,11 @@ Absent:     ``count`` in PyFlink, where it is ``map`` to pairs, ``key_by`` and `
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from numbers import Number
 from operator import is_, itemgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.chain.key_extractor import field_selected_by
 from flowlet.columns import Column, Columns, ConstantColumn, Shape
@@ -27,8 +27,6 @@ from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import are_plain
 from flowlet.operators.keyed_aggregation_operator import (
-    MISSING,
-    AggregationSnapshot,
     KeyedAggregationOperator,
     StateForm,
     column_of_key,
@@ -36,6 +34,9 @@ from flowlet.operators.keyed_aggregation_operator import (
 from flowlet.operators.keyed_operator import KeyedInput
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import last_of, preview
+
+if TYPE_CHECKING:
+    from flowlet.state.rocksdb.cached_rows import CachedRows
 
 
 def field_to_sum(record: Any, position: int | str) -> Any:
@@ -84,6 +85,31 @@ def _index(record: tuple[Any, ...], position: int | str) -> int:
 _GENERALITY: Final = (StateForm.PAIRS, StateForm.TUPLES, StateForm.RECORDS)  # each can hold what those before it hold
 
 
+class WiderFormError(Exception):
+    """A row that was loaded is of another form than those that the loop takes."""
+
+
+class LoadedRecords(dict[Any, Any]):
+    """The records of some keys; that of another key is loaded when it is asked for, or is None.
+
+    Before that the others may go.  Raises WiderFormError: ``takes`` says that the loop does not take it.
+    """
+
+    __slots__ = ("_cache", "_takes")
+
+    def __init__(self, cache: "CachedRows", takes: Callable[[Any], bool]) -> None:
+        super().__init__()
+        self._cache = cache
+        self._takes = takes
+
+    def __missing__(self, key: Any) -> Any:
+        self._cache.begin()
+        record = self._cache.load(key, None)
+        if record is not None and not self._takes(record):
+            raise WiderFormError
+        return record
+
+
 class KeyedSumOperator(KeyedAggregationOperator):
     """``sum``: the first record of a key, with the sum of one field so far.
 
@@ -121,7 +147,21 @@ class KeyedSumOperator(KeyedAggregationOperator):
                 f"the position to sum must be an int, or a str for rows and named tuples, got {position!r}"
             )
         self._position = position
-        self._form = StateForm.SUMS if self._key_field == 0 and position == 1 else self._form_of([])
+        self._keeps_sums = self._key_field == 0 and position == 1
+        self._form = StateForm.SUMS if self._keeps_sums else self._form_of([])
+
+    def open(self) -> None:
+        """See ``KeyedAggregationOperator``."""
+        self._get: Callable[[Any], Any] = self._state.get
+        super().open()
+        if self._cache is not None:
+            self._state = LoadedRecords(self._cache, self._takes)
+            self._get = self._state.__getitem__
+            self._leave_sums()
+
+    def _takes(self, record: Any) -> bool:
+        """Whether the loop that runs takes this record, too."""
+        return _GENERALITY.index(self._form_of([record])) <= _GENERALITY.index(self._form)
 
     def _advance_and_emit(self, chunk: Chunk) -> None:
         values = chunk.values
@@ -158,10 +198,16 @@ class KeyedSumOperator(KeyedAggregationOperator):
         advance = self._advance_records
         if self._form is not StateForm.RECORDS:
             advance = self._advance_pairs if self._form is StateForm.PAIRS else self._advance_tuples
+        num_before = len(results)
         try:
             advance(keys, records, results)
+            return
+        except WiderFormError:
+            self._form = StateForm.RECORDS
         except Exception as error:  # noqa: BLE001 - raised from the error, or from one that says it better
             raise self._failure(values, records) from self._cause(last_of(values, records), error)
+        num_done = len(results) - num_before
+        self._advance(values[num_done:], keys[num_done:], results)
 
     def _cause(self, record: Any, error: Exception) -> Exception:
         """What is wrong with a record, in the same words whatever path met it."""
@@ -197,11 +243,17 @@ class KeyedSumOperator(KeyedAggregationOperator):
             state[key] = total
             append(total)
 
-    def _restore(self, snapshot: AggregationSnapshot) -> None:
-        if snapshot.form is self._form is StateForm.SUMS:
-            self._state = dict(zip(snapshot.keys, snapshot.values, strict=True))
-        else:
-            super()._restore(snapshot)
+    def _records(self) -> tuple[list[Any], Iterable[Any]]:
+        keys, values = super()._records()
+        return keys, zip(keys, values, strict=True) if self._form is StateForm.SUMS else values
+
+    def _take_records(self, keys: list[Any], records: list[Any]) -> None:
+        super()._take_records(keys, records)
+        if keys and self._keeps_sums and self._form is StateForm.PAIRS:
+            firsts = [record[0] for record in records]
+            if are_plain(firsts) and firsts == keys:
+                self._state.update([(key, total) for key, total in records])
+                self._form = StateForm.SUMS
 
     def _form_of(self, records: list[Any]) -> StateForm:
         if not isinstance(self._position, int) or list(map(type, records)).count(tuple) != len(records):
@@ -211,12 +263,12 @@ class KeyedSumOperator(KeyedAggregationOperator):
 
     def _leave_sums(self) -> None:
         if self._form is StateForm.SUMS:
-            self._state = {key: (key, total) for key, total in self._state.items()}
+            self._state.update([(key, (key, total)) for key, total in self._state.items()])
             self._form = StateForm.PAIRS
 
     def _advance_pairs(self, keys: list[Any], records: Iterator[Any], results: list[Any]) -> None:
         state = self._state
-        get = state.get
+        get = self._get
         append = results.append
         for key, record in zip(keys, records):  # noqa: B905 - one key per record; strict costs in the hot loop
             so_far = get(key)
@@ -230,7 +282,7 @@ class KeyedSumOperator(KeyedAggregationOperator):
     def _advance_tuples(self, keys: list[Any], records: Iterator[Any], results: list[Any]) -> None:
         state, position = self._state, self._position
         assert isinstance(position, int)
-        get = state.get
+        get = self._get
         append = results.append
         for key, record in zip(keys, records):  # noqa: B905 - as above
             so_far = get(key)
@@ -244,17 +296,14 @@ class KeyedSumOperator(KeyedAggregationOperator):
             append(record)
 
     def _advance_records(self, keys: list[Any], records: Iterator[Any], results: list[Any]) -> None:
-        state, position = self._state, self._position
+        state, get, position = self._state, self._get, self._position
         for key, record in zip(keys, records, strict=True):
             addend = field_to_sum(record, position)
-            so_far = state.get(key, MISSING)
+            so_far = get(key)  # None is no number, and no record with one
             state[key] = result = (
-                record if so_far is MISSING else with_field(so_far, position, field_to_sum(so_far, position) + addend)
+                record if so_far is None else with_field(so_far, position, field_to_sum(so_far, position) + addend)
             )
             results.append(result)
-
-    def _final_records(self) -> Iterator[Any]:
-        return iter(self._state.items()) if self._form is StateForm.SUMS else iter(self._state.values())
 
 
 _ONE: Final = 1

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, Final
 
@@ -131,7 +131,7 @@ def copied_rows(name: str, kind: StateKind, entries: list[Any]) -> list[Any]:
     return copied
 
 
-def thawed_rows(kind: StateKind, values: Sequence[Any]) -> list[Any]:
+def thawed_rows(kind: StateKind, values: Iterable[Any]) -> list[Any]:
     """What a state keeps for values of ``StateRows``; shares nothing that can change with them."""
     rows = list(values)
     rows = rows if are_unchanging(rows) else loads_record(dumps_record(rows))
@@ -354,40 +354,18 @@ def _check_part(type_info: TypeInformation, value: Any) -> None:
 # ---------------------------------------------------------------- states that look at what enters
 
 
-class DeclaredList:
-    """Goes before a class of list states."""
+class EnteredState:
+    """Goes before a class of states whose values, and keys of maps, are looked at where they enter.
 
-    __slots__ = ()
-    declared: DeclaredValues
+    ``declared``: of a plain type; None: values are taken as they are.
+    """
 
-    def add(self, value: Any) -> None:
-        """Append to the list of the current key."""
-        super().add(self.declared.entered(value))  # type: ignore[misc]  # of the class behind it
+    __slots__ = ("_all_entered", "_declared", "_exact")
 
-    def add_all(self, values: Iterable[Any]) -> None:
-        """Append values to the list of the current key."""
-        super().add_all(self.declared.all_entered(values))  # type: ignore[misc]  # of the class behind it
-
-    def update(self, values: Iterable[Any]) -> None:
-        """Replace the list of the current key; an empty one clears it."""
-        super().update(self.declared.all_entered(values))  # type: ignore[misc]  # of the class behind it
-
-
-class DeclaredMap:
-    """Goes before a class of map states."""
-
-    __slots__ = ()
-    declared: DeclaredValues
-
-    def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key of the map."""
-        self.declared.check_key(key)
-        super().put(key, self.declared.entered(value))  # type: ignore[misc]  # of the class behind it
-
-    def put_all(self, dict_value: Any) -> None:
-        """Set the values of many keys of the map: a dictionary or pairs."""
-        for key, value in dict_value.items() if hasattr(dict_value, "items") else dict_value:
-            self.put(key, value)
+    def __init__(self, declared: DeclaredValues | None) -> None:
+        self._declared = declared
+        self._exact = None if declared is None else declared.exact
+        self._all_entered: Callable[[Iterable[Any]], list[Any]] = list if declared is None else declared.all_entered
 
 
 class MapByItems(ABC):

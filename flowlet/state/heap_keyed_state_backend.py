@@ -12,24 +12,21 @@ Invariants: every entry that is not removed meanwhile is looked at once per roun
             one table per name.  State that was restored and not declared again yet stays in every snapshot.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from flowlet.datastream.state import State, StateDescriptor
 from flowlet.errors import StateRestoreError
-from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.heap_states import (
-    DeclaredHeapListState,
-    DeclaredHeapMapState,
-    DeclaredHeapValueState,
-    HeapListState,
-    HeapMapState,
-    HeapValueState,
-)
-from flowlet.state.state_backends import KeyedStateBackend, StoredStates
+from flowlet.keys.exact_keys import exact_keys
+from flowlet.state.declared_values import DeclaredValues, copied_rows, thawed_rows
+from flowlet.state.heap_states import HeapListState, HeapMapState, HeapValueState
+from flowlet.state.state_backends import KeyedStateBackend, RowHolder, StoredStates
 from flowlet.state.state_snapshots import (
+    AGGREGATES,
+    AGGREGATES_DESCRIPTION,
     VERSION,
+    ColumnRows,
     IncrementalSnapshot,
     KeyedStateSnapshot,
     StateDescription,
@@ -37,7 +34,7 @@ from flowlet.state.state_snapshots import (
     StateRows,
     TypeForm,
 )
-from flowlet.state.state_table import StateTable
+from flowlet.state.state_table import StateTable, rows_by_key_group
 from flowlet.state.ttl_states import Expiry
 from flowlet.state.type_compatibility import Convert, converter
 from flowlet.timers.time_api import KeyContext
@@ -153,9 +150,9 @@ class HeapKeyedStateBackend(KeyedStateBackend):
     """Implements ``KeyedStateBackend``."""
 
     _stored: StoredStates = {
-        StateKind.VALUE: (HeapValueState, DeclaredHeapValueState),
-        StateKind.LIST: (HeapListState, DeclaredHeapListState),
-        StateKind.MAP: (HeapMapState, DeclaredHeapMapState),
+        StateKind.VALUE: HeapValueState,
+        StateKind.LIST: HeapListState,
+        StateKind.MAP: HeapMapState,
     }
 
     def __init__(
@@ -166,6 +163,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         # For states that were not declared yet.
         self._restored: dict[str, tuple[StateDescription, dict[int, StateRows]]] = {}
         self._cleanups: list[Callable[[], None]] = []
+        self._holder: RowHolder | None = None
 
     def __repr__(self) -> str:
         return f"<HeapKeyedStateBackend of {list(self._tables.values())!r}, not declared yet: {sorted(self._restored)}>"
@@ -215,6 +213,14 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                 self._cleanups.append(cleanup.clean)
         return expiry
 
+    def open_rows(self, holder: RowHolder) -> None:
+        """See ``KeyedStateBackend``."""
+        self._holder = holder
+        _, groups = self._restored.pop(AGGREGATES, (None, {}))
+        if groups:
+            keys = exact_keys([key for rows in groups.values() for key in rows.keys])
+            holder.take_rows(keys, _joined([rows.values for rows in groups.values()]))
+
     def forget_keys(self) -> None:
         """Drop the entries of all keys: in BATCH mode no more records of them follow."""
         for table in self._tables.values():
@@ -234,17 +240,22 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         The snapshot is given up when what is returned is no longer referred to.  What is returned raises FlowletError
         if a value cannot be copied; the message names the state.
         """
-        if not self._tables and not self._restored:
+        held = None if self._holder is None else _copied(*self._holder.held_rows())
+        if not self._tables and not self._restored and held is None:
             return None
         now_ms = self._now_ms()
         copies = {name: table.copy(self._expiries.get(name), now_ms) for name, table in self._tables.items()}
         descriptions = {name: table.description for name, table in self._tables.items()}
+        if held is not None:
+            descriptions[AGGREGATES] = AGGREGATES_DESCRIPTION
         undeclared = dict(self._restored)
         max_parallelism = self._max_parallelism
 
         def finish() -> KeyedStateSnapshot:
             by_name = {name: copy.rows(max_parallelism) for name, copy in copies.items()}
             by_name |= {name: groups for name, (_, groups) in undeclared.items()}
+            if held is not None:
+                by_name[AGGREGATES] = rows_by_key_group(*held, max_parallelism)
             groups: dict[int, dict[str, StateRows]] = {}
             for name, rows in by_name.items():
                 for group, of_group in rows.items():
@@ -289,3 +300,24 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         """Assert the invariants of the tables."""
         for table in self._tables.values():
             table.check_invariants()
+
+
+def _copied(keys: list[Any], values: Iterable[Any] | ColumnRows) -> tuple[list[Any], Iterable[Any] | ColumnRows] | None:
+    """Rows that stay as they are; None: there are none.  Raises FlowletError: a value cannot be copied."""
+    if not keys:
+        return None
+    if isinstance(values, ColumnRows):
+        columns = values.columns
+        return keys, ColumnRows(columns.with_fields(tuple([field.detached() for field in columns.fields])))
+    return keys, copied_rows(AGGREGATES, StateKind.VALUE, values) if isinstance(values, list) else values
+
+
+def _joined(parts: list[Sequence[Any] | ColumnRows]) -> list[Any] | ColumnRows:
+    """The values of several key groups; they share nothing that can change with them."""
+    tables = [part.columns for part in parts if isinstance(part, ColumnRows)]
+    if len(tables) == len(parts):
+        from flowlet.columns.table import try_concatenate  # here, as a task without keys needs no columns
+
+        if (columns := try_concatenate(tables)) is not None:
+            return ColumnRows(columns)
+    return thawed_rows(StateKind.VALUE, chain.from_iterable(parts))

@@ -11,21 +11,23 @@ Source:     Flink ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``Hea
             as PyFlink's do, by type and value.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from flowlet.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
 from flowlet.keys.exact_keys import exact_key
-from flowlet.state.declared_values import DeclaredList, DeclaredMap, MapByItems, MapEntry, map_pairs
+from flowlet.state.declared_values import DeclaredValues, EnteredState, MapByItems, MapEntry, map_pairs
 from flowlet.state.state_table import PLAIN, Entries, StateTable
 
 
-class _HeapState:
-    """What is kept for each key in a table."""
+class _HeapState(EnteredState):
+    """What is kept for each key in a table; ``declared``: see ``EnteredState``."""
 
     __slots__ = ("_context", "_entries", "_get", "_table")
 
-    def __init__(self, table: StateTable) -> None:
+    def __init__(self, table: StateTable, declared: DeclaredValues | None = None) -> None:
+        super().__init__(declared)
         self._table = table
         self._context = table.key_context
         table.attach(self)
@@ -54,43 +56,35 @@ class HeapValueState(_HeapState, ValueState[Any]):
         return self._get(key if type(key) in PLAIN else self._table.exact(key))
 
     def update(self, value: Any) -> None:
-        """Replace the value of the current key; None clears it."""
-        if value is None:
-            self._table.clear()
-            return
-        key = self._context.current_key
-        self._entries[key if type(key) in PLAIN else self._table.exact_to_store(key)] = value
-
-
-class DeclaredHeapValueState(HeapValueState):
-    """``HeapValueState`` of a plain declared type."""
-
-    __slots__ = ("_declared", "_exact")
-
-    def __init__(self, table: StateTable) -> None:
-        super().__init__(table)
-        self._declared = table.declared
-        self._exact = table.declared.exact
-
-    def update(self, value: Any) -> None:
         """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
         if type(value) is not self._exact:
             if value is None:
                 self._table.clear()
                 return
-            value = self._declared.entered(value)
+            if self._declared is not None:
+                value = self._declared.entered(value)
         key = self._context.current_key
         self._entries[key if type(key) in PLAIN else self._table.exact_to_store(key)] = value
 
 
-class HeapReducingState(ReducingState[Any]):
+class _CombinedState:
+    """A result for each key, which ``stored`` keeps."""
+
+    __slots__ = ("_function", "_stored")
+
+    def __init__(self, stored: ValueState[Any], function: Any) -> None:
+        self._stored = stored
+        self._function = function
+
+    def clear(self) -> None:
+        """Forget the result for the current key."""
+        self._stored.clear()
+
+
+class HeapReducingState(_CombinedState, ReducingState[Any]):
     """The values of each key, combined by a function of two; ``stored`` keeps the result."""
 
-    __slots__ = ("_reduce", "_stored")
-
-    def __init__(self, stored: ValueState[Any], reduce: Callable[[Any, Any], Any]) -> None:
-        self._stored = stored
-        self._reduce = reduce
+    __slots__ = ()
 
     def get(self) -> Any:
         """The result for the current key; None if it has no values."""
@@ -99,25 +93,17 @@ class HeapReducingState(ReducingState[Any]):
     def add(self, value: Any) -> None:
         """Combine the result for the current key with a value."""
         before = self._stored.value()
-        self._stored.update(value if before is None else self._reduce(before, value))
+        self._stored.update(value if before is None else self._function(before, value))
 
     def update(self, result: Any) -> None:
         """Replace the result for the current key."""
         self._stored.update(result)
 
-    def clear(self) -> None:
-        """Forget the result for the current key."""
-        self._stored.clear()
 
-
-class HeapAggregatingState(AggregatingState[Any, Any]):
+class HeapAggregatingState(_CombinedState, AggregatingState[Any, Any]):
     """The values of each key, combined by an ``AggregateFunction``; ``stored`` keeps the accumulator."""
 
-    __slots__ = ("_function", "_stored")
-
-    def __init__(self, stored: ValueState[Any], function: Any) -> None:
-        self._stored = stored
-        self._function = function
+    __slots__ = ()
 
     def get(self) -> Any:
         """The result for the current key; None if it has no values."""
@@ -139,10 +125,6 @@ class HeapAggregatingState(AggregatingState[Any, Any]):
         """Replace what is kept for the current key."""
         self._stored.update(accumulator)
 
-    def clear(self) -> None:
-        """Forget the accumulator of the current key."""
-        self._stored.clear()
-
 
 class HeapListState(_HeapState, ListState[Any]):
     """A list per key."""
@@ -161,7 +143,9 @@ class HeapListState(_HeapState, ListState[Any]):
         return iter(self.elements())
 
     def add(self, value: Any) -> None:
-        """Append to the list of the current key."""
+        """Append to the list of the current key.  Raises FlowletError: it is of another type."""
+        if self._declared is not None and type(value) is not self._exact:
+            value = self._declared.entered(value)
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._table.exact_to_store(key)
         elements = self._get(exact)
@@ -172,7 +156,7 @@ class HeapListState(_HeapState, ListState[Any]):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list of the current key."""
-        added = list(values)
+        added = self._all_entered(values)
         if not added:
             return
         key = self._context.current_key
@@ -185,7 +169,7 @@ class HeapListState(_HeapState, ListState[Any]):
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""
-        elements = list(values)
+        elements = self._all_entered(values)
         if not elements:
             self._table.clear()
             return
@@ -193,31 +177,14 @@ class HeapListState(_HeapState, ListState[Any]):
         self._entries[key if type(key) in PLAIN else self._table.exact_to_store(key)] = elements
 
 
-class DeclaredHeapListState(DeclaredList, HeapListState):
-    """``HeapListState`` whose elements are of a plain declared type."""
-
-    __slots__ = ("_exact", "declared")
-
-    def __init__(self, table: StateTable) -> None:
-        super().__init__(table)
-        self.declared = table.declared
-        self._exact = table.declared.exact
-
-    def add(self, value: Any) -> None:
-        """Append to the list of the current key.  Raises FlowletError: it is of another type."""
-        HeapListState.add(self, value if type(value) is self._exact else self.declared.entered(value))
-
-
-class HeapMapState(_HeapState, MapByItems, MapState[Any, Any]):
-    """A map per key of the stream."""
+class MapOfEntries(MapByItems):
+    """Goes before a class of map states; reads a map by exact key, whose other keys are in ``MapEntry``."""
 
     __slots__ = ()
 
+    @abstractmethod
     def _map(self) -> dict[Any, Any] | None:
-        """The map of the current key."""
-        key = self._context.current_key
-        entries: dict[Any, Any] | None = self._get(key if type(key) in PLAIN else self._table.exact(key))
-        return entries
+        """The map; None: it is empty."""
 
     def get(self, key: Any) -> Any:
         """The value of a key of the map; None if there is none."""
@@ -229,8 +196,40 @@ class HeapMapState(_HeapState, MapByItems, MapState[Any, Any]):
         found = entries.get(exact_key(key))
         return found.value if type(found) is MapEntry else found
 
+    def contains(self, key: Any) -> bool:
+        """Whether the map has a key."""
+        entries = self._map()
+        return entries is not None and (key if type(key) in PLAIN else exact_key(key)) in entries
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Keys and values of the map, in a list of the caller's own."""
+        entries = self._map()
+        return [] if entries is None else map_pairs(entries)
+
+    def is_empty(self) -> bool:
+        """Whether the map has no keys."""
+        return not self._map()
+
+
+class HeapMapState(_HeapState, MapOfEntries, MapState[Any, Any]):
+    """A map per key of the stream."""
+
+    __slots__ = ()
+
+    def _map(self) -> dict[Any, Any] | None:
+        """The map of the current key."""
+        key = self._context.current_key
+        entries: dict[Any, Any] | None = self._get(key if type(key) in PLAIN else self._table.exact(key))
+        return entries
+
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key of the map."""
+        """Set the value of a key of the map.  Raises FlowletError: one of them is of another type."""
+        declared = self._declared
+        if declared is not None:
+            if type(value) is not self._exact:
+                value = declared.entered(value)
+            if type(key) is not declared.exact_key:
+                declared.check_key(key)
         # First: a key that is refused must not leave an empty map.
         inner = key if type(key) in PLAIN else exact_key(key)
         current = self._context.current_key
@@ -248,45 +247,3 @@ class HeapMapState(_HeapState, MapByItems, MapState[Any, Any]):
             entries.pop(key if type(key) in PLAIN else exact_key(key), None)
             if not entries:
                 self._table.clear()
-
-    def contains(self, key: Any) -> bool:
-        """Whether the map has a key."""
-        entries = self._map()
-        return entries is not None and (key if type(key) in PLAIN else exact_key(key)) in entries
-
-    def items(self) -> list[tuple[Any, Any]]:
-        """Keys and values of the map, in a list of the caller's own."""
-        entries = self._map()
-        return [] if entries is None else map_pairs(entries)
-
-    def is_empty(self) -> bool:
-        """Whether the map has no keys."""
-        return not self._map()
-
-
-class DeclaredHeapMapState(DeclaredMap, HeapMapState):
-    """``HeapMapState`` whose keys, or values, are of a plain declared type."""
-
-    __slots__ = ("_exact", "_exact_key", "declared")
-
-    def __init__(self, table: StateTable) -> None:
-        super().__init__(table)
-        self.declared = table.declared
-        self._exact = table.declared.exact
-        self._exact_key = table.declared.exact_key
-
-    def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key of the map.  Raises FlowletError: one of them is of another type."""
-        if type(value) is not self._exact:
-            value = self.declared.entered(value)
-        if type(key) is not self._exact_key:
-            self.declared.check_key(key)
-        # As in HeapMapState, without a call.
-        inner = key if type(key) in PLAIN else exact_key(key)
-        current = self._context.current_key
-        outer = current if type(current) in PLAIN else self._table.exact_to_store(current)
-        entries = self._get(outer)
-        if entries is None:
-            entries = {}
-            self._entries[outer] = entries
-        entries[inner] = value if inner is key else MapEntry(key, value)

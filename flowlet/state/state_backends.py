@@ -19,7 +19,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from flowlet.columns.column import are_unchanging
 from flowlet.datastream.state import (
@@ -39,11 +39,12 @@ from flowlet.keys.exact_keys import exact_key
 from flowlet.messages.control_messages import StateHandle
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
-from flowlet.state.declared_values import DeclaredValues, MapByItems, MapEntry, dumped_rows, map_pairs, stored_pair
-from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState
+from flowlet.state.declared_values import DeclaredValues, MapEntry, dumped_rows, map_pairs, stored_pair
+from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState, MapOfEntries
 from flowlet.state.state_snapshots import (
     INCREMENTAL_VERSION,
     VERSION,
+    ColumnRows,
     IncrementalSnapshot,
     KeyedStateSnapshot,
     OperatorStateRows,
@@ -57,6 +58,9 @@ from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValue
 from flowlet.state.type_compatibility import type_form
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.timers.time_api import KeyContext
+
+if TYPE_CHECKING:
+    from flowlet.state.rocksdb.cached_rows import CachedRows
 
 
 class SharedFiles:
@@ -117,9 +121,22 @@ _TTL_STATES: Final[Mapping[StateKind, Callable[..., Any]]] = {
     StateKind.MAP: TtlMapState,
 }
 
-StoredStates = Mapping[StateKind, tuple[Callable[..., Any], Callable[..., Any]]]
-"""By kind, where a value, a list and a map without expiry are kept: the class of states whose values are taken as they
-are, and the one that looks at them.  Both are made of what keeps the entries.
+
+class RowHolder(ABC):
+    """An operator of ours that keeps a value for each key by itself, in the form that its loops need."""
+
+    @abstractmethod
+    def held_rows(self) -> tuple[list[Any], Iterable[Any] | ColumnRows]:
+        """Exact keys, and what is kept of each: in a list of values that may change, or else to be read later."""
+
+    @abstractmethod
+    def take_rows(self, keys: list[Any], values: Iterable[Any] | ColumnRows) -> None:
+        """Go on with these exact keys and values, which are the holder's own, and no others."""
+
+
+StoredStates = Mapping[StateKind, Callable[..., Any]]
+"""By kind, where a value, a list and a map without expiry are kept: the class of states, which is made of what keeps
+the entries, and of the declared type, if values are looked at where they enter.
 """
 
 
@@ -212,12 +229,12 @@ class KeyedStateBackend(ABC):
     def _state_of(self, descriptor: StateDescriptor, kind: StateKind, entries: object, values: DeclaredValues) -> State:
         """The state that keeps its values in ``entries``."""
         kept = kind if kind in (StateKind.LIST, StateKind.MAP) else StateKind.VALUE
-        plain, checked = self._stored[kept]
+        stored_in = self._stored[kept]
         expiry = self._expiry_of(descriptor)
         if expiry is None:
-            stored = (checked if values.is_entered else plain)(entries)
+            stored = stored_in(entries, values if values.is_entered else None)
         else:
-            stored = _TTL_STATES[kept](plain(entries), expiry, values)
+            stored = _TTL_STATES[kept](stored_in(entries), expiry, values)
         match descriptor:
             case ReducingStateDescriptor():
                 function = descriptor.get_reduce_function()
@@ -235,6 +252,14 @@ class KeyedStateBackend(ABC):
         if config.get_cleanup_strategies().in_full_snapshot():
             self._expiries[descriptor.name] = expiry
         return expiry
+
+    @abstractmethod
+    def open_rows(self, holder: RowHolder) -> "CachedRows | None":
+        """Keep the rows of an operator, which is opened, under the name ``AGGREGATES``.
+
+        None: the holder has all of them, what was restored too.  Else it has those of one generation, and asks for
+        others.
+        """
 
     @abstractmethod
     def forget_keys(self) -> None:
@@ -349,7 +374,7 @@ class OperatorListState(ListState[Any]):
         self.elements = []
 
 
-class OperatorBroadcastState(MapByItems, BroadcastState[Any, Any]):
+class OperatorBroadcastState(MapOfEntries, BroadcastState[Any, Any]):
     """A map of the subtask, in ``entries`` by exact key, which is changed in place only; keys are told apart as those
     of a ``MapState``.
     """
@@ -364,22 +389,8 @@ class OperatorBroadcastState(MapByItems, BroadcastState[Any, Any]):
     def __repr__(self) -> str:
         return f"<OperatorBroadcastState {self._name!r}, {len(self.entries)} keys>"
 
-    def get(self, key: Any) -> Any:
-        """The value of a key; None if there is none."""
-        found = self.entries.get(exact_key(key))
-        return found.value if type(found) is MapEntry else found
-
-    def contains(self, key: Any) -> bool:
-        """Whether the map has a key."""
-        return exact_key(key) in self.entries
-
-    def items(self) -> list[tuple[Any, Any]]:
-        """Keys and values of the map as it is now."""
-        return map_pairs(self.entries)
-
-    def is_empty(self) -> bool:
-        """Whether the map has no keys."""
-        return not self.entries
+    def _map(self) -> dict[Any, Any]:
+        return self.entries
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key.  Raises FlowletError: one of them is not of the declared type."""

@@ -11,13 +11,16 @@ Source:     Flink ``KeyedBackendSerializationProxy``, ``KeyGroupsStateHandle``,
             ``OperatorStateHandle.Mode``, ``StateAssignmentOperation``, ``RoundRobinOperatorStateRepartitioner``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from flowlet.keys.exact_keys import key_group_range
 from netstack.late import dataclass
+
+if TYPE_CHECKING:
+    from flowlet.columns import Columns
 
 VERSION: Final = 2
 """Of the form below: 2 since types have a ``TypeForm``."""
@@ -85,7 +88,25 @@ class StateRows:
     """
 
     keys: Sequence[Any]
-    values: Sequence[Any]
+    values: "Sequence[Any] | ColumnRows"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRows:
+    """The values of ``StateRows`` as columns."""
+
+    columns: "Columns"
+
+    def __len__(self) -> int:
+        return self.columns.num_rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.columns.to_list())
+
+
+AGGREGATES: Final = "_op_state"
+"""The name of the state in which ``sum``, ``count``, ``min``, ``max`` and ``reduce`` keep a record for each key."""
+AGGREGATES_DESCRIPTION: Final = StateDescription(StateKind.VALUE, "record")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,9 @@ from weakref import ref
 from flowlet.columns.column import UNCHANGING
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.errors import FlowletError
-from flowlet.keys.exact_keys import exact_key, exact_keys
+from flowlet.keys.exact_keys import are_plain, exact_key, exact_keys
 from flowlet.state.declared_values import DeclaredValues, copied_rows, frozen_row, thawed_row, thawed_rows
-from flowlet.state.state_snapshots import StateDescription, StateKind, StateRows
+from flowlet.state.state_snapshots import ColumnRows, StateDescription, StateKind, StateRows
 from flowlet.timers.time_api import NO_KEY, KeyContext
 from netstack.late import numpy as np
 
@@ -202,12 +202,7 @@ class _GroupedRows:
 
     def add(self, keys: list[Any], values: list[Any], groups: Any) -> None:
         """Take rows, at least one, with the key group of each."""
-        # Stable, so that the keys of a group stay in the order in which they were first stored.  There are at most
-        # 32,768 groups, and numbers of 16 bits are sorted by digits, in a fifth of the time.
-        order = np.argsort(groups.astype(np.uint16), kind="stable")
-        sorted_groups = groups[order]
-        starts = [0, *(np.flatnonzero(np.diff(sorted_groups)) + 1).tolist()]
-        runs = list(zip(sorted_groups[starts].tolist(), starts, [*starts[1:], len(keys)], strict=True))
+        order, runs = _runs(groups)
         self._keys.add(keys, order, runs)
         self._values.add(values, order, runs)
 
@@ -245,6 +240,43 @@ class _GroupedColumn:
         if typecode is not None:
             return array(typecode, np.concatenate(pieces).tobytes())
         return list(chain.from_iterable(piece.tolist() if isinstance(piece, np.ndarray) else piece for piece in pieces))
+
+
+def _runs(groups: Any) -> tuple[Any, list[tuple[int, int, int]]]:
+    """An order of rows, by the key group of each, and each group with its first place there and the one after its last.
+
+    There is at least one row.
+    """
+    # Stable, so that the keys of a group stay in the order in which they were first stored.  There are at most 32,768
+    # groups, and numbers of 16 bits are sorted by digits, in a fifth of the time.
+    order = np.argsort(groups.astype(np.uint16), kind="stable")
+    sorted_groups = groups[order]
+    starts = [0, *(np.flatnonzero(np.diff(sorted_groups)) + 1).tolist()]
+    return order, list(zip(sorted_groups[starts].tolist(), starts, [*starts[1:], len(groups)], strict=True))
+
+
+def rows_by_key_group(
+    exact: list[Any], values: Iterable[Any] | ColumnRows, max_parallelism: int
+) -> dict[int, StateRows]:
+    """The rows of exact keys, at least one, by key group."""
+    from flowlet.keys.key_columns import exact_key_groups, key_for  # as in ``TableCopy.rows``
+
+    groups = exact_key_groups(exact, max_parallelism)
+    keys = exact if are_plain(exact) else list(map(key_for, exact))
+    if isinstance(values, ColumnRows):
+        grouped_keys = _GroupedColumn()
+        order, runs = _runs(groups)
+        grouped_keys.add(keys, order, runs)
+        return {
+            group: StateRows(grouped_keys.of_group(group), ColumnRows(values.columns.take(order[start:end])))
+            for group, start, end in runs
+        }
+    grouped = _GroupedRows()
+    listed = list(values)
+    for start in range(0, len(keys), STEP):
+        part = slice(start, start + STEP)
+        grouped.add(keys[part], listed[part], groups[part])
+    return grouped.rows()
 
 
 _PACKED: Final[dict[type, str]] = {int: "int64", float: "float64"}

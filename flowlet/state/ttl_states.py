@@ -70,15 +70,25 @@ class Expiry:
                 return None if self.has_expired(row[1], now_ms) else row
 
 
-class TtlValueState(ValueState[Any]):
-    """A value per key that expires."""
+class _TtlState:
+    """What is stored for each key, with when it was last used."""
 
     __slots__ = ("_declared", "_expiry", "_stored")
 
-    def __init__(self, stored: ValueState[Any], expiry: Expiry, declared: DeclaredValues) -> None:
+    def __init__(self, stored: Any, expiry: Expiry, declared: DeclaredValues) -> None:
         self._stored = stored
         self._expiry = expiry
         self._declared = declared
+
+    def clear(self) -> None:
+        """Forget what is stored for the current key."""
+        self._stored.clear()
+
+
+class TtlValueState(_TtlState, ValueState[Any]):
+    """A value per key that expires."""
+
+    __slots__ = ()
 
     def value(self) -> Any:
         """The value of the current key; None if it has none."""
@@ -102,20 +112,11 @@ class TtlValueState(ValueState[Any]):
         pair = None if value is None else (self._declared.entered(value), self._expiry.access_ms())
         self._stored.update(pair)
 
-    def clear(self) -> None:
-        """Forget the value of the current key."""
-        self._stored.clear()
 
-
-class TtlListState(ListState[Any]):
+class TtlListState(_TtlState, ListState[Any]):
     """A list per key, each of whose elements expires."""
 
-    __slots__ = ("_declared", "_expiry", "_stored")
-
-    def __init__(self, stored: ListState[Any], expiry: Expiry, declared: DeclaredValues) -> None:
-        self._stored = stored
-        self._expiry = expiry
-        self._declared = declared
+    __slots__ = ()
 
     def elements(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
@@ -150,20 +151,11 @@ class TtlListState(ListState[Any]):
         now_ms = self._expiry.access_ms()
         self._stored.update([(value, now_ms) for value in elements])
 
-    def clear(self) -> None:
-        """Forget the list of the current key."""
-        self._stored.clear()
 
-
-class TtlMapState(MapByItems, MapState[Any, Any]):
+class TtlMapState(_TtlState, MapByItems, MapState[Any, Any]):
     """A map per key of the stream, each of whose entries expires."""
 
-    __slots__ = ("_declared", "_expiry", "_stored")
-
-    def __init__(self, stored: MapState[Any, Any], expiry: Expiry, declared: DeclaredValues) -> None:
-        self._stored = stored
-        self._expiry = expiry
-        self._declared = declared
+    __slots__ = ()
 
     def get(self, key: Any) -> Any:
         """The value of a key of the map; None if there is none."""
@@ -192,10 +184,6 @@ class TtlMapState(MapByItems, MapState[Any, Any]):
     def is_empty(self) -> bool:
         """Whether the map has no keys."""
         return not self.items()
-
-    def clear(self) -> None:
-        """Forget the map of the current key."""
-        self._stored.clear()
 
     def _found(self, key: Any) -> Any:
         now_ms = self._expiry.access_ms()

@@ -24,11 +24,12 @@ from flowlet.checkpoint.task.state_codec import decode_state, operator_sizes
 from flowlet.common.paths import absolute_url
 from flowlet.common.types import Row, fields_of_record
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
-from flowlet.keys.exact_keys import NamespacedKey
+from flowlet.keys.exact_keys import ExactKey, NamespacedKey
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
 from flowlet.rpc.secret import load_secret
 from flowlet.state.state_backends import SharedFiles
 from flowlet.state.state_snapshots import (
+    AGGREGATES,
     IncrementalSnapshot,
     KeyedStateSnapshot,
     OperatorStateRows,
@@ -54,6 +55,7 @@ _BASIC: Final = {
     "Double": pa.float64(),
 }
 _UNFIT: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_ANY_NUMBER: Final = 1  # of key groups, which are not shown
 _LISTS: Final = ("List", "BasicArray", "ObjectArray", "PrimitiveArray")
 
 
@@ -250,12 +252,10 @@ class SavedState:
             FlowletError: there is no such operator or state; the message names those that there are.
         """
         operator_id = self._find(uid)
-        aggregates = self._aggregates(operator_id)
-        if name == AGGREGATE and aggregates:
-            return _table(
-                ("key", "value"), [row for each in aggregates for row in zip(each.keys, each.records(), strict=True)]
-            )
-        found = [each for each in self._keyed_parts(operator_id) if name in each.descriptions]
+        parts = self._keyed_parts(operator_id)
+        if name == AGGREGATE and any(AGGREGATES in each.descriptions for each in parts):
+            name = AGGREGATES
+        found = [each for each in parts if name in each.descriptions]
         if not found:
             raise self._unknown(uid, operator_id, name)
         rows = [of_group[name] for part in found for of_group in part.groups.values() if name in of_group]
@@ -338,11 +338,10 @@ class SavedState:
         keyed = self._keyed_parts(operator_id)
         for name, description in {name: each for part in keyed for name, each in part.descriptions.items()}.items():
             rows = [of_group[name] for part in keyed for of_group in part.groups.values() if name in of_group]
-            found.append(
-                SavedStateInfo(
-                    name, description.kind.value, description.type_name, sum(len(each.keys) for each in rows)
-                )
-            )
+            shown = (name, description.kind.value, description.type_name)
+            if name == AGGREGATES:
+                shown = (AGGREGATE, "aggregation", "")
+            found.append(SavedStateInfo(*shown, sum(len(each.keys) for each in rows)))
         by_subtask: dict[str, list[OperatorStateRows]] = {}
         for _, state in self._parts_of(operator_id):
             for name, each in ({} if state.by_subtask is None else state.by_subtask.states).items():
@@ -352,19 +351,9 @@ class SavedState:
             is_broadcast = first.redistribution is Redistribution.BROADCAST
             number = len(first.elements) if is_broadcast else sum(len(each.elements) for each in each_rows)
             found.append(SavedStateInfo(name, first.redistribution.value, first.type_name, number))
-        return [*found, *self._own_states(operator_id)]
-
-    def _own_states(self, operator_id: str) -> list[SavedStateInfo]:
-        found = []
-        if aggregates := self._aggregates(operator_id):
-            found.append(SavedStateInfo(AGGREGATE, "aggregation", "", sum(len(each.keys) for each in aggregates)))
         if positions := self._positions(operator_id):
             found.append(SavedStateInfo(POSITION, "position", "", len(positions)))
         return found
-
-    def _aggregates(self, operator_id: str) -> list[AggregationSnapshot]:
-        parts = self._parts_of(operator_id)
-        return [own for _, state in parts if isinstance(own := state.own, AggregationSnapshot)]
 
     def _positions(self, operator_id: str) -> list[tuple[int, object]]:
         """By subtask, what an operator keeps that is no aggregate."""
@@ -382,6 +371,8 @@ class SavedState:
     def _keyed_parts(self, operator_id: str) -> list[KeyedStateSnapshot]:
         found = []
         for _, state in self._parts_of(operator_id):
+            if isinstance(state.own, AggregationSnapshot):
+                found.append(state.own.keyed(_ANY_NUMBER))
             match state.keyed:
                 case KeyedStateSnapshot():
                     found.append(state.keyed)
@@ -476,7 +467,7 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], **types: pa.Data
 def _keyed_table(entries: Sequence[tuple[Any, Any]], description: StateDescription) -> pa.Table:
     """One row per key, or per entry of a map, or per element of a list with a time to live."""
     form = description.type_form
-    columns: dict[str, Sequence[Any]] = {"key": [key for key, _ in entries]}
+    columns: dict[str, Sequence[Any]] = {"key": [key.exact if isinstance(key, ExactKey) else key for key, _ in entries]}
     forms: Mapping[str, Any] = {"value": form}
     values = [value for _, value in entries]
     if description.kind is StateKind.MAP:

@@ -4,6 +4,7 @@ directories leave behind.
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
 from flowlet.datastream import (
     CloseableIterator,
+    DataStream,
     EmbeddedRocksDBStateBackend,
     KeyedProcessFunction,
+    KeyedStream,
     RuntimeContext,
     StreamExecutionEnvironment,
 )
@@ -30,6 +33,7 @@ NUM_RECORDS = 20_000
 NUM_KEYS = 700
 PACE_S = 0.1  # of 1000 records, in the chain of the source: barriers pass between its chunks
 CHECKPOINT_MS = 100
+PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
 
 
 def environment(checkpoints: Path, databases: Path, *, is_incremental: bool) -> StreamExecutionEnvironment:
@@ -73,31 +77,34 @@ def task_managers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children(recursive=True) if child.name() == PROCESS_NAME]
 
 
+COUNTED: dict[str, Callable[[KeyedStream], DataStream]] = {
+    "states": lambda stream: stream.process(CountInThreeStates(), output_type=PAIR),
+    "sum": lambda stream: stream.sum(1),
+    "reduce": lambda stream: stream.reduce(lambda one, other: (one[0], one[1] + other[1])),
+}
+
+
 @pytest.mark.parametrize(
-    "is_incremental", [True, pytest.param(False, marks=pytest.mark.long)], ids=["incremental", "full"]
+    ("counted", "is_incremental"),
+    [("states", True), ("sum", True), *(pytest.param(each, False, marks=pytest.mark.long) for each in COUNTED)],
 )
 def test_a_killed_taskmanager_costs_no_result_and_its_files_are_removed(
-    *, is_incremental: bool, tmp_path: Path
+    *, counted: str, is_incremental: bool, tmp_path: Path
 ) -> None:
     """The first result is handed out when a checkpoint in the middle of the data is complete; then one of two
     TaskManagers is killed.
     """
     checkpoints, databases = tmp_path / "checkpoints", tmp_path / "databases"
     env = environment(checkpoints, databases, is_incremental=is_incremental)
-    pair = Types.TUPLE([Types.LONG(), Types.LONG()])
-    counted = (
-        env.from_collection(list(range(NUM_RECORDS)), Types.LONG())
-        .map(paced, output_type=pair)
-        .set_parallelism(1)
-        .key_by(lambda record: record[0])
-        .process(CountInThreeStates(), output_type=pair)
-    )
+    numbers = env.from_collection(list(range(NUM_RECORDS)), Types.LONG())
+    pairs = numbers.map(paced, output_type=PAIR).set_parallelism(1)
 
-    results = counted.execute_and_collect("survivor")
+    results = COUNTED[counted](pairs.key_by(lambda record: record[0])).execute_and_collect("survivor")
     assert isinstance(results, CloseableIterator)
     with results:
         found = [next(results)]
         shared = list(checkpoints.glob("*/shared/*"))
+        assert list(databases.glob("**/*.sst")), "checkpoints write the rows"
         killed, *others = task_managers()
         killed.kill()
         found += results

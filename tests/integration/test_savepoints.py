@@ -124,7 +124,7 @@ def named_in_state(names: str) -> list[Any]:
     [
         ("process", "KeyedStateSnapshot StateDescription StateKind StateRows TypeForm KeyGroupTimers Timer"),
         ("files", "TextPosition FileSplit PositionWithRest KeptRecords"),
-        ("sum", "AggregationSnapshot StateForm OperatorStateSnapshot OperatorStateRows Redistribution"),
+        ("sum", "KeyedStateSnapshot StateRows OperatorStateSnapshot OperatorStateRows Redistribution"),
         ("async", "Chunk"),
     ],
 )
@@ -221,9 +221,19 @@ def test_draining_fires_all_timers_of_event_time(cluster: MiniCluster, folder: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("former", "now"), [("rocksdb", "hashmap"), ("hashmap", "rocksdb"), ("incremental", "hashmap")]
+    ("kind", "former", "now"),
+    [
+        *(("process", *each) for each in (("rocksdb", "hashmap"), ("hashmap", "rocksdb"), ("incremental", "hashmap"))),
+        ("sum", "incremental", "hashmap"),
+        ("max", "hashmap", "rocksdb"),
+        *(
+            pytest.param(kind, *each, marks=pytest.mark.long)
+            for kind in ("reduce", "count", "arrow")
+            for each in (("rocksdb", "hashmap"), ("hashmap", "rocksdb"), ("rocksdb", "rocksdb"))
+        ),
+    ],
 )
-def test_the_state_back_end_may_change(cluster: MiniCluster, folder: Path, former: str, now: str) -> None:
+def test_the_state_back_end_may_change(cluster: MiniCluster, folder: Path, kind: str, former: str, now: str) -> None:
     """A savepoint is never incremental, even if the checkpoints of its job are."""
     pytest.importorskip("rocksdict")
     periodic = {
@@ -234,11 +244,12 @@ def test_the_state_back_end_may_change(cluster: MiniCluster, folder: Path, forme
     options = {"state.backend.type": "hashmap" if former == "hashmap" else "rocksdb"} | (
         periodic if former == "incremental" else {}
     )
-    path = suspended(cluster, folder, "process", 2, **options)
+    path = suspended(cluster, folder, kind, 2, **options)
 
-    finished(started(cluster, folder, "process", 3, path, **{"state.backend.type": now}))
+    finished(started(cluster, folder, kind, 3, path, **{"state.backend.type": now}))
 
-    assert programs.process_is_right()
+    _, is_right = programs.PROGRAMS[kind]
+    assert is_right(), programs.results
 
 
 @pytest.mark.slow

@@ -17,16 +17,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.datastream.state import ListState, MapState, ValueState
-from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
 from flowlet.keys.exact_keys import exact_key, key_bytes, plain_key
-from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
-from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValues
-from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
-from flowlet.state.rocksdb.row_forms import WITH_KEYS, WITH_KEYS_PREFIX, row_prefix
-from flowlet.state.state_snapshots import StateDescription, StateKind
-from flowlet.state.state_table import ExactKeys
-from flowlet.timers.time_api import KeyContext
+from flowlet.serde.pickles.record_pickle import loads_value
+from flowlet.state.declared_values import DeclaredValues, EnteredState, MapByItems
+from flowlet.state.rocksdb.cached_rows import StateKeys
+from flowlet.state.rocksdb.rocksdb_store import memory_size
+from flowlet.state.rocksdb.row_forms import WITH_KEYS, WITH_KEYS_PREFIX
 
 if TYPE_CHECKING:
     import rocksdict
@@ -34,75 +31,7 @@ if TYPE_CHECKING:
 _ENTRY_BYTES: Final = 200  # of the dictionaries, per entry
 _REFERENCE_BYTES: Final = 8
 _MAP_BYTES: Final = 600  # of what is known of a map without entries
-# To look at a value costs as much as some updates, so of the updates of keys that were counted since the last flush one
-# in so many is looked at.  If its value has grown, all keys are counted again by their next updates.  Where so many
-# values as large as the last one would be more than a sixteenth of the budget, more updates are looked at.
-_UPDATES_UNSEEN: Final = 64
-_SHARE_UNSEEN: Final = 16
 _MISSING: Final = object()
-
-
-class StateKeys(ExactKeys):
-    """The exact keys of one state, and the bytes that its rows begin with."""
-
-    def __init__(
-        self,
-        name: str,
-        state_id: int,
-        store: RocksDBStore,
-        context: KeyContext,
-        declared: DeclaredValues,
-        description: StateDescription,
-    ) -> None:
-        super().__init__(name)
-        self.declared = declared
-        self.kind = description.kind
-        self.has_ttl = description.has_ttl
-        self.is_checked = declared.is_serialized_checked
-        self.budget = store.budget
-        self.state_id = state_id
-        self.store = store
-        self.context = context
-
-    def prefix(self, key: Any, exact: Any) -> bytes:
-        """What the rows of a key begin with."""
-        return row_prefix(self.store.key_group(key), self.state_id, key_bytes(exact))
-
-    def charge(self, old: int, new: int) -> bool:
-        """Count ``new`` bytes in place of ``old``; called before they are stored.
-
-        Returns whether all caches were emptied for that.
-
-        Then nothing is left of what was charged before: what is stored now is charged as new.
-        """
-        if not self.budget.charge(old, new):
-            return False
-        self.store.make_room()
-        self.budget.charge(0, new)
-        return True
-
-    def num_unseen(self, size: int) -> int:
-        """How many of the next updates may pass without a look, after a value of this size was seen."""
-        return min(_UPDATES_UNSEEN, self.budget.limit // (_SHARE_UNSEEN * size))
-
-    def dumped(self, value: Any, row: Any) -> bytes:
-        """The bytes of a row with this value.
-
-        Raises FlowletError: it cannot be pickled, or is of another type than declared.
-        """
-        if self.is_checked:
-            self._check(value)
-        try:
-            return dumps_value(row)
-        except Exception as error:
-            raise FlowletError(
-                f"state {self.name!r} holds a value that cannot be pickled into RocksDB ({error}); keep values that "
-                "can be pickled"
-            ) from error
-
-    def _check(self, value: Any) -> None:
-        values = value if self.kind is StateKind.LIST else [value]
-        self.declared.check_values([each[0] for each in values] if self.has_ttl else values)
 
 
 class RowCacheOfKeys:
@@ -182,12 +111,13 @@ class RowCacheOfKeys:
         return sum(self._sizes.values())
 
 
-class RocksDBValueState(ValueState[Any]):
-    """One value per key."""
+class RocksDBValueState(EnteredState, ValueState[Any]):
+    """One value per key; ``declared``: see ``EnteredState``."""
 
     __slots__ = ("_context", "_counted", "_entries", "_keys", "_num_unseen", "cache")
 
-    def __init__(self, keys: StateKeys) -> None:
+    def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
+        super().__init__(declared)
         self._keys = keys
         self._context = keys.context
         self.cache = RowCacheOfKeys(keys)
@@ -206,7 +136,9 @@ class RocksDBValueState(ValueState[Any]):
         return self.cache.load(key, exact) if value is _MISSING else value
 
     def update(self, value: Any) -> None:
-        """Replace the value of the current key; None clears it."""
+        """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
+        if self._declared is not None and type(value) is not self._exact and value is not None:
+            value = self._declared.entered(value)
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         num_unseen = self._num_unseen
@@ -223,39 +155,16 @@ class RocksDBValueState(ValueState[Any]):
 
     def clear(self) -> None:
         """Forget the value of the current key."""
-        RocksDBValueState.update(self, None)
+        self.update(None)
 
 
-class DeclaredRocksDBValueState(RocksDBValueState):
-    """``RocksDBValueState`` of a plain declared type."""
-
-    __slots__ = ("_declared", "_exact")
-
-    def __init__(self, keys: StateKeys) -> None:
-        super().__init__(keys)
-        self._declared = keys.declared
-        self._exact = keys.declared.exact
-
-    def update(self, value: Any) -> None:
-        """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
-        if type(value) is not self._exact and value is not None:
-            value = self._declared.entered(value)
-        key = self._context.current_key  # From here as in RocksDBValueState: a call costs as much as all this.
-        exact = key if type(key) in PLAIN else self._keys.exact(key)
-        num_unseen = self._num_unseen
-        if num_unseen and exact in self._counted:
-            self._num_unseen = num_unseen - 1
-            self._entries[exact] = value
-        else:
-            self._num_unseen = self.cache.store(key, exact, value)
-
-
-class RocksDBListState(ListState[Any]):
-    """A list per key, in one row."""
+class RocksDBListState(EnteredState, ListState[Any]):
+    """A list per key, in one row; ``declared``: see ``EnteredState``."""
 
     __slots__ = ("_cache", "_context", "_keys", "_num_added", "_num_unseen", "_value")
 
-    def __init__(self, keys: StateKeys) -> None:
+    def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
+        super().__init__(declared)
         self._keys = keys
         self._context = keys.context
         self._value = RocksDBValueState(keys)
@@ -279,8 +188,10 @@ class RocksDBListState(ListState[Any]):
         """Append to the list of the current key.
 
         Some elements are not looked at, as with ``RocksDBValueState.update``: the next one that is counts for them,
-        too.
+        too.  Raises FlowletError: it is of another type.
         """
+        if self._declared is not None and type(value) is not self._exact:
+            value = self._declared.entered(value)
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         self._num_added += 1
@@ -298,7 +209,7 @@ class RocksDBListState(ListState[Any]):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list of the current key."""
-        added = list(values)
+        added = self._all_entered(values)
         if added:
             elements = self._value.value() or []
             elements += added
@@ -306,21 +217,11 @@ class RocksDBListState(ListState[Any]):
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""
-        self._value.update(list(values) or None)
+        self._value.update(self._all_entered(values) or None)
 
     def clear(self) -> None:
         """Forget the list of the current key."""
         self._value.clear()
-
-
-class DeclaredRocksDBListState(DeclaredList, RocksDBListState):
-    """``RocksDBListState`` whose elements are of a plain declared type."""
-
-    __slots__ = ("declared",)
-
-    def __init__(self, keys: StateKeys) -> None:
-        super().__init__(keys)
-        self.declared = keys.declared
 
 
 class _CachedMap:
@@ -539,12 +440,13 @@ def _size_of(entry: tuple[Any, Any] | None, content: bytes | None) -> int:
     return _ENTRY_BYTES + max(memory_size(entry[0]) + memory_size(entry[1]), 0 if content is None else len(content))
 
 
-class RocksDBMapState(MapState[Any, Any]):
-    """A map per key of the stream."""
+class RocksDBMapState(EnteredState, MapByItems, MapState[Any, Any]):
+    """A map per key of the stream; ``declared``: see ``EnteredState``."""
 
     __slots__ = ("_cache",)
 
-    def __init__(self, keys: StateKeys) -> None:
+    def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
+        super().__init__(declared)
         self._cache = MapCache(keys)
 
     def get(self, key: Any) -> Any:
@@ -553,13 +455,14 @@ class RocksDBMapState(MapState[Any, Any]):
         return None if entry is None else entry[1]
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key of the map."""
+        """Set the value of a key of the map.  Raises FlowletError: one of them is of another type."""
+        declared = self._declared
+        if declared is not None:
+            if type(value) is not self._exact:
+                value = declared.entered(value)
+            if type(key) is not declared.exact_key:
+                declared.check_key(key)
         self._cache.put(key, value)
-
-    def put_all(self, dict_value: Any) -> None:
-        """Set the values of many keys of the map: a dictionary or pairs."""
-        for key, value in dict_value.items() if hasattr(dict_value, "items") else dict_value:
-            self._cache.put(key, value)
 
     def remove(self, key: Any) -> None:
         """Remove a key of the map, if it is there."""
@@ -573,14 +476,6 @@ class RocksDBMapState(MapState[Any, Any]):
         """Keys and values of the map, in a list of the caller's own."""
         return list(self._cache.completed())
 
-    def keys(self) -> list[Any]:
-        """The keys of the map, in a list of the caller's own."""
-        return [key for key, _ in self._cache.completed()]
-
-    def values(self) -> list[Any]:
-        """The values of the map, in a list of the caller's own."""
-        return [value for _, value in self._cache.completed()]
-
     def is_empty(self) -> bool:
         """Whether the map has no keys."""
         return self._cache.is_empty()
@@ -588,13 +483,3 @@ class RocksDBMapState(MapState[Any, Any]):
     def clear(self) -> None:
         """Forget the map of the current key."""
         self._cache.clear()
-
-
-class DeclaredRocksDBMapState(DeclaredMap, RocksDBMapState):
-    """``RocksDBMapState`` whose keys, or values, are of a plain declared type."""
-
-    __slots__ = ("declared",)
-
-    def __init__(self, keys: StateKeys) -> None:
-        super().__init__(keys)
-        self.declared = keys.declared

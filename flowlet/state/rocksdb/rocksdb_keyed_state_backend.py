@@ -17,19 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.state import State, StateDescriptor
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.serde.pickles.former_classes import FormerClassError, RunningClasses
 from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.rocksdb.cached_states import (
-    DeclaredRocksDBListState,
-    DeclaredRocksDBMapState,
-    DeclaredRocksDBValueState,
-    RocksDBListState,
-    RocksDBMapState,
-    RocksDBValueState,
-    StateKeys,
-)
+from flowlet.state.rocksdb.cached_rows import CachedRows, StateKeys
+from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapState, RocksDBValueState
 from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
 from flowlet.state.rocksdb.row_forms import (
     MAX_STATES,
@@ -40,8 +34,10 @@ from flowlet.state.rocksdb.row_forms import (
     with_other_ttl,
     with_running_classes,
 )
-from flowlet.state.state_backends import KeyedStateBackend, SharedFiles, StoredStates
+from flowlet.state.state_backends import KeyedStateBackend, RowHolder, SharedFiles, StoredStates
 from flowlet.state.state_snapshots import (
+    AGGREGATES,
+    AGGREGATES_DESCRIPTION,
     VERSION,
     IncrementalSnapshot,
     KeyedStateSnapshot,
@@ -79,9 +75,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     """Implements ``KeyedStateBackend``; ``place``: of the files."""
 
     _stored: StoredStates = {
-        StateKind.VALUE: (RocksDBValueState, DeclaredRocksDBValueState),
-        StateKind.LIST: (RocksDBListState, DeclaredRocksDBListState),
-        StateKind.MAP: (RocksDBMapState, DeclaredRocksDBMapState),
+        StateKind.VALUE: RocksDBValueState,
+        StateKind.LIST: RocksDBListState,
+        StateKind.MAP: RocksDBMapState,
     }
 
     def __init__(
@@ -143,6 +139,13 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             for row, content in store.rows(PREFIX.pack(group, state_id)):
                 batch.put(row, with_other_ttl(declared, row, content, now_ms))
             store.write(batch)
+
+    def open_rows(self, holder: RowHolder) -> CachedRows:
+        """See ``KeyedStateBackend``."""
+        values = DeclaredValues(AGGREGATES, PickledBytesTypeInfo(), StateKind.VALUE)
+        state_id = self._id_of(AGGREGATES, AGGREGATES_DESCRIPTION)
+        keys = StateKeys(AGGREGATES, state_id, self._opened(), self._key_context, values, AGGREGATES_DESCRIPTION)
+        return CachedRows(keys, holder)
 
     def forget_keys(self) -> None:
         """Not here: inputs that are sorted by key have a back end on the heap, which needs memory for one key."""

@@ -41,7 +41,7 @@ class RowCache(Protocol):
         """Put what was changed into the batch."""
 
     def forget(self) -> None:
-        """Drop all entries; they were written."""
+        """Drop the entries, which were written."""
 
     def held_bytes(self) -> int:
         """What all entries take, counted anew."""
@@ -91,7 +91,7 @@ class RocksDBStore:
         import rocksdict
 
         self._library = rocksdict
-        self._max_parallelism = max_parallelism
+        self.max_parallelism = max_parallelism
         self.caches: list[RowCache] = []
         self.budget = ByteBudget(cache_bytes)  # Of all caches.
         self._without_log = rocksdict.WriteOptions()
@@ -104,14 +104,14 @@ class RocksDBStore:
 
     def key_group(self, key: Any) -> int:
         """The key group of a key of the stream."""
-        return key_group(key, self._max_parallelism)
+        return key_group(key, self.max_parallelism)
 
     def make_room(self) -> None:
-        """Write all changes, and empty all caches."""
+        """Write all changes, and empty all caches that no record is being processed with."""
         self.flush()
         for cache in self.caches:
             cache.forget()
-        self.budget.used = 0
+        self.budget.used = sum(cache.held_bytes() for cache in self.caches)
 
     def flush(self) -> None:
         """Write all changes; what the caches hold is counted with the lengths of its rows then."""

@@ -5,6 +5,8 @@ import dataclasses
 import operator
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -21,11 +23,12 @@ from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.records import Chunk, Watermark
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.timers.time_api import KeyContext
 from tests.flowlet.chain.test_chunking_output import MAKERS, Event, Slots, Struct, shown
 from tests.flowlet.chain.test_record_copies import WeakSlots
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
-from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.operators.harness import MakeBackend, RecordingOutput
 
 SIDE = OutputTag("side")
 
@@ -37,7 +40,15 @@ def behind(operator_: StreamOperator, parent: int, key: Any = None, tag: str | N
 class Chained:
     """A chain that is open, with one output behind some of its operators."""
 
-    def __init__(self, *chained: ChainedOperator, outputs: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        *chained: ChainedOperator,
+        outputs: tuple[int, ...] | None = None,
+        restored: Any = None,
+        make_backend: MakeBackend = HeapKeyedStateBackend,
+    ) -> None:
+        self.make_backend = make_backend
+        self.restored = restored  # keyed state of the last operator
         self.clock = FakeClock()
         self.timers: dict[int, FakeTimers] = {}
         self.outputs = {index: RecordingOutput() for index in (outputs or (len(chained) - 1,))}
@@ -49,8 +60,20 @@ class Chained:
     def _context(self, index: int, name: str) -> OperatorContext:
         keys = KeyContext()
         timers = self.timers[index] = FakeTimers(self.clock, keys)
+        self.backend = self.make_backend(keys, lambda: 0, range(128), 128)
+        if self.restored is not None and index == max(self.outputs):
+            self.backend.restore(self.restored)
         return OperatorContext(
-            "task", 3, 1, 128, name, chain_index=index, key_context=keys, clock=self.clock, timers=cast(Any, timers)
+            "task",
+            3,
+            1,
+            128,
+            name,
+            chain_index=index,
+            key_context=keys,
+            clock=self.clock,
+            timers=cast(Any, timers),
+            keyed_state=self.backend,
         )
 
     def process(self, values: Any, timestamps: list[int] | None = None) -> None:
@@ -441,17 +464,49 @@ def test_a_reduce_goes_on_from_its_snapshot(name: str) -> None:
         return KeyedReduceOperator(select, added)
 
     for is_chained, is_chained_then in ((True, True), (True, False), (False, True)):
-        operators = [reduce(), reduce()]
         found = []
-        for operator_, chain_it in zip(operators, (is_chained, is_chained_then), strict=True):
-            if operator_ is operators[1]:
-                operator_.initialize_state(operators[0].snapshot_state(1))
-            chained = alone(operator_, select) if chain_it else Chained(behind(operator_, -1))
+        restored = None
+        for chain_it in (is_chained, is_chained_then):
+            chained = (
+                Chained(behind(MapOperator(lambda record: record), -1), behind(reduce(), 0, select), restored=restored)
+                if chain_it
+                else Chained(behind(reduce(), -1), restored=restored)
+            )
             for start in (0, 15):
                 chained.process(records[start : start + 15])
             found.append(shown(chained.values))
+            finish = chained.backend.snapshot()
+            assert finish is not None
+            restored = finish()
 
         assert found == [shown(first), shown(second)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache_bytes", [1, 10**6])
+@pytest.mark.parametrize("name", KEYS)
+def test_a_reduce_in_a_chain_keeps_its_rows_in_rocksdb(name: str, cache_bytes: int, tmp_path: Path) -> None:
+    """Record by record, whether they stay in memory or not; a snapshot writes those that do."""
+    pytest.importorskip("rocksdict")
+    from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
+
+    place = RocksDBPlace(str(tmp_path), cache_bytes=cache_bytes)
+    records = [(KEYS[name](number), number) for number in range(30)]
+    select = operator.itemgetter(0)
+    chained = Chained(
+        behind(MapOperator(lambda record: record), -1),
+        behind(KeyedReduceOperator(select, added), 0, select),
+        make_backend=partial(RocksDBKeyedStateBackend, place=place),
+    )
+    for start in (0, 10, 20):
+        chained.process(records[start : start + 10])
+        finish = chained.backend.snapshot()
+        assert finish is not None
+        finish()
+
+    assert shown(chained.values) == shown(reduced(records, {}))
+    chained.backend.check_invariants()
+    chained.backend.close()
 
 
 @pytest.mark.parametrize("num_records", [3, 40, 400])

@@ -1,16 +1,23 @@
 """Drives one operator without a task."""
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any, cast
 
 import cloudpickle
 
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.keys.exact_keys import key_group_range
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+from flowlet.state.state_backends import KeyedStateBackend
+from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot
 from flowlet.timers.time_api import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.local_splits import serve_splits
+
+MakeBackend = Callable[[KeyContext, Callable[[], int], range, int], KeyedStateBackend]
 
 
 class RecordingOutput:
@@ -69,6 +76,8 @@ class Harness:
         attempt: int = 0,
         pickled: bool = True,
         output: RecordingOutput | None = None,
+        restored: object = None,
+        make_backend: MakeBackend = HeapKeyedStateBackend,
     ) -> None:
         self.operator: Any = cloudpickle.loads(cloudpickle.dumps(operator)) if pickled else operator
         self.output = RecordingOutput() if output is None else output
@@ -85,11 +94,22 @@ class Harness:
             key_context=key_context,
             clock=self.clock,
             timers=cast(Any, self.timers),
+            keyed_state=make_backend(key_context, lambda: 0, key_group_range(128, parallelism, subtask), 128),
         )
+        self.keyed_state = ctx.keyed_state_backend
         self.operator.setup(ctx, self.output)
+        if isinstance(restored, KeyedStateSnapshot | IncrementalSnapshot):
+            self.keyed_state.restore(restored)
+        else:
+            self.operator.initialize_state(restored)
         if isinstance(self.operator, SourceOperator):
             serve_splits(self.operator)
         self.operator.open()
+
+    def snapshot(self) -> Any:
+        """The keyed state, as a checkpoint has it."""
+        finish = self.keyed_state.snapshot()
+        return None if finish is None else finish()
 
     def process(self, *values: Any, timestamps: list[int] | None = None) -> None:
         self.operator.process_chunk(Chunk(list(values), timestamps))

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.types import Row
 from flowlet.errors import JobGraphError, KeyTypeError, UserFunctionError
 from flowlet.keys.exact_keys import exact_key
@@ -213,16 +212,14 @@ def test_results_that_change_later_were_emitted_as_they_were(chunks: list[list[A
     output = RecordingOutput()
     running: dict[str, list[Any]] = {}
     expected = []
-    state = None
+    state: object = None
 
     for run in [[records] for records in chunks] if is_restored else [chunks]:
         reduce = KeyedReduceOperator(itemgetter(0), lambda so_far, record: (so_far[0], so_far[1] + record[1]))
-        reduce.setup(OperatorContext("task", 0, 1, 128, "Reduce"), output)
-        reduce.initialize_state(state)
-        reduce.open()
+        harness = Harness(reduce, output=output, restored=state)
         for records in run:
-            reduce.process_chunk(Chunk(copy.deepcopy(records)))
-        state = reduce.snapshot_state(1)
+            harness.operator.process_chunk(Chunk(copy.deepcopy(records)))
+        state = harness.snapshot()
     for key, value in itertools.chain.from_iterable(chunks):
         running.setdefault(key, []).extend(value.items if isinstance(value, Bag) else [value])
         expected.append((key, running[key].copy()))

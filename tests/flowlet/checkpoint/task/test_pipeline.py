@@ -26,13 +26,13 @@ from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.state.state_snapshots import AGGREGATES, KeyedStateSnapshot
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.errors import ProducerFailedError
@@ -341,15 +341,11 @@ def check_checkpoint(store: InMemoryCheckpointStore, checkpoint_id: int) -> list
     sums = Counter(dict.fromkeys(map(key_of, range(NUM_KEYS)), 0))
     counts: Counter[str] = Counter()
     for number in range(PARALLELISM):
-        state = own(store.state_of(checkpoint_id, "sum", number), SUM_ID)
-        if state is not None:
-            assert isinstance(state, AggregationSnapshot)
-            sums.update(
-                {
-                    key: value[1] if type(value) is tuple else value
-                    for key, value in zip(state.keys, state.values, strict=True)
-                }
-            )
+        state = store.state_of(checkpoint_id, "sum", number).operators.get(SUM_ID.hex())
+        if isinstance(state, OperatorState):
+            assert isinstance(state.keyed, KeyedStateSnapshot)
+            for rows in state.keyed.groups.values():
+                sums.update(dict(rows[AGGREGATES].values))
         counts.update(own(store.state_of(checkpoint_id, "sink", number), SINK_ID)[1])
     sums.update(sums_of(number for _, number in on_first))
     assert {key: total for key, total in sums.items() if total} == {

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from flowlet.columns import columns_of
 from flowlet.connectors.files.reader import SplitPosition, TextLineSource, TextPosition
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
-from flowlet.keys.exact_keys import exact_key, key_group, operator_index
+from flowlet.keys.exact_keys import key_group, operator_index
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
@@ -28,6 +27,7 @@ from flowlet.records import Chunk, Watermark
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.state.state_snapshots import (
+    ColumnRows,
     KeyedStateSnapshot,
     OperatorStateRows,
     OperatorStateSnapshot,
@@ -70,9 +70,7 @@ def state_of(keys: set[Any], elements: Sequence[int] = ()) -> OperatorState:
     keyed = KeyedStateSnapshot({"count": StateDescription(StateKind.VALUE, "tuple")}, MAX_PARALLELISM, rows)
     split = OperatorStateRows(Redistribution.SPLIT, "int", tuple(elements))
     return OperatorState(
-        AggregationSnapshot(StateForm.PAIRS, tuple(map(exact_key, in_order)), tuple([(key, 2) for key in in_order]))
-        if keys
-        else None,
+        None,
         {group: {"timers": tuple(found)} for group, found in groups.items()},
         SUM.state_version,
         keyed,
@@ -80,13 +78,10 @@ def state_of(keys: set[Any], elements: Sequence[int] = ()) -> OperatorState:
     )
 
 
-def content(state: OperatorState | None) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
-    """The keys of a running sum, of keyed state and of timers."""
+def content(state: OperatorState | None) -> tuple[Counter[Any], Counter[Any]]:
+    """The keys of keyed state and of timers."""
     if state is None:
-        return Counter(), Counter(), Counter()
-    own = state.own
-    assert own is None or isinstance(own, AggregationSnapshot)
-    sums: Counter[Any] = Counter() if own is None else Counter(zip(own.keys, own.records(), strict=True))
+        return Counter(), Counter()
     assert state.keyed is None or isinstance(state.keyed, KeyedStateSnapshot)
     groups = {} if state.keyed is None else state.keyed.groups
     keyed = Counter(
@@ -99,7 +94,7 @@ def content(state: OperatorState | None) -> tuple[Counter[Any], Counter[Any], Co
         found = services["timers"]
         assert isinstance(found, tuple)
         timers.update(found)
-    return sums, keyed, timers
+    return keyed, timers
 
 
 def first_run(keys: set[Any], width: int) -> States:
@@ -108,12 +103,11 @@ def first_run(keys: set[Any], width: int) -> States:
 
 @given(keys=KEYS, former=WIDTHS, width=WIDTHS)
 def test_each_key_is_in_its_subtask_and_in_no_other(keys: set[Any], former: int, width: int) -> None:
-    """Running sums, keyed state and timers."""
+    """Keyed state and timers."""
     found = [content(each.get("a")) for each in rescaled(first_run(keys, former), width)]
 
-    for subtask, (sums, keyed, timers) in enumerate(found):
+    for subtask, (keyed, timers) in enumerate(found):
         own = {key for key in keys if owner(key, width) == subtask}
-        assert sums == Counter((exact_key(key), (key, 2)) for key in own)
         assert keyed == Counter((key, (key, 1)) for key in own)
         assert timers == Counter(own)
 
@@ -191,30 +185,22 @@ def test_broadcast_state_is_that_of_one_former_subtask() -> None:
     assert elements_of(rescaled([{}, states[1]], 3, DiscardSink())) == [(2,), (2,), (2,)]
 
 
-def test_sums_in_columns_stay_in_columns() -> None:
-    """Two tables become one of each subtask's keys; tables that do not fit together become records."""
+def test_what_an_earlier_flowlet_wrote_goes_to_the_back_end_which_takes_its_key_groups() -> None:
+    """Columns stay columns."""
+    table = columns_of([(key, key * 10) for key in range(5)])
+    assert table is not None
+    first = AggregationSnapshot(StateForm.COLUMNS, tuple(range(5)), (), table)
+    second = AggregationSnapshot(StateForm.SUMS, ("x",), (7,))
 
-    def columns(records: list[tuple[Any, int]]) -> AggregationSnapshot:
-        table = columns_of(records)
-        assert table is not None
-        return AggregationSnapshot(
-            StateForm.COLUMNS, tuple([key for key, _ in records]), (), table, has_timestamps=True
-        )
-
-    numbers = [columns([(key, key * 10) for key in keys]) for keys in (range(5), range(5, 9))]
-    share = StateShare(0, 1, MAX_PARALLELISM, 2)
-    one = SUM.redistribute(numbers, share)
-    mixed = SUM.redistribute([numbers[0], AggregationSnapshot(StateForm.SUMS, ("x",), (7,))], share)
-
-    assert isinstance(one, AggregationSnapshot)
-    assert (one.form, one.records(), one.has_timestamps) == (
-        StateForm.COLUMNS,
-        [(key, key * 10) for key in range(9)],
-        True,
-    )
-    assert isinstance(mixed, AggregationSnapshot)
-    assert (mixed.form, mixed.records()) == (StateForm.RECORDS, [*[(key, key * 10) for key in range(5)], ("x", 7)])
-    assert np.all([isinstance(each, int) for each in one.keys])
+    assert SUM.redistribute([first, None, second], StateShare(0, 1, MAX_PARALLELISM, 3)) == (first, second)
+    rows: dict[Any, Any] = {
+        key: (value, type(each["_op_state"].values))
+        for snapshot in (first, second)
+        for group, each in snapshot.keyed(MAX_PARALLELISM).groups.items()
+        for key, value in zip(each["_op_state"].keys, each["_op_state"].values, strict=True)
+        if key_group(key, MAX_PARALLELISM) == group
+    }
+    assert rows == {**{key: ((key, key * 10), ColumnRows) for key in range(5)}, "x": (("x", 7), list)}
 
 
 @given(num=st.integers(0, 40), widths=st.lists(WIDTHS, min_size=2, max_size=4), read=st.integers(0, 5))
@@ -305,7 +291,7 @@ def test_state_of_another_version_or_number_of_key_groups_is_refused() -> None:
     assert isinstance(state.keyed, KeyedStateSnapshot)
 
     with pytest.raises(StateRestoreError, match="'sum' has version 99, this flowlet reads version 1"):
-        rescaled([{"a": replace(state, version=99)}], 2)
+        rescaled([{"a": replace(state, own=AggregationSnapshot(StateForm.SUMS, ("x",), (7,)), version=99)}], 2)
     with pytest.raises(
         StateRestoreError, match="'sum' has 64 key groups, the operator has 12: set its max parallelism to 64"
     ):
@@ -323,7 +309,7 @@ def test_an_operator_is_found_in_the_vertex_that_it_had() -> None:
     found |= assigned_states(operators, "bc", states, StateShare(0, 1, MAX_PARALLELISM, 2))
 
     assert found.keys() == {"a", "b"}
-    assert content(found["b"])[2] == Counter([2])
+    assert content(found["b"])[1] == Counter([2])
 
 
 def test_state_that_goes_by_key() -> None:

@@ -1,0 +1,182 @@
+"""``StateKeys``: the keys of one state in RocksDB, and the budget of its caches.
+
+``CachedRows``: rows in RocksDB that an aggregation works on, a generation of them at a time.
+
+The operator holds the rows of the keys that came since the generation began, in the form that its loops need, and pays
+nothing here for a key that it holds.  It asks for the row of any other key (``load``).  When its rows take too much,
+and at each snapshot, all of them are written in one batch, and a new generation begins with none: a hot set that fits
+is written, and read again, once per checkpoint.
+
+Hot path, per key that is new in its generation (bench: state).
+
+Side:       task.
+Invariants: a row that is held is newer than that in RocksDB; one that is not held is there.  A generation ends before a
+            chunk or where a row is loaded, and never between the look at a row and its change.
+Units:      bytes of memory, estimated from some rows of each chunk.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from flowlet.errors import FlowletError
+from flowlet.keys.key_columns import exact_key_groups, key_for
+from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
+from flowlet.state.declared_values import DeclaredValues
+from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
+from flowlet.state.rocksdb.row_forms import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, row_prefix
+from flowlet.state.state_backends import RowHolder
+from flowlet.state.state_snapshots import StateDescription, StateKind
+from flowlet.state.state_table import ExactKeys
+from flowlet.timers.time_api import KeyContext
+
+if TYPE_CHECKING:
+    import rocksdict
+
+_ENTRY_BYTES: Final = 200  # of dictionaries and arrays, per row
+# To look at a value costs as much as some updates, so of the updates of keys that were counted since the last flush one
+# in so many is looked at.  If its value has grown, all keys are counted again by their next updates.  Where so many
+# values as large as the last one would be more than a sixteenth of the budget, more updates are looked at.
+_UPDATES_UNSEEN: Final = 64
+_SHARE_UNSEEN: Final = 16
+_FORMER_SHARE: Final = 4  # how slowly the estimate follows: by one part in so many
+
+
+class StateKeys(ExactKeys):
+    """The exact keys of one state, and the bytes that its rows begin with."""
+
+    def __init__(
+        self,
+        name: str,
+        state_id: int,
+        store: RocksDBStore,
+        context: KeyContext,
+        declared: DeclaredValues,
+        description: StateDescription,
+    ) -> None:
+        super().__init__(name)
+        self.declared = declared
+        self.kind = description.kind
+        self.has_ttl = description.has_ttl
+        self.is_checked = declared.is_serialized_checked
+        self.budget = store.budget
+        self.state_id = state_id
+        self.store = store
+        self.context = context
+
+    def prefix(self, key: Any, exact: Any) -> bytes:
+        """What the rows of a key begin with."""
+        return row_prefix(self.store.key_group(key), self.state_id, key_bytes(exact))
+
+    def charge(self, old: int, new: int) -> bool:
+        """Count ``new`` bytes in place of ``old``; called before they are stored.
+
+        Returns whether all caches were emptied for that.
+
+        Then nothing is left of what was charged before: what is stored now is charged as new.
+        """
+        if not self.budget.charge(old, new):
+            return False
+        self.store.make_room()
+        self.budget.charge(0, new)
+        return True
+
+    def num_unseen(self, size: int) -> int:
+        """How many of the next updates may pass without a look, after a value of this size was seen."""
+        return min(_UPDATES_UNSEEN, self.budget.limit // (_SHARE_UNSEEN * size))
+
+    def dumped(self, value: Any, row: Any) -> bytes:
+        """The bytes of a row with this value.
+
+        Raises FlowletError: it cannot be pickled, or is of another type than declared.
+        """
+        if self.is_checked:
+            self._check(value)
+        try:
+            return dumps_value(row)
+        except Exception as error:
+            raise FlowletError(
+                f"state {self.name!r} holds a value that cannot be pickled into RocksDB ({error}); keep values that "
+                "can be pickled"
+            ) from error
+
+    def _check(self, value: Any) -> None:
+        values = value if self.kind is StateKind.LIST else [value]
+        self.declared.check_values([each[0] for each in values] if self.has_ttl else values)
+
+
+class CachedRows:
+    """The rows of one operator.
+
+    Args:
+        keys: what the state is called, and its store.
+        holder: the operator.
+
+    Attributes:
+        is_shared: whether functions of the operator use states in the same store, so that the store may write while a
+            record is processed.
+    """
+
+    def __init__(self, keys: StateKeys, holder: RowHolder) -> None:
+        self._keys = keys
+        self._holder = holder
+        self.is_shared = False
+        self._is_ending = False
+        self._is_over = False  # the store wrote all rows while a record was processed: the generation is to end
+        self._num_rows = 0  # of this generation; what the budget is charged for
+        self._row_bytes = 2 * _ENTRY_BYTES
+        keys.store.caches.append(self)
+
+    def __repr__(self) -> str:
+        return f"<CachedRows of {self._num_rows} keys in {self._keys.store!r}>"
+
+    def begin(self, samples: Sequence[Any] = ()) -> None:
+        """Called before a chunk, and before ``load``: perhaps begin a new generation; ``samples``: some values."""
+        budget = self._keys.budget
+        if samples:
+            size = _ENTRY_BYTES + sum(map(memory_size, samples)) // len(samples)
+            size = self._row_bytes + (size - self._row_bytes) // _FORMER_SHARE
+            budget.charge(self._num_rows * self._row_bytes, self._num_rows * size)
+            self._row_bytes = size
+        if self._is_over or budget.used > budget.limit:
+            self.end()
+
+    def end(self) -> None:
+        """Write all rows, and begin a new generation."""
+        self._is_ending = True
+        self._keys.store.make_room()
+        self._is_ending = False
+
+    def load(self, exact: Any, absent: Any) -> Any:
+        """The row of a key that the holder has not; ``absent``: there is none."""
+        key = exact if type(exact) in PLAIN else key_for(exact)
+        content = self._keys.store.get(self._keys.prefix(key, exact))
+        self._num_rows += 1
+        self._keys.budget.charge(0, self._row_bytes)
+        if content is None:
+            return absent
+        return loads_value(content) if content[0] != WITH_KEYS else loads_value(content[1:])[1]
+
+    def flush(self, batch: "rocksdict.WriteBatch") -> None:
+        """See ``RowCache``; ends the generation, if no record is being processed."""
+        keys = self._keys
+        held, values = self._holder.held_rows()
+        groups = exact_key_groups(held, keys.store.max_parallelism).tolist() if held else ()
+        for exact, value, group in zip(held, values, groups, strict=True):
+            content = (
+                keys.dumped(value, value)
+                if type(exact) in PLAIN
+                else WITH_KEYS_PREFIX + keys.dumped(value, (key_for(exact), value))
+            )
+            batch.put(row_prefix(group, keys.state_id, key_bytes(exact)), content)
+        self._is_over = self.is_shared and not self._is_ending
+        if not self._is_over:
+            keys.budget.charge(self.held_bytes(), 0)
+            self._num_rows = 0
+            self._holder.take_rows([], [])
+
+    def forget(self) -> None:
+        """See ``RowCache``; ``flush`` has done it, or the rows stay until the record was processed."""
+
+    def held_bytes(self) -> int:
+        """See ``RowCache``."""
+        return self._num_rows * self._row_bytes
