@@ -25,7 +25,7 @@ from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common import Duration, Time
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.window import TumblingEventTimeWindows
-from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
+from flowlet.kernels.windows.columnar_windows import WindowedAggregation, WindowTables, columnar_windows
 from flowlet.kernels.windows.window_partials import ColumnInputs, WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import MAX_TIMESTAMP
@@ -112,7 +112,7 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
 def in_kernels(work: Work, table: Any) -> int:
     """The number of results; batches are cut before."""
     shape = AlignedWindows(WINDOW_MS, work.slide_ms)
-    windows = ColumnarWindows(WindowedAggregation(shape, _AGGREGATES, "k", table.schema.field("k").type))
+    windows = columnar_windows(WindowedAggregation(shape, _AGGREGATES, "k", table.schema.field("k").type))
     total, num_results = 0, 0
     for batch in table.to_batches(work.batch_rows):
         times = batch.column("ts").to_numpy()
@@ -127,9 +127,9 @@ def in_kernels(work: Work, table: Any) -> int:
     return num_results
 
 
-def fired(windows: ColumnarWindows, watermark: int) -> Iterator[Any]:
+def fired(windows: WindowTables, watermark: int) -> Iterator[Any]:
     """The results up to a watermark."""
-    return map(windows.results, windows.fire(watermark))
+    return (emitted.batch for emitted in windows.fire(watermark))
 
 
 def by_hand(work: Work, table: Any) -> int:

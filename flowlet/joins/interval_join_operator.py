@@ -24,6 +24,7 @@ Source:     Flink ``IntervalJoinOperator``: the watermark that forgets a record,
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from operator import itemgetter
 from typing import Any, Final
 
@@ -38,10 +39,12 @@ from flowlet.operators.process_operator import write_results
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.time_api import Timer
+from netstack.late import dataclass
 
 # Records per entry: the more, the more a record copies, and the fewer entries there are.  On the heap 8 to 64 cost the
 # same.
 _BLOCK_SIZE: Final = 32
+_NARROW: Final = 8  # timestamps of an interval that are asked for one by one; not measured
 _TAIL: Final = 0  # the number of the entry that has the number of whole blocks and the records behind them
 
 Records = tuple[Any, ...]
@@ -81,19 +84,16 @@ class JoinBuffer:
             for number in range(tail[0] + 1):
                 self._more.remove((timestamp, number))
 
-    def each(self, first: int, last: int) -> Iterator[tuple[int, Records]]:
-        """The records of the timestamps from ``first`` to ``last``, each asked for."""
-        for timestamp in range(first, last + 1):
-            records = self._first.get(timestamp)
+    def near(self, first: int, last: int) -> Iterator[tuple[int, Records]]:
+        """The records from ``first`` to ``last``: of a few timestamps each is asked for, more are found among all."""
+        if last - first < _NARROW:
+            found = [(timestamp, self._first.get(timestamp)) for timestamp in range(first, last + 1)]
+        else:
+            found = [entry for entry in self._first.items() if first <= entry[0] <= last]
+            found.sort(key=itemgetter(0))
+        for timestamp, records in found:
             if records is not None:
                 yield timestamp, records if len(records) < _BLOCK_SIZE else self._with_more(timestamp, records)
-
-    def between(self, first: int, last: int) -> Iterator[tuple[int, Records]]:
-        """The same, found among all timestamps."""
-        found = [entry for entry in self._first.items() if first <= entry[0] <= last]
-        found.sort(key=itemgetter(0))
-        for timestamp, records in found:
-            yield timestamp, records if len(records) < _BLOCK_SIZE else self._with_more(timestamp, records)
 
     def _add_more(self, record: Any, timestamp: int) -> None:
         tail = self._more.get((timestamp, _TAIL))
@@ -119,19 +119,18 @@ class JoinBuffer:
 _TIMERS: Final = "CLEANUP_TIMER"  # Flink's names of the timers and states
 _BUFFERS: Final = ("LEFT_BUFFER", "RIGHT_BUFFER")
 _NAMESPACES: Final = ("CLEANUP_LEFT", "CLEANUP_RIGHT")
-_NARROW: Final = 8  # timestamps of an interval that are asked for one by one; not measured
 # Left record, right record, their timestamps, and the later of these.
 Pair = tuple[Any, Any, int, int, int]
 
 
+@dataclass(slots=True, eq=False)
 class JoinContext:
     """What the user's function is given besides the pair; one object for all pairs."""
 
-    __slots__ = ("is_active", "left_timestamp", "right_timestamp", "timestamp")
-
-    def __init__(self) -> None:
-        self.is_active = False
-        self.left_timestamp = self.right_timestamp = self.timestamp = MIN_TIMESTAMP
+    is_active: bool = False
+    left_timestamp: int = MIN_TIMESTAMP
+    right_timestamp: int = MIN_TIMESTAMP
+    timestamp: int = MIN_TIMESTAMP
 
     def get_left_timestamp(self) -> int:
         """Of the left record."""
@@ -153,6 +152,7 @@ class JoinContext:
             raise FlowletError("the context of a join can only be used while its pair is processed")
 
 
+@dataclass(slots=True, eq=False)
 class _Side:
     """One input: what is kept of it, and where its partners lie.
 
@@ -160,17 +160,18 @@ class _Side:
         index: 0 for the left, 1 for the right one.
         bounds: the partners of a record are those from ``timestamp + bounds[0]`` to ``timestamp + bounds[1]``.
         late_tag: id of the side output for late records; None: they are dropped and counted.
+        kept: set by open.
     """
 
-    __slots__ = ("bounds", "delay", "index", "kept", "late_tag", "namespace")
+    index: int
+    bounds: tuple[int, int]
+    late_tag: str | None
+    kept: JoinBuffer = field(init=False)
 
-    def __init__(self, index: int, bounds: tuple[int, int], late_tag: str | None) -> None:
-        self.index = index
-        self.bounds = bounds
-        self.late_tag = late_tag
-        self.namespace = _NAMESPACES[index]
-        self.delay = max(bounds[1], 0)  # how long after its own time a record can find partners
-        self.kept: JoinBuffer  # set by open
+    @property
+    def delay(self) -> int:
+        """How long after its own time a record can find partners."""
+        return max(self.bounds[1], 0)
 
 
 class IntervalJoinOperator(TwoInputRecordOperator):
@@ -260,9 +261,8 @@ class IntervalJoinOperator(TwoInputRecordOperator):
     def _joined_by(self, side: _Side, other: _Side) -> Callable[[Any, int], Sequence[Pair]]:
         """The function that keeps a record of one side and returns its pairs."""
         timers, (lower, upper), is_left = self._timers, side.bounds, side.index == 0
-        is_narrow = upper - lower < _NARROW
-        counters = self.ctx.counters
-        keep, each, between = side.kept.add, other.kept.each, other.kept.between
+        counters, namespace, delay = self.ctx.counters, _NAMESPACES[side.index], side.delay
+        keep, near = side.kept.add, other.kept.near
 
         def pairs_of(value: Any, timestamp: int) -> Sequence[Pair]:
             if timestamp < timers.current_watermark():
@@ -272,9 +272,8 @@ class IntervalJoinOperator(TwoInputRecordOperator):
                     counters.num_late_records_dropped += 1
                 return ()
             keep(value, timestamp)
-            timers.register_event_time_timer(side.namespace, timestamp + side.delay)
-            first, last = timestamp + lower, timestamp + upper
-            found = each(first, last) if is_narrow else between(first, last)
+            timers.register_event_time_timer(namespace, timestamp + delay)
+            found = near(timestamp + lower, timestamp + upper)
             if is_left:
                 return [
                     (value, partner, timestamp, at, max(timestamp, at))

@@ -28,7 +28,7 @@ from flowlet.kernels.accumulators import (
     new_extremes,
     rows_of_extremes,
 )
-from flowlet.kernels.grouping import FieldStore, Grouping, IndexArray, first_rows, group, store_for
+from flowlet.kernels.grouping import FieldStore, Grouping, IndexArray, first_rows, group
 from flowlet.keys.key_columns import key_for
 from flowlet.keys.key_index import KeyIndex, SlotArray, grown
 from netstack.late import dataclass
@@ -251,7 +251,7 @@ class ColumnarReduction:
     def _accept(self, columns: Columns, numbers: Numbers) -> None:
         """Let the first records define the layout."""
         if not self._stores:
-            self._stores = [store_for(column, is_replaced=self._aggregate.keeps_record) for column in columns.fields]
+            self._stores = [FieldStore(column, is_replaced=self._aggregate.keeps_record) for column in columns.fields]
         self._kind = numbers.kind
         self._accumulator.grow(self._index.num_slots)
 
@@ -295,7 +295,8 @@ class ColumnarReduction:
 
     def _append(self, columns: Columns, num_slots: int) -> None:
         if columns.num_rows:
-            self._stores = [store.append(column) for store, column in zip(self._stores, columns.fields, strict=True)]
+            for store, column in zip(self._stores, columns.fields, strict=True):
+                store.append(column)
         self._num_slots = num_slots
 
     def _advance_validity(self, grouping: Grouping, numbers: Numbers, num_slots: int) -> NDArray[np.bool_] | None:
@@ -333,16 +334,12 @@ class ColumnarReduction:
             for store, column in zip(self._stores, columns.fields, strict=True)
         ]
         last = rows.take(grouping.ends - 1)
-        self._replace(columns, grouping.codes, last, ~is_new & (last >= 0))
+        is_replaced = ~is_new & (last >= 0)
+        if is_replaced.any():
+            for store, column in zip(self._stores, columns.take(last[is_replaced]).fields, strict=True):
+                store.replace(grouping.codes[is_replaced], column)
         self._append(columns.take(last[is_new]), num_slots)
         return self._columns(fields)
-
-    def _replace(self, columns: Columns, slots: IndexArray, rows: IndexArray, is_replaced: NDArray[np.bool_]) -> None:
-        if is_replaced.any():
-            slots, records = slots[is_replaced], columns.take(rows[is_replaced])
-            self._stores = [
-                store.replace(slots, column) for store, column in zip(self._stores, records.fields, strict=True)
-            ]
 
     # -- what comes out
 

@@ -9,7 +9,6 @@ Invariants: ``order`` lists rows group by group, in the order of their codes; ro
             Reading a store returns exactly the stored values, with their types.
 """
 
-from abc import ABC, abstractmethod
 from typing import Any, Final
 
 import numpy as np
@@ -124,149 +123,78 @@ def first_rows(slots: NDArray[Any], first_slot: int, end_slot: int) -> IndexArra
 _MAX_NARROW_CODES = 1 << 16
 
 
-class FieldStore(ABC):
-    """The values of one field by slot."""
+class FieldStore:
+    """The values of one field by slot: plain numbers in an array, all else in a list.
 
-    __slots__ = ()
+    Args:
+        column: says what is stored.
+        is_replaced: whether values are replaced; else columns share the list, as a dictionary with slots as codes.
+    """
 
-    @abstractmethod
-    def append(self, column: Column) -> "FieldStore":
-        """Add the values of the next slots; returns the store to use from now on."""
+    __slots__ = ("_array", "_is_replaced", "_size", "_table")
 
-    @abstractmethod
+    def __init__(self, column: Column, *, is_replaced: bool) -> None:
+        numbers = None if column.may_have_nulls else _plain_numbers(column)  # a later chunk may have nulls
+        self._array = None if numbers is None else np.empty(0, numbers.dtype)  # None: the values are in the table
+        self._size = 0  # of the array
+        self._table = NameTable()
+        self._is_replaced = is_replaced
+
+    def append(self, column: Column) -> None:
+        """Add the values of the next slots."""
+        numbers = self._numbers(column)
+        if self._array is None or numbers is None:
+            self._objects().extend(column.to_list())
+            return
+        self._array = grown(self._array, self._size + len(numbers), 0)
+        self._array[self._size : self._size + len(numbers)] = numbers
+        self._size += len(numbers)
+
     def take(self, slots: NDArray[Any]) -> Column:
         """The values of these slots."""
+        if self._array is not None:
+            return ArrayColumn(self._array.take(slots))
+        if self._is_replaced:
+            return ListColumn(list(map(self._table.names.__getitem__, slots.tolist())))
+        return CodedColumn(slots.astype(np.uint16 if len(self._table) <= _MAX_NARROW_CODES else np.uint32), self._table)
 
     def take_either(self, column: Column, slots: IndexArray, sources: IndexArray) -> Column:
         """Per source, a row of the column if it is below the column's length, else the value of slot ``slots[source -
         length]``.
         """
-        values = column.to_list() + self.take(slots).to_list()
-        return ListColumn(list(map(values.__getitem__, sources.tolist())))
+        numbers = self._numbers(column)
+        if self._array is None or numbers is None:
+            values = column.to_list() + self.take(slots).to_list()
+            return ListColumn(list(map(values.__getitem__, sources.tolist())))
+        return ArrayColumn(np.concatenate((numbers, self._array.take(slots))).take(sources))
 
-    @abstractmethod
-    def replace(self, slots: IndexArray, column: Column) -> "FieldStore":
-        """Replace the values of slots, each of which occurs once; returns the store to use from now on."""
+    def replace(self, slots: IndexArray, column: Column) -> None:
+        """Replace the values of slots, each of which occurs once."""
+        numbers = self._numbers(column)
+        if self._array is None or numbers is None:
+            values = self._objects()
+            for slot, value in zip(slots.tolist(), column.to_list(), strict=True):
+                values[slot] = value
+        else:
+            self._array[slots] = numbers
 
-    @abstractmethod
     def column(self) -> Column:
         """All values; nobody changes it."""
-
-
-class NumberStore(FieldStore):
-    """Values of int64 or float64 (``dtype``), and ints of narrower types; ``is_replaced`` says whether values are
-    replaced.
-    """
-
-    __slots__ = ("_array", "_is_replaced", "_size")
-
-    def __init__(self, dtype: "np.dtype[Any]", *, is_replaced: bool) -> None:
-        self._array = np.empty(0, dtype)
-        self._is_replaced = is_replaced
-        self._size = 0
-
-    def append(self, column: Column) -> FieldStore:
-        """See ``FieldStore``."""
-        array = self._numbers(column)
-        if array is None:
-            return self._as_objects().append(column)
-        self._array = grown(self._array, self._size + len(array), 0)
-        self._array[self._size : self._size + len(array)] = array
-        self._size += len(array)
-        return self
-
-    def take(self, slots: NDArray[Any]) -> Column:
-        """See ``FieldStore``."""
-        return ArrayColumn(self._array.take(slots))
-
-    def take_either(self, column: Column, slots: IndexArray, sources: IndexArray) -> Column:
-        """See ``FieldStore``."""
-        array = self._numbers(column)
-        if array is None:
-            return super().take_either(column, slots, sources)
-        return ArrayColumn(np.concatenate((array, self._array.take(slots))).take(sources))
-
-    def replace(self, slots: IndexArray, column: Column) -> FieldStore:
-        """See ``FieldStore``."""
-        array = self._numbers(column)
-        if array is None:
-            return self._as_objects().replace(slots, column)
-        self._array[slots] = array
-        return self
-
-    def column(self) -> Column:
-        """See ``FieldStore``."""
+        if self._array is None:
+            return ListColumn(self._table.names.copy())
         return ArrayColumn(self._array[: self._size].copy())
 
-    def _as_objects(self) -> FieldStore:
-        store: FieldStore = ReplacedObjectStore() if self._is_replaced else ObjectStore()
-        return store.append(self.column())
+    def _objects(self) -> list[Any]:
+        """The list, into which the numbers go if there are any."""
+        if self._array is not None:
+            self._table.names = self.column().to_list()
+            self._array = None
+        return self._table.names
 
     def _numbers(self, column: Column) -> NDArray[Any] | None:
-        array = _plain_numbers(column)
-        return None if array is None or array.dtype != self._array.dtype else array
-
-
-class ObjectStore(FieldStore):
-    """Any values, rarely replaced: what is read shares them with the store."""
-
-    __slots__ = ("_table",)
-
-    def __init__(self) -> None:
-        self._table = NameTable()
-
-    def append(self, column: Column) -> FieldStore:
-        """See ``FieldStore``."""
-        self._table.names.extend(column.to_list())
-        return self
-
-    def take(self, slots: NDArray[Any]) -> Column:
-        """See ``FieldStore``."""
-        return CodedColumn(slots.astype(np.uint16 if len(self._table) <= _MAX_NARROW_CODES else np.uint32), self._table)
-
-    def replace(self, slots: IndexArray, column: Column) -> FieldStore:
-        """See ``FieldStore``; columns read before keep the old values."""
-        return ReplacedObjectStore(self._table.names.copy()).replace(slots, column)
-
-    def column(self) -> Column:
-        """See ``FieldStore``."""
-        return ListColumn(self._table.names.copy())
-
-
-class ReplacedObjectStore(FieldStore):
-    """Any values that are often replaced."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: list[Any] | None = None) -> None:
-        self._values: list[Any] = [] if values is None else values
-
-    def append(self, column: Column) -> FieldStore:
-        """See ``FieldStore``."""
-        self._values.extend(column.to_list())
-        return self
-
-    def take(self, slots: NDArray[Any]) -> Column:
-        """See ``FieldStore``."""
-        return ListColumn(list(map(self._values.__getitem__, slots.tolist())))
-
-    def replace(self, slots: IndexArray, column: Column) -> FieldStore:
-        """See ``FieldStore``."""
-        for slot, value in zip(slots.tolist(), column.to_list(), strict=True):
-            self._values[slot] = value
-        return self
-
-    def column(self) -> Column:
-        """See ``FieldStore``."""
-        return ListColumn(self._values.copy())
-
-
-def store_for(column: Column, *, is_replaced: bool) -> FieldStore:
-    """An empty store that suits the column."""
-    numbers = None if column.may_have_nulls else _plain_numbers(column)  # a later chunk may have nulls
-    if numbers is None:
-        return ReplacedObjectStore() if is_replaced else ObjectStore()
-    return NumberStore(numbers.dtype, is_replaced=is_replaced)
+        """The numbers of a column, if they can be stored beside the others."""
+        numbers = None if self._array is None else _plain_numbers(column)
+        return None if numbers is None or self._array is None or numbers.dtype != self._array.dtype else numbers
 
 
 def _plain_numbers(column: Column) -> NDArray[Any] | None:

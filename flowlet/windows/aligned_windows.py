@@ -15,7 +15,6 @@ Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
@@ -25,7 +24,7 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns.column import UNCHANGING, are_unchanging
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP, TimeWindow
-from flowlet.keys.exact_keys import PLAIN_TYPES, NamespacedKey, exact_key
+from flowlet.keys.exact_keys import NamespacedKey, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.keyed_timer_service import KeyedTimerService
@@ -64,6 +63,7 @@ class AlignedWindowing:
         self._slide: int = getattr(assigner, "_slide", self._size)
         self._lateness_ms = spec.allowed_lateness_ms
         self._contents = contents
+        self._are_combined = isinstance(contents, CombinedContents)
         self._context = states.key_context
         self._timers = timers
         self._ctx = ctx
@@ -79,39 +79,34 @@ class AlignedWindowing:
         self.watermark = MIN_TIMESTAMP  # Set by the operator: whether a record is newer, and cannot evaluate a window.
         self._windows: dict[int, tuple[TimeWindow, Any]] = {}  # By start, with their exact keys.
         self._loop = RecordLoop(ctx.operator_name, self._write_in_chunk, [], ctx.attention)
-        # Records that can change, in several windows.
-        self._copying_loop = RecordLoop(ctx.operator_name, self._write_copies_in_chunk, [], ctx.attention)
-        self._common_starts: list[int] = []  # Of the windows of all records that a loop is given without timestamps.
-        self._user_keys: _UserKeys | None = None  # Of the records in the loop; None: these are their exact keys.
+        self.common_starts: list[int] = []  # Of the windows of all records that a loop is given without timestamps.
 
     def __repr__(self) -> str:
         return f"<AlignedWindowing: {self._num_cells} cells>"
 
     # -- records
 
-    def add(self, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts | None = None) -> int:
-        """Put records into their windows; all of them are newer than the watermark.
+    def try_add(self, chunk: Chunk, keys: list[Any], interrupts: Interrupts) -> int | None:
+        """Put records into their windows; returns how many: see ``RecordLoop.run``.
 
-        Returns how many: see ``RecordLoop.run``.
+        None: not all of them are newer than the watermark, or they are in several windows and can change; nothing was
+        done.
 
         Args:
             chunk: has timestamps.
-            keys: as the user knows them.
-            exact: the same list, if these are their own exact keys.
+            keys: their own exact keys.
             interrupts: as of ``RecordLoop.run``.
 
         Raises:
             UserFunctionError: the function failed; names the record.
         """
-        self._user_keys = None if exact is keys else _UserKeys(exact, keys)
         first, last = chunk.timestamp_bounds()
-        self._common_starts = starts = [*self._starts(first)]
+        if first <= self.watermark or (self._slide < self._size and not are_unchanging(chunk.values)):
+            return None
+        self.common_starts = starts = [*self._starts(first)]
         are_common = bool(starts) and last - starts[0] < self._slide and last - starts[-1] < self._size
-        is_copied = self._slide < self._size and not are_unchanging(chunk.values)
-        loop = self._copying_loop if is_copied else self._loop
-        num_done = loop.run(chunk.records(), None if are_common else chunk.timestamps, len(keys), exact, interrupts)
-        self._user_keys = None
-        return num_done
+        timestamps = None if are_common else chunk.timestamps
+        return self._loop.run(chunk.records(), timestamps, len(keys), keys, interrupts)
 
     def _starts(self, timestamp: int) -> range:
         """The starts of the windows of a record, latest first."""
@@ -119,24 +114,21 @@ class AlignedWindowing:
 
     # -- the text of loops
 
-    def write_record(self, code: LoopCode, record: str, timestamp: str, key: str, process_late: str) -> None:
-        """Generate the statements for one record of another operator's loop.
+    def write_record(
+        self, code: LoopCode, record: str, timestamp: str, key: str, exact: str, process_late: str
+    ) -> None:
+        """Generate the statements for one record of any kind, in another loop.
 
         Args:
             code: the loop.
-            record: name of a variable, as the next two.
+            record: name of a variable, as the next three.
             timestamp: milliseconds.
             key: as the user knows it.
+            exact: the exact key.
             process_late: the statement for a record that is not newer than the watermark.
         """
-        windows, exact = code.bind(self, "windows"), code.variable("exact")
-        with code.block(f"if {timestamp} > {windows}.watermark:"):
-            code.line(
-                f"{exact} = {key} if type({key}) in {code.bind(PLAIN_TYPES, 'PLAIN')} else "
-                f"{code.bind(exact_key, 'exact_key')}({key})"
-            )
-            own = self._write_own(code, record) if self._slide < self._size else None
-            end = self._write_windows(code, record, timestamp, exact, key, own)
+        with code.block(f"if {timestamp} > {code.bind(self, 'windows')}.watermark:"):
+            end = self._write_windows(code, record, timestamp, exact, key)
         with code.block("else:"):
             code.line(process_late)
             if end is not None:
@@ -149,25 +141,14 @@ class AlignedWindowing:
         assert key is not None, "the loop is given exact keys"
         self._write_windows(code, record, timestamp, key, None)
 
-    def _write_copies_in_chunk(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """The same for a record that may be one that can change."""
-        assert key is not None, "the loop is given exact keys"
-        self._write_windows(code, record, timestamp, key, None, self._write_own(code, record))
-
     def _write_windows(
-        self,
-        code: LoopCode,
-        record: str,
-        timestamp: str | None,
-        exact: str,
-        key: str | None,
-        own: Callable[[], str] | None = None,
+        self, code: LoopCode, record: str, timestamp: str | None, exact: str, key: str | None
     ) -> str | None:
         """The statements that put a record into its windows; the variable with the end of the last record's, if the
         loop knows it.
 
-        ``own`` writes the statement that makes a record of a window's own, and returns its variable; None: no record
-        can change.
+        ``key``: None in the loop of a chunk, whose keys are exact keys, and whose records cannot change if they are in
+            several windows.
         """
         start, cells = code.variable("start"), code.variable("cells")
         if self._slide == self._size:
@@ -177,47 +158,43 @@ class AlignedWindowing:
         by_start = code.bind(self._cells, "by_start")
         if timestamp is None:
             windows = code.variable("windows")
-            code.at_start(
-                f"{windows} = [(start, {by_start}[start]) for start in "
-                f"{code.bind(self._starts_of_all, 'starts_of_all')}()]"
-            )
+            starts = f"{code.bind(self, 'windows')}.common_starts"
+            code.at_start(f"{windows} = [(start, {by_start}[start]) for start in {starts}]")
             with code.block(f"for {start}, {cells} in {windows}:"):
-                self._write_cell(code, record if own is None else own(), exact, key, start, cells)
+                self._write_cell(code, record, exact, key, start, cells)
             return None
+        copy = None if key is None else self._write_copier(code, record)
+        own = record if copy is None else code.variable("own")
         with code.block(
             f"for {start} in range({self._start_of(timestamp, self._slide)}, {timestamp} - {self._size}, "
             f"-{self._slide}):"
         ):
             code.line(f"{cells} = {by_start}[{start}]")
-            self._write_cell(code, record if own is None else own(), exact, key, start, cells)
+            if copy is not None:
+                code.line(f"{own} = {record} if {copy} is None else {copy}({record})")
+            self._write_cell(code, own, exact, key, start, cells)
         return None
 
-    def _write_own(self, code: LoopCode, record: str) -> Callable[[], str]:
-        """Generate the test whether a record of several windows can change; the result writes the statement that copies
-        it for one of them.
+    def _write_copier(self, code: LoopCode, record: str) -> str:
+        """Generate the test whether a record of several windows can change; the variable with what copies it for one of
+        them, or None.
 
         Users' functions may change what a window keeps, and no other window may see that.
         """
-        copy, unchanging = code.variable("copy"), code.bind(UNCHANGING, "UNCHANGING")
+        copy = code.variable("copy")
         is_flat = (
             f"type({record}) is {code.bind(tuple, 'tuple')} and "
             f"{code.bind(UNCHANGING.issuperset, 'are_unchanging')}(map(type, {record}))"
         )
-        is_fixed = f"type({record}) in {unchanging} or ({is_flat})"
+        is_fixed = f"type({record}) in {code.bind(UNCHANGING, 'UNCHANGING')} or ({is_flat})"
         code.line(f"{copy} = None if {is_fixed} else {code.bind(copier_of, 'copier_of')}({record})")
-
-        def write() -> str:
-            own = code.variable("own")
-            code.line(f"{own} = {record} if {copy} is None else {copy}({record})")
-            return own
-
-        return write
+        return copy
 
     def _write_window(self, code: LoopCode, timestamp: str | None, start: str, cells: str) -> str | None:
         """The statements that find the only window of a record, which is mostly that of the record before."""
         by_start = code.bind(self._cells, "by_start")
         if timestamp is None:
-            code.at_start(f"{start}, = {code.bind(self._starts_of_all, 'starts_of_all')}()")
+            code.at_start(f"{start}, = {code.bind(self, 'windows')}.common_starts")
             code.at_start(f"{cells} = {by_start}[{start}]")
             return None
         end = code.variable("end")
@@ -232,13 +209,10 @@ class AlignedWindowing:
         since = f"({timestamp} - {self._offset})" if self._offset else timestamp
         return f"{timestamp} - {since} % {slide}"
 
-    def _starts_of_all(self) -> list[int]:
-        return self._common_starts
-
     def _write_cell(self, code: LoopCode, record: str, exact: str, key: str | None, start: str, cells: str) -> None:
         """The statements that put a record into the cell of a window; ``key`` is None in the loop of a chunk."""
         cell = f"{start}, {exact}, {exact if key is None else key}"
-        if not isinstance(self._contents, CombinedContents):
+        if not self._are_combined:
             elements = code.variable("elements")
             code.line(f"{elements} = {cells}.get({exact})")
             code.line(
@@ -265,7 +239,7 @@ class AlignedWindowing:
 
     def _new_list(self, start: int, exact: Any, key: Any) -> list[Any]:
         cell = start, exact
-        key = self._begin(cell, key)
+        self._begin(cell, key)
         self._in_state.add(cell)  # not asked: it would copy the list
         self._register(key, self._window(start)[0])
         return []
@@ -274,7 +248,7 @@ class AlignedWindowing:
         """What a window keeps, which gets a cell; None: nothing."""
         assert isinstance(self._contents, CombinedContents), "the caller checked that"
         cell = start, exact
-        key = self._begin(cell, key)
+        self._begin(cell, key)
         self._enter(cell, key)
         kept = self._contents.kept()
         if kept is not None:
@@ -285,16 +259,13 @@ class AlignedWindowing:
             self._register(key, self._window(start)[0])
         return kept
 
-    def _begin(self, cell: Cell, key: Any) -> Any:
-        """Count a new cell; the key as the user knows it."""
+    def _begin(self, cell: Cell, key: Any) -> None:
+        """Count a new cell, of a key as the user knows it."""
         if self._num_cells >= _MAX_KEPT:
             self.write_all()
         self._num_cells += 1
-        if self._user_keys is not None:
-            key = self._user_keys[key]
         if key is not cell[1]:
             self._users[cell] = key
-        return key
 
     # -- cells and the state
 
@@ -302,17 +273,16 @@ class AlignedWindowing:
         """What a window of a key keeps, as ``WindowContents.get`` gives it, and forget it; None: nothing."""
         cell = window.start, exact_key(key)
         found = self._pop(cell)
-        is_in_state = found is _MISSING or cell in self._in_state
-        self._in_state.discard(cell)
         kept: list[Any] | None = None
-        if is_in_state:
+        if found is _MISSING or cell in self._in_state:
+            self._in_state.discard(cell)
             self._enter(cell, key)
-            if found is _MISSING or not isinstance(self._contents, CombinedContents):
+            if found is _MISSING or not self._are_combined:
                 kept = self._contents.get()
             self._contents.clear()
         if found is _MISSING or found is None:
             return kept
-        if not isinstance(self._contents, CombinedContents):
+        if not self._are_combined:
             return [*(kept or ()), *found]
         result = self._combine.get_result(found) if self._aggregates else found
         return None if result is None else [result]
@@ -329,7 +299,7 @@ class AlignedWindowing:
         if found is not _MISSING:
             self._num_cells -= 1
             self._users.pop(cell, None)
-            if not isinstance(self._contents, CombinedContents):
+            if not self._are_combined:
                 self.num_listed -= len(found)
         return found
 
@@ -338,7 +308,8 @@ class AlignedWindowing:
         cell = window.start, exact_key(key)
         value = self._pop(cell)
         if value is not _MISSING:
-            self._write(cell, key, value)
+            self._enter(cell, key)
+            self._contents.write(value)
             self._in_state.discard(cell)
 
     def write_all(self) -> None:
@@ -346,19 +317,13 @@ class AlignedWindowing:
         for start, cells in self._cells.items():
             for exact, value in cells.items():
                 cell = start, exact
-                self._write(cell, self._users.get(cell, exact), value)
+                self._enter(cell, self._users.get(cell, exact))
+                self._contents.write(value)
             cells.clear()
         self._users.clear()
         self._in_state.clear()
         self._windows.clear()
         self._num_cells = self.num_listed = 0
-
-    def _write(self, cell: Cell, key: Any, value: Any) -> None:
-        self._enter(cell, key)
-        if isinstance(self._contents, CombinedContents):
-            self._contents.update(value)
-        else:
-            self._contents.state.add_all(value)
 
     def _enter(self, cell: Cell, key: Any) -> None:
         start, exact = cell
@@ -390,18 +355,5 @@ class AlignedWindowing:
         assert self._num_cells == len(cells), f"{self._num_cells} cells instead of {len(cells)}"
         assert self._users.keys() <= cells.keys(), "a key without its cell"
         assert self._in_state <= cells.keys(), "a cell that is gone is said to be in the state"
-        num_listed = 0 if isinstance(self._contents, CombinedContents) else sum(map(len, cells.values()))
+        num_listed = 0 if self._are_combined else sum(map(len, cells.values()))
         assert self.num_listed == num_listed, f"{self.num_listed} records in lists instead of {num_listed}"
-
-
-class _UserKeys:
-    """Keys as the user knows them, by their exact keys; most records are of keys that have their cells."""
-
-    def __init__(self, exact: list[Any], keys: list[Any]) -> None:
-        self._pairs: Iterator[tuple[Any, Any]] = zip(exact, keys, strict=True)
-        self._known: dict[Any, Any] = {}
-
-    def __getitem__(self, exact: Any) -> Any:
-        if exact not in self._known:
-            self._known.update(self._pairs)
-        return self._known[exact]

@@ -1,27 +1,17 @@
-"""Windows of columns in a task: event time or the clock, late rows, snapshots.
-
-What windows of columns put into a checkpoint: Arrow streams of keys and parts.
-
-Hot path, per chunk and per watermark.
-
-Joins of columns in a task: late rows, snapshots.
+"""Windows and joins of columns in a task: event time or the clock, late rows, what they put into a checkpoint; and
+parts of windows, made in the task that has the rows, so that few of them travel.
 
 Hot path, per chunk and per watermark.
-
-Parts of windows of columns, made in the task that has the rows, so that few of them travel.
-
-Hot path, per chunk.
 
 Side:       task.
 Format:     Arrow IPC streams.  Keys: ``key``, and ``emitted``, the watermark up to which the windows of the key were
             emitted.  Rows: ``slot``, ``start``, the marks, and the arrays of the parts; the names of columns that come
             back as numpy arrays begin with "n".
-Invariants: a key is in one subtask's state; all its rows are there, too.  results of a watermark are emitted before it.
-            In BATCH mode windows end with their keys, or ahead of the last watermark, and the clock ends none.  results
-            of a watermark are emitted before it; in BATCH mode with the end of their keys.
-Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``.  Flink ``WindowOperator`` with a
-            ``CoGroupFunction``.  the local half of Flink SQL's two-phase aggregation.
-Rules:      nothing waits: the parts of a chunk go on at once, so there is no state, and a watermark passes behind them.
+Invariants: a key is in one subtask's state; all its rows are there, too.  Results of a watermark are emitted before it.
+            In BATCH mode windows end with their keys, or ahead of the last watermark, and the clock ends none.
+Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``; ``WindowOperator`` with a ``CoGroupFunction``; the
+            local half of Flink SQL's two-phase aggregation.
+Rules:      no part waits: those of a chunk go on at once, so there is no state, and a watermark passes behind them.
             Where most rows have a key and pane of their own, and in small batches, each row goes on as a part.
 """
 
@@ -34,14 +24,22 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.columns import Columns
-from flowlet.columns.arrow_batches import columns_of_batch, columns_of_records
+from flowlet.columns.arrow_batches import columns_of_records
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.io.key_dictionary import DictionaryBypass
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnarJoin, ColumnJoin
-from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation, WindowsState, WindowTables
-from flowlet.kernels.windows.local_windows import LocalWindows, PartsLayout
-from flowlet.kernels.windows.pane_windows import EmittedWindows
+from flowlet.kernels.windows.columnar_windows import (
+    ColumnSessions,
+    EmittedWindows,
+    LocalWindows,
+    PaneWindows,
+    PartsLayout,
+    WindowedAggregation,
+    WindowsState,
+    WindowTables,
+    columnar_windows,
+)
 from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, Run, joined_runs
 from flowlet.keys.column_key import column_key_hashes
@@ -85,7 +83,7 @@ def encoded(state: WindowsState, description: str) -> WindowColumnsSnapshot:
     tables = [joined_runs(runs) if runs else None for runs in state.tables]
     filled = [run.slots for run in tables if run is not None]
     if not filled:
-        return _without_rows(description, state.emitted)
+        return WindowColumnsSnapshot(description, state.emitted, b"", (), ())
     live = np.unique(np.concatenate(filled))
     floors = np.full(len(live), max(state.emitted, _LOWEST)) if state.floors is None else state.floors.take(live)
     keys = pa.record_batch({"key": state.keys.take(pa.array(live)), "emitted": pa.array(floors)})
@@ -114,51 +112,41 @@ def decoded(snapshot: WindowColumnsSnapshot, description: str, operator: str) ->
     floors = keys.column("emitted").to_numpy()
     is_needed = bool((floors > max(snapshot.emitted, _LOWEST)).any())
     return WindowsState(
-        keys.column("key"), snapshot.emitted, floors if is_needed else None, tuple(map(_runs, _tables(snapshot)))
+        keys.column("key"), snapshot.emitted, floors if is_needed else None, tuple(map(tuple, _tables(snapshot)))
     )
 
 
-def of_key_groups(snapshot: WindowColumnsSnapshot, groups: range, max_parallelism: int) -> WindowColumnsSnapshot:
-    """The part with the keys of these groups."""
-    if not snapshot.keys:
-        return snapshot
-    keys = _read(snapshot.keys)
-    found = groups_of_hashes(column_key_hashes(keys.column("key")), max_parallelism)
-    is_ours = (found >= groups.start) & (found < groups.stop)
-    ours = [None if run is None else run.take(is_ours.take(run.slots).nonzero()[0]) for run in _tables(snapshot)]
-    floors = keys.column("emitted").to_numpy()
-    return encoded(
-        WindowsState(keys.column("key"), snapshot.emitted, floors, tuple(map(_runs, ours))), snapshot.description
-    )
-
-
-def merged(snapshots: Sequence[WindowColumnsSnapshot]) -> WindowColumnsSnapshot | None:
-    """One snapshot of several, of which no two have a key in common; None: there is none."""
+def redistributed(
+    snapshots: Sequence[WindowColumnsSnapshot], key_groups: range | None, max_parallelism: int
+) -> WindowColumnsSnapshot | None:
+    """The keys of these groups (None: all keys), of which no two snapshots have one in common, in one
+    snapshot; None: there is no snapshot.
+    """
     if not snapshots:
         return None
-    description, emitted = snapshots[0].description, min(each.emitted for each in snapshots)
-    filled = [each for each in snapshots if each.keys]
-    if not filled:
-        return _without_rows(description, emitted)
-    keys, num_keys = [], 0
-    tables: list[list[Run]] = [[] for _ in filled[0].tables]
-    for each in filled:
-        for runs, run in zip(tables, _tables(each), strict=True):
-            if run is not None:
-                runs.append(run.with_slots(run.slots + num_keys))
-        keys.append(_read(each.keys))
-        num_keys += keys[-1].num_rows
-    every = pa.concat_arrays([each.column("key") for each in keys])
-    floors: Int64Array = np.concatenate([each.column("emitted").to_numpy() for each in keys])
-    return encoded(WindowsState(every, emitted, floors, tuple(map(tuple, tables))), description)
-
-
-def _without_rows(description: str, emitted: int) -> WindowColumnsSnapshot:
-    return WindowColumnsSnapshot(description, emitted, b"", (), ())
-
-
-def _runs(run: Run | None) -> tuple[Run, ...]:
-    return () if run is None or not len(run) else (run,)
+    keys: list[Any] = []
+    tables: list[list[Run]] = []
+    num_keys = 0
+    for each in snapshots:
+        if not each.keys:
+            continue
+        batch = _read(each.keys)
+        is_ours = np.ones(batch.num_rows, np.bool_)
+        if key_groups is not None:
+            groups = groups_of_hashes(column_key_hashes(batch.column("key")), max_parallelism)
+            is_ours = (groups >= key_groups.start) & (groups < key_groups.stop)
+        tables = tables or [[] for _ in each.tables]
+        for ours, runs in zip(tables, _tables(each), strict=True):
+            found = [run.take(is_ours.take(run.slots).nonzero()[0]) for run in runs]
+            ours += [run.with_slots(run.slots + num_keys) for run in found if len(run)]
+        keys.append(batch)
+        num_keys += batch.num_rows
+    emitted = min(each.emitted for each in snapshots)
+    if not keys:
+        return WindowColumnsSnapshot(snapshots[0].description, emitted, b"", (), ())
+    every = pa.concat_arrays([batch.column("key") for batch in keys])
+    floors = np.concatenate([batch.column("emitted").to_numpy() for batch in keys])
+    return encoded(WindowsState(every, emitted, floors, tuple(map(tuple, tables))), snapshots[0].description)
 
 
 def _batch_of(run: Run) -> Any:
@@ -170,15 +158,15 @@ def _batch_of(run: Run) -> Any:
     return pa.record_batch(arrays)
 
 
-def _tables(snapshot: WindowColumnsSnapshot) -> Iterator[Run | None]:
+def _tables(snapshot: WindowColumnsSnapshot) -> Iterator[list[Run]]:
     for written, layout in zip(snapshot.tables, snapshot.layouts, strict=True):
-        yield _run_of(_read(written), layout) if written else None
-
-
-def _run_of(batch: Any, layout: tuple[int, ...]) -> Run:
-    names = iter(batch.schema.names[2:])
-    marks, *parts = [tuple([_values(batch, next(names)) for _ in range(size)]) for size in layout]
-    return Run(batch.column("slot").to_numpy(), batch.column("start").to_numpy(), marks, tuple(parts))
+        if not written:
+            yield []
+            continue
+        batch = _read(written)
+        names = iter(batch.schema.names[2:])
+        marks, *parts = [tuple([_values(batch, next(names)) for _ in range(size)]) for size in layout]
+        yield [Run(batch.column("slot").to_numpy(), batch.column("start").to_numpy(), marks, tuple(parts))]
 
 
 def _values(batch: Any, name: str) -> Any:
@@ -244,10 +232,6 @@ class _WindowTablesOperator(UserFunctionOperator, Generic[Tables]):
     def _new_windows(self) -> Tables:
         """Windows without rows, for which no row is late."""
 
-    @abstractmethod
-    def _fire(self, time_ms: int) -> None:
-        """Emit the results of the windows that end at a time, or did before."""
-
     def end_keys(self) -> None:
         """With sorted inputs: emit the windows of all keys so far, and forget them."""
         super().end_keys()
@@ -256,6 +240,18 @@ class _WindowTablesOperator(UserFunctionOperator, Generic[Tables]):
     def _end_windows(self) -> None:
         self._fire(MAX_TIMESTAMP)
         self._windows = self._new_windows()
+
+    def _fire(self, time_ms: int) -> None:
+        """Emit the results of the windows that end at a time, or did before."""
+        try:
+            self._emit(self._windows.fire(time_ms))
+        except OverflowError as error:
+            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
+
+    def _emit(self, emitted: Iterable[EmittedWindows]) -> None:
+        for windows in emitted:
+            for chunk in chunks_of(windows.batch, windows.ends_ms - 1):
+                self.output.collect(chunk)
 
     def close(self) -> None:
         """Let the rows go."""
@@ -286,12 +282,10 @@ class _WindowTablesOperator(UserFunctionOperator, Generic[Tables]):
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
         """The keys of this subtask's key groups."""
         parts = [each for each in states if isinstance(each, WindowColumnsSnapshot)]
-        if not self._windows.is_keyed:
-            return merged(parts)
-        return merged([of_key_groups(each, share.key_groups, share.max_parallelism) for each in parts])
+        return redistributed(parts, share.key_groups if self._windows.is_keyed else None, share.max_parallelism)
 
 
-class WindowColumnsOperator(_WindowTablesOperator[ColumnarWindows], ToColumnsOperator):
+class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions], ToColumnsOperator):
     """Aggregates rows by key and window.
 
     Args:
@@ -328,6 +322,9 @@ class WindowColumnsOperator(_WindowTablesOperator[ColumnarWindows], ToColumnsOpe
         wanted = ", ".join(f"{each.kind}({each.column or ''})" for each in aggregation.aggregates)
         return f"{wanted} of {aggregation.shape} by {aggregation.key!r}: {aggregation.key_type}"
 
+    def _new_windows(self) -> PaneWindows | ColumnSessions:
+        return columnar_windows(self._aggregation, None if self._layout is None else self._layout.received)
+
     def open(self) -> None:
         """Go on with windows that the clock has to end."""
         super().open()
@@ -347,12 +344,13 @@ class WindowColumnsOperator(_WindowTablesOperator[ColumnarWindows], ToColumnsOpe
         """
         if not len(chunk):
             return
+        columns = self._columns(chunk) if chunk.columns is None else chunk.columns
         try:
-            inputs = self._inputs(chunk)
+            inputs = ColumnInputs(columns, self._schema, self._times(chunk))
             added = self._windows.add(inputs)
         except (FlowletError, TypeError, OverflowError) as error:
-            raise self._failed(error, len(chunk)) from error
-        if added.late_rows is not None:
+            raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows") from error
+        if len(added.late_rows):
             self._pass_late(inputs, added.late_rows)
         self._emit(added.changed)
         self._set_timer()
@@ -371,35 +369,6 @@ class WindowColumnsOperator(_WindowTablesOperator[ColumnarWindows], ToColumnsOpe
             self._end_windows()
         super().finish()
 
-    def _new_windows(self) -> ColumnarWindows:
-        return ColumnarWindows(self._aggregation, None if self._layout is None else self._layout.received)
-
-    def _inputs(self, chunk: Chunk) -> ColumnInputs:
-        columns = self._columns(chunk) if chunk.columns is None else chunk.columns
-        if self._aggregation.shape.is_event_time:
-            timestamps = checked_timestamps(chunk)
-        else:
-            # No row is late for windows by the clock, even if it was set back.
-            now_ms = max(self.ctx.processing_time_service.current_time_ms(), self._windows.latest_emitted() + 1)
-            timestamps = np.full(len(chunk), now_ms)
-        return ColumnInputs(columns, self._schema, timestamps)
-
-    def _failed(self, error: Exception, num_rows: int) -> UserFunctionError:
-        if isinstance(error, UserFunctionError):
-            return error
-        return UserFunctionError(self.name, self.ctx.subtask, f"a batch of {num_rows} rows")
-
-    def _fire(self, time_ms: int) -> None:
-        try:
-            self._emit(self._windows.fire(time_ms))
-        except OverflowError as error:
-            raise UserFunctionError(self.name, self.ctx.subtask, None) from error
-
-    def _emit(self, emitted: Iterable[EmittedWindows]) -> None:
-        for windows in emitted:
-            for chunk in chunks_of(self._windows.results(windows), windows.ends_ms - 1):
-                self.output.collect(chunk)
-
     def _pass_late(self, inputs: ColumnInputs, rows: IndexArray) -> None:
         if self._late_tag is None:
             num_late = len(rows) if self._layout is None else self._layout.num_rows(inputs, rows)
@@ -411,6 +380,13 @@ class WindowColumnsOperator(_WindowTablesOperator[ColumnarWindows], ToColumnsOpe
         )
 
     # -- the clock
+
+    def _times(self, chunk: Chunk) -> Int64Array:
+        if self._aggregation.shape.is_event_time:
+            return checked_timestamps(chunk)
+        # No row is late for windows by the clock, even if it was set back.
+        now_ms = max(self.ctx.processing_time_service.current_time_ms(), self._windows.latest_emitted() + 1)
+        return np.full(len(chunk), now_ms)
 
     def _set_timer(self) -> None:
         if self._is_batch or self._aggregation.shape.is_event_time or self._timer is not None:
@@ -454,10 +430,6 @@ class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStre
         """Emit the rows of the windows that end here, then the watermark."""
         self._fire(watermark.timestamp)
         super().process_watermark(watermark)
-
-    def _fire(self, time_ms: int) -> None:
-        for joined in self._windows.fire(time_ms):
-            self.output.collect(Chunk.of_columns(columns_of_batch(joined.batch), joined.ends_ms - 1))
 
     def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
         """Take rows of the left stream (1) or of the right one (2)."""

@@ -17,7 +17,7 @@ Source:     Flink ``WindowOperator.Context``, ``WindowContext``, ``PerWindowStat
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from flowlet.chain.operator_output import OperatorOutput
 from flowlet.columns.column import UNCHANGING, is_unchanging
@@ -105,20 +105,16 @@ class TriggerContext(_WindowClock, Trigger.OnMergeContext):
 
 
 class _PerWindowStates(KeyedStates):
-    """The states of one key and one window."""
+    """The states of one key and one window; none if windows merge: one would take its states along into another one."""
 
-    def __init__(self, states: WindowStates) -> None:
+    def __init__(self, states: WindowStates, *, merges: bool) -> None:
         self._states = states
+        self._merges = merges
 
     def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        if self._merges:
+            raise FlowletError("windows that merge, such as sessions, have no state per window; use global_state()")
         return self._states.state(descriptor)
-
-
-class _NoPerWindowStates(KeyedStates):
-    """Refuses: a window that becomes part of another one would take its states along."""
-
-    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> NoReturn:
-        raise FlowletError("windows that merge, such as sessions, have no state per window; use global_state()")
 
 
 class FunctionContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction.Context[Any]):
@@ -130,7 +126,7 @@ class FunctionContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFuncti
         self._states = states
         self._timers = timers
         self._runtime = runtime
-        self._per_window: KeyedStateStore = _NoPerWindowStates() if merges else _PerWindowStates(states)
+        self._per_window = _PerWindowStates(states, merges=merges)
         self.current_window: Any = None
 
     def window(self) -> Any:

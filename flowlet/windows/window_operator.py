@@ -11,12 +11,14 @@ Source:     Flink ``WindowOperator``, ``EvictingWindowOperator``; PyFlink ``Wind
             results these are.
 """
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import groupby, repeat
+from itertools import repeat
 from typing import Any, Final
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_copies import apart
+from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.columns.column import are_unchanging, is_unchanging
 from flowlet.datastream.output_tag import OutputTag
@@ -31,6 +33,7 @@ from flowlet.datastream.window.window_assigners import (
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.process_operator import TextsForTags
@@ -48,13 +51,20 @@ from flowlet.windows.window_contexts import (
     clears,
     window_call_of,
 )
-from flowlet.windows.window_states import MergingWindowSet, TimestampedContents, WindowStates, contents_of
+from flowlet.windows.window_states import (
+    MergingWindowSet,
+    SeparateWindows,
+    TimestampedContents,
+    WindowStates,
+    contents_of,
+)
 
 _NO_STATE: Final = (
     "the function that combines the records of a window cannot use keyed state; use a ProcessWindowFunction behind it"
 )
 _TIMERS: Final = "window-timers"  # Flink's name
 _MERGING_SET: Final = "merging-window-set"  # Flink's name
+_SEPARATE: Final = SeparateWindows()
 
 
 class WindowOperator(UserFunctionOperator):
@@ -111,6 +121,7 @@ class WindowOperator(UserFunctionOperator):
         self._aligned = (
             AlignedWindowing(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
         )
+        self._loop = RecordLoop(self.name, self._write_in_chunk, self.out.loop_ends, ctx.attention)
         super().open()
         self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
 
@@ -136,9 +147,15 @@ class WindowOperator(UserFunctionOperator):
             return 0
         keys, exact = self._keys.keys_and_exact(chunk)
         try:
-            if self._aligned is not None and chunk.has_timestamps:
-                return self._process_aligned(self._aligned, chunk, keys, exact, interrupts)
-            return self._process_each(chunk.values, chunk.timestamps, keys, interrupts)
+            if self._aligned is None or not chunk.has_timestamps:
+                return self._process_each(chunk.values, chunk.timestamps, keys, interrupts)
+            num_done = None
+            if exact is keys and self._clean is None:
+                num_done = self._aligned.try_add(chunk, keys, interrupts)
+            if num_done is None:
+                pairs = zip(keys, exact, strict=True)
+                num_done = self._loop.run(chunk.records(), chunk.timestamps, len(keys), pairs, interrupts)
+            return num_done
         finally:
             self._results.flush()
 
@@ -146,13 +163,31 @@ class WindowOperator(UserFunctionOperator):
         """Behind a ``key_by`` in its chain: put the record into its windows."""
         if key is None:
             key = self._keys.write_key(code, record)
-        process = f"{code.bind(self._process_one, 'process_one')}({record}, {timestamp}, {key})"
         if self._aligned is None or timestamp is None:
-            code.line(process)
+            code.line(self._process_text(code, record, timestamp, key))
             return
+        exact = code.variable("exact")
+        is_plain = f"type({key}) in {code.bind(PLAIN_TYPES, 'PLAIN')}"
+        code.line(f"{exact} = {key} if {is_plain} else {code.bind(exact_key, 'exact_key')}({key})")
+        self._write_aligned(code, record, timestamp, key, exact)
+
+    def _write_in_chunk(self, code: LoopCode, record: str, timestamp: str | None, pair: str | None) -> None:
+        """The statements for one record of a chunk, whose keys are pairs: as the user knows it, and the exact key."""
+        assert timestamp is not None, "chunks without timestamps have no aligned windows"
+        key = code.variable("key")
+        exact = code.variable("exact")
+        code.line(f"{key}, {exact} = {pair}")
+        self._write_aligned(code, record, timestamp, key, exact)
+
+    def _write_aligned(self, code: LoopCode, record: str, timestamp: str, key: str, exact: str) -> None:
+        assert self._aligned is not None, "the caller checked that"
         if self._clean is not None:
             write_current_key(code, self.ctx, key)
-        self._aligned.write_record(code, record, timestamp, key, process)
+        process = self._process_text(code, record, timestamp, key)
+        self._aligned.write_record(code, record, timestamp, key, exact, process)
+
+    def _process_text(self, code: LoopCode, record: str, timestamp: str | None, key: str) -> str:
+        return f"{code.bind(self._process_one, 'process_one')}({record}, {timestamp}, {key})"
 
     def _process_one(self, value: Any, timestamp: int | None, key: Any) -> None:
         """A record by itself; its results leave before the next one."""
@@ -161,73 +196,22 @@ class WindowOperator(UserFunctionOperator):
         finally:
             self._results.flush()
 
-    def _process_aligned(
-        self, aligned: AlignedWindowing, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts
-    ) -> int:
-        """Records that are newer than the watermark all at once, the others one by one; returns how many."""
-        watermark = self._timers.current_watermark()
-        if chunk.timestamp_bounds()[0] > watermark:
-            return self._process_new(aligned, chunk, keys, exact, interrupts)
-        timestamps = chunk.timestamps or ()
-        start = 0
-        for is_new, run in groupby(timestamps, key=lambda timestamp: timestamp > watermark):
-            stop = start + len(list(run))
-            if is_new:
-                users = keys[start:stop]
-                part = chunk.slice(start, stop)
-                num_done = self._process_new(
-                    aligned, part, users, users if exact is keys else exact[start:stop], interrupts
-                )
-            else:
-                num_done = self._process_each(
-                    chunk.values[start:stop], timestamps[start:stop], keys[start:stop], interrupts
-                )
-            if num_done < stop - start:
-                return start + num_done
-            start = stop
-        return len(chunk)
-
-    def _process_new(
-        self, aligned: AlignedWindowing, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts
-    ) -> int:
-        if self._clean is not None:
-            for key in keys:
-                self.ctx.key_context.current_key = key
-                self._clean()
-        return aligned.add(chunk, keys, exact, interrupts)
-
     def _process_each(
         self, values: Sequence[Any], timestamps: Sequence[int] | None, keys: Sequence[Any], interrupts: Interrupts
     ) -> int:
         context, clean = self.ctx.key_context, self._clean
-        process = self._process_merging if self._spec.merges else self._process_single
         stamps: Iterable[int | None] = repeat(None) if timestamps is None else timestamps
         records = iter(values)
         for value, timestamp, key in zip(records, stamps, keys, strict=False):
             context.current_key = key
             if clean is not None:
                 clean()
-            process(value, timestamp)
+            self._process_record(value, timestamp)
             if interrupts and (num_left := interrupts.leave(records, self._results.drain)) is not None:
                 return len(values) - num_left
         return len(values)
 
-    def _process_single(self, value: Any, timestamp: int | None) -> None:
-        """A record of windows that stay apart."""
-        is_late = True
-        windows = self._assigned(value, timestamp)
-        is_shared = len(windows) > 1 and not is_unchanging(value)
-        for window in windows:
-            if not self._is_over(window):
-                is_late = False
-                if self._aligned is not None:
-                    self._aligned.write(self.ctx.key_context.current_key, window)
-                self._add_to(window, window, apart(value) if is_shared else value, timestamp)
-        if is_late:
-            self._drop_late(value, timestamp)
-
-    def _process_merging(self, value: Any, timestamp: int | None) -> None:
-        """A record of windows that may become one."""
+    def _process_record(self, value: Any, timestamp: int | None) -> None:
         is_late = True
         windows = self._window_set()
         assigned = self._assigned(value, timestamp)
@@ -238,12 +222,14 @@ class WindowOperator(UserFunctionOperator):
                 windows.retire(window)
                 continue
             is_late = False
+            if self._aligned is not None:
+                self._aligned.write(self.ctx.key_context.current_key, window)
             self._add_to(window, windows.state_window(window), apart(value) if is_shared else value, timestamp)
         self._keep(windows)
         if is_late:
             self._drop_late(value, timestamp)
 
-    def _joined(self, windows: MergingWindowSet, new: Any, value: Any) -> Any:
+    def _joined(self, windows: MergingWindowSet | SeparateWindows, new: Any, value: Any) -> Any:
         """The window that a new one became a part of, or itself."""
         try:
             return windows.add(new, self._on_merge)
@@ -348,13 +334,7 @@ class WindowOperator(UserFunctionOperator):
             for value in values:
                 accumulator = spec.combine.add(value, accumulator)
             return [spec.combine.get_result(accumulator)]
-        if not values:
-            return None
-        reduce = getattr(spec.combine, "reduce", spec.combine)
-        result = values[0]
-        for value in values[1:]:
-            result = reduce(result, value)
-        return [result]
+        return [functools.reduce(getattr(spec.combine, "reduce", spec.combine), values)] if values else None
 
     def _emit_each(self, window: Any, contents: list[Any], timestamp: int | None) -> None:
         key = self.ctx.key_context.current_key
@@ -411,15 +391,13 @@ class WindowOperator(UserFunctionOperator):
             self._results.drain()
 
     def _on_timer(self, timer: Timer, ask: Callable[[int, Any, Any], TriggerResult], *, is_event_time: bool) -> None:
-        window = state_window = timer.namespace
-        windows = None
+        window = timer.namespace
+        windows = self._window_set()
+        state_window = windows.state_window(window)
+        if state_window is None:
+            return  # A timer that the trigger did not delete when the window ended.
         if self._aligned is not None:
             self._aligned.write(timer.key, window)
-        if self._spec.merges:
-            windows = self._window_set()
-            state_window = windows.state_window(window)
-            if state_window is None:
-                return  # A timer that the trigger did not delete when the window ended.
         self._trigger_context.window = window
         result = self._called(window, lambda: ask(timer.timestamp, window, self._trigger_context))
         is_end = is_event_time is self._is_event_time and timer.timestamp == self._cleanup_time(window)
@@ -427,9 +405,8 @@ class WindowOperator(UserFunctionOperator):
             self._obey(result, window, state_window, timer.timestamp, is_end=is_end)
         if is_end:
             self._end(window, state_window)
-            if windows is not None:
-                windows.retire(window)
-                self._keep(windows)
+            windows.retire(window)
+            self._keep(windows)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Fire the timers up to the watermark, then pass it on."""
@@ -503,13 +480,14 @@ class WindowOperator(UserFunctionOperator):
 
     # -- windows that become one
 
-    def _window_set(self) -> MergingWindowSet:
-        assert self._merging_state is not None, "only for an assigner that merges"
+    def _window_set(self) -> MergingWindowSet | SeparateWindows:
+        if self._merging_state is None:
+            return _SEPARATE
         return MergingWindowSet(self._spec.assigner, dict(self._merging_state.value() or ()))  # type: ignore[arg-type]  # checked by merges
 
-    def _keep(self, windows: MergingWindowSet) -> None:
-        if windows.is_changed:
-            assert self._merging_state is not None, "only for an assigner that merges"
+    def _keep(self, windows: MergingWindowSet | SeparateWindows) -> None:
+        if isinstance(windows, MergingWindowSet) and windows.is_changed:
+            assert self._merging_state is not None, "these windows merge"
             self._merging_state.update(tuple(windows.mapping.items()) or None)
 
     def _on_merge(self, result: Any, merged: list[Any], state_window: Any, merged_states: list[Any]) -> None:

@@ -12,6 +12,7 @@ Source:     Flink ``MergingWindowSet``; ``KeyedStateBackend.getPartitionedState`
             state of the name ``window-contents``.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,7 +21,6 @@ from flowlet.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
-    State,
     StateDescriptor,
 )
 from flowlet.datastream.window.evictors import TimestampedValue
@@ -114,6 +114,21 @@ class MergingWindowSet:
         assert len(set(self.mapping.values())) == len(self.mapping), "two windows share a state window"
 
 
+class SeparateWindows:
+    """``MergingWindowSet`` of windows that stay apart."""
+
+    def state_window(self, window: Any) -> Any:
+        """The window itself."""
+        return window
+
+    def retire(self, window: Any) -> None:
+        """Does nothing."""
+
+    def add(self, window: Any, merge: MergeFunction) -> Any:
+        """The window itself."""
+        return window
+
+
 class WindowStates:
     """Gives the states of the operator's current key and a window; task thread only."""
 
@@ -149,35 +164,23 @@ class WindowStates:
             FlowletError: it is a state whose values cannot be put together.
         """
         state = self.state(descriptor)
+        get = state.get
         match descriptor:
             case ListStateDescriptor():
-                self._merge_lists(state, target, sources)
+                update = state.add_all
+                merge = operator.add
             case ReducingStateDescriptor():
                 function = descriptor.get_reduce_function()
-                self._merge_values(
-                    state, target, sources, state.get, state.update, getattr(function, "reduce", function)
-                )
+                update = state.update
+                merge = getattr(function, "reduce", function)
             case AggregatingStateDescriptor():
+                get = state.accumulator
+                update = state.update_accumulator
                 merge = descriptor.get_agg_function().merge
-                self._merge_values(state, target, sources, state.accumulator, state.update_accumulator, merge)
             case _:
                 raise FlowletError(
                     f"state {descriptor.name!r} cannot be merged: only list, reducing and aggregating states can"
                 )
-
-    def _merge_lists(self, state: Any, target: Any, sources: Sequence[Any]) -> None:
-        elements: list[Any] = []
-        for source in sources:
-            self.enter(source)
-            elements += state.get()
-            state.clear()
-        self.enter(target)
-        if elements:
-            state.add_all(elements)
-
-    def _merge_values(
-        self, state: State, target: Any, sources: Sequence[Any], get: Any, update: Any, merge: Any
-    ) -> None:
         merged = None
         for source in sources:
             self.enter(source)
@@ -187,7 +190,8 @@ class WindowStates:
                 merged = value if merged is None else merge(merged, value)
         self.enter(target)
         if merged is not None:
-            before = get()
+            # What is added to a list is put behind its elements.
+            before = None if isinstance(descriptor, ListStateDescriptor) else get()
             update(merged if before is None else merge(before, merged))
 
 
@@ -210,6 +214,10 @@ class WindowContents:
     def add(self, value: Any, timestamp: int | None) -> None:
         """Add a record."""
         self.state.add(value)
+
+    def write(self, values: Any) -> None:
+        """Add records; where they are combined, keep what they were combined to, in place of what was kept."""
+        self.state.add_all(values)
 
     def get(self) -> list[Any] | None:
         """The records in the order in which they came, or the one value that they were combined to; None: there is
@@ -234,7 +242,11 @@ class CombinedContents(WindowContents):
         super().__init__(states, kind(WINDOW_STATE_NAME, spec.combine, spec.state_type))
         # What is kept: the accumulator, where there is one.
         self.kept = self.state.accumulator if spec.aggregates else self.state.get
-        self.update = self.state.update_accumulator if spec.aggregates else self.state.update
+        self._update = self.state.update_accumulator if spec.aggregates else self.state.update
+
+    def write(self, values: Any) -> None:
+        """Keep this value."""
+        self._update(values)
 
     def get(self) -> list[Any] | None:
         """The result, as the only element."""

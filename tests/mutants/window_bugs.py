@@ -28,8 +28,8 @@ WINDOW_BUGS: Final = (
         "windows",
         "a window that is evaluated again has only its late records",
         _OPERATOR,
-        "                    self._aligned.write(self.ctx.key_context.current_key, window)\n",
-        "                    pass\n",
+        "                self._aligned.write(self.ctx.key_context.current_key, window)\n",
+        "                pass\n",
         "tests/windows/test_window_cases.py::test_windows_are_those_of_the_reference",
     ),
     Mutant(
@@ -55,8 +55,8 @@ WINDOW_BUGS: Final = (
         "windows",
         "of sessions that become one only the first keeps its records",
         _STATES,
-        "        if elements:\n            state.add_all(elements)\n",
-        "        if elements:\n            pass\n",
+        "            update(merged if before is None else merge(before, merged))\n",
+        "            pass\n",
         f"{_TESTS}::test_sessions_that_meet_become_one",
     ),
 )

@@ -5,8 +5,7 @@ Units:  milliseconds.
 Source: PyFlink ``pyflink.datastream.window``.
 """
 
-from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor
@@ -17,8 +16,45 @@ from flowlet.datastream.window.windows import TimeWindow
 __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger", "EventTimeTrigger", "ProcessingTimeTrigger"]
 
 
-class EventTimeTrigger(QuietTrigger[T, TimeWindow]):
+class _TimeTrigger(QuietTrigger[T, TimeWindow]):
+    """Has timers of the watermark, or of the clock; they wait for the end of a window, if a subclass says nothing else.
+
+    ``_is_event_time``: which of both.
+    """
+
+    _is_event_time: ClassVar[bool]
+
+    def can_merge(self) -> bool:
+        """Yes."""
+        return True
+
+    def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
+        """Wait for the new end."""
+        now = ctx.get_current_watermark() if self._is_event_time else ctx.get_current_processing_time()
+        if window.max_timestamp() > now:
+            self._register(ctx, window.max_timestamp())
+
+    def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
+        """Do not wait any more."""
+        self._delete(ctx, window.max_timestamp())
+
+    def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        if self._is_event_time:
+            ctx.register_event_time_timer(time)
+        else:
+            ctx.register_processing_time_timer(time)
+
+    def _delete(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        if self._is_event_time:
+            ctx.delete_event_time_timer(time)
+        else:
+            ctx.delete_processing_time_timer(time)
+
+
+class EventTimeTrigger(_TimeTrigger[T]):
     """Evaluates a window when the watermark has passed its end, and at each record that comes later."""
+
+    _is_event_time = True
 
     @staticmethod
     def create() -> "EventTimeTrigger[Any]":
@@ -29,29 +65,18 @@ class EventTimeTrigger(QuietTrigger[T, TimeWindow]):
         """Wait for the end of the window, if it is not over."""
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
-        ctx.register_event_time_timer(window.max_timestamp())
+        self._register(ctx, window.max_timestamp())
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Evaluate the window at its end."""
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
-    def can_merge(self) -> bool:
-        """Yes."""
-        return True
 
-    def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
-        """Wait for the new end."""
-        if window.max_timestamp() > ctx.get_current_watermark():
-            ctx.register_event_time_timer(window.max_timestamp())
-
-    def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
-        """Do not wait any more."""
-        ctx.delete_event_time_timer(window.max_timestamp())
-
-
-class ProcessingTimeTrigger(QuietTrigger[T, TimeWindow]):
+class ProcessingTimeTrigger(_TimeTrigger[T]):
     """Evaluates a window when the clock has passed its end."""
+
+    _is_event_time = False
 
     @staticmethod
     def create() -> "ProcessingTimeTrigger[Any]":
@@ -60,28 +85,15 @@ class ProcessingTimeTrigger(QuietTrigger[T, TimeWindow]):
 
     def on_element(self, element: T, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Wait for the end of the window."""
-        ctx.register_processing_time_timer(window.max_timestamp())
+        self._register(ctx, window.max_timestamp())
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Evaluate the window."""
         return TriggerResult.FIRE
 
-    def can_merge(self) -> bool:
-        """Yes."""
-        return True
 
-    def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
-        """Wait for the new end."""
-        if window.max_timestamp() > ctx.get_current_processing_time():
-            ctx.register_processing_time_timer(window.max_timestamp())
-
-    def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
-        """Do not wait any more."""
-        ctx.delete_processing_time_timer(window.max_timestamp())
-
-
-class _ContinuousTrigger(QuietTrigger[T, TimeWindow]):
+class _ContinuousTrigger(_TimeTrigger[T]):
     """Keeps the time of the next evaluation of each window: the next multiple of the interval, at most the window's
     end.
     """
@@ -89,10 +101,6 @@ class _ContinuousTrigger(QuietTrigger[T, TimeWindow]):
     def __init__(self, interval: int | Length) -> None:
         self.interval = millis_of(interval, type(self).__name__, takes_number=True, at_least_ms=1)
         self.state_desc = ReducingStateDescriptor("fire-time", min)
-
-    def can_merge(self) -> bool:
-        """Yes: the earliest time counts."""
-        return True
 
     def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
         """Go on with the earliest time of the former windows."""
@@ -137,19 +145,13 @@ class _ContinuousTrigger(QuietTrigger[T, TimeWindow]):
         assert isinstance(state, ReducingState), "its descriptor says so"
         return state
 
-    @abstractmethod
-    def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        """Register a timer."""
-
-    @abstractmethod
-    def _delete(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        """Delete a timer."""
-
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
     """Evaluates a window again and again, whenever the watermark has passed a multiple of
     ``interval``, and at its end.
     """
+
+    _is_event_time = True
 
     @staticmethod
     def of(interval: Length) -> "ContinuousEventTimeTrigger[Any]":
@@ -160,7 +162,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
         """Wait for the next time, or evaluate a window that is over."""
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
-        ctx.register_event_time_timer(window.max_timestamp())
+        self._register(ctx, window.max_timestamp())
         self._begin(timestamp, window, ctx)
         return TriggerResult.CONTINUE
 
@@ -169,15 +171,11 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
         is_due = time == window.max_timestamp() or self._is_due(time, window, ctx)
         return TriggerResult.FIRE if is_due else TriggerResult.CONTINUE
 
-    def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        ctx.register_event_time_timer(time)
-
-    def _delete(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        ctx.delete_event_time_timer(time)
-
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger[T]):
     """Evaluates a window again and again, whenever the clock has passed a multiple of ``interval``."""
+
+    _is_event_time = False
 
     @staticmethod
     def of(interval: Length) -> "ContinuousProcessingTimeTrigger[Any]":
@@ -192,9 +190,3 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger[T]):
     def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Evaluate the window at its times."""
         return TriggerResult.FIRE if self._is_due(time, window, ctx) else TriggerResult.CONTINUE
-
-    def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        ctx.register_processing_time_timer(time)
-
-    def _delete(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        ctx.delete_processing_time_timer(time)

@@ -7,7 +7,7 @@ Source: PyFlink ``pyflink.datastream.window``; sessions: ``session_assigners``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self
 
 from flowlet.common.serializer import TypeSerializer
 from flowlet.common.time import Length, millis_of
@@ -95,11 +95,33 @@ class MergingWindowAssigner(WindowAssigner[T, W]):
 
 
 class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
-    """Windows of time; a subclass says which ones belong to a record."""
+    """Windows by the timestamps of records, or by the clock; a subclass says which ones belong to a record.
+
+    ``_is_event_time``: which of both.
+    """
+
+    _is_event_time: ClassVar[bool]
+
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
+        """The windows at the record's timestamp, or at the present moment."""
+        if not self._is_event_time:
+            return self._windows_of(element, context.get_current_processing_time())
+        check_has_timestamp(timestamp)
+        return self._windows_of(element, timestamp)
+
+    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
+        """At the end of the window."""
+        return EventTimeTrigger() if self._is_event_time else ProcessingTimeTrigger()
 
     def get_window_serializer(self) -> TypeSerializer[TimeWindow]:
         """A serializer of the windows."""
         return TimeWindowSerializer()
+
+    def is_event_time(self) -> bool:
+        """Whether they go by timestamps."""
+        return self._is_event_time
 
     @abstractmethod
     def _windows_of(self, element: T, timestamp: int) -> list[TimeWindow]:
@@ -109,38 +131,13 @@ class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
 class EventTimeWindowAssigner(TimeWindowAssigner[T]):
     """Windows by the timestamps of records."""
 
-    def assign_windows(
-        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
-    ) -> Collection[TimeWindow]:
-        """The windows at the record's timestamp."""
-        check_has_timestamp(timestamp)
-        return self._windows_of(element, timestamp)
-
-    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
-        """At the end of the window."""
-        return EventTimeTrigger()
-
-    def is_event_time(self) -> bool:
-        """Yes."""
-        return True
+    _is_event_time = True
 
 
 class ProcessingTimeWindowAssigner(TimeWindowAssigner[T]):
     """Windows by the clock."""
 
-    def assign_windows(
-        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
-    ) -> Collection[TimeWindow]:
-        """The windows at the present moment."""
-        return self._windows_of(element, context.get_current_processing_time())
-
-    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
-        """At the end of the window."""
-        return ProcessingTimeTrigger()
-
-    def is_event_time(self) -> bool:
-        """No."""
-        return False
+    _is_event_time = False
 
 
 class _TumblingWindows(TimeWindowAssigner[T]):

@@ -61,16 +61,18 @@ class TimeWindow(Window):
         windows: Iterable["TimeWindow"], callback: "MergingWindowAssigner.MergeCallback[TimeWindow]"
     ) -> None:
         """Report each run of windows that touch each other to ``callback``."""
-        run: list[TimeWindow] = []
-        covering: TimeWindow | None = None
-        for window in sorted(windows):
-            if covering is None or not covering.intersects(window):
-                _report(run, covering, callback)
-                run, covering = [window], window
+        runs: list[list[TimeWindow]] = []
+        covering: list[TimeWindow] = []
+        for window in sorted(set(windows)):
+            if runs and covering[-1].intersects(window):
+                runs[-1].append(window)
+                covering[-1] = covering[-1].cover(window)
             else:
-                run.append(window)
-                covering = covering.cover(window)
-        _report(run, covering, callback)
+                runs.append([window])
+                covering.append(window)
+        for run, result in zip(runs, covering, strict=True):
+            if len(run) > 1:
+                callback.merge(run, result)
 
     def __lt__(self, other: Any) -> bool:
         return (self.start, self.end) < _pair_of(other)
@@ -83,14 +85,6 @@ class TimeWindow(Window):
 
     def __repr__(self) -> str:
         return f"TimeWindow(start={self.start}, end={self.end})"
-
-
-def _report(
-    run: list[TimeWindow], covering: TimeWindow | None, callback: "MergingWindowAssigner.MergeCallback[TimeWindow]"
-) -> None:
-    distinct = list(dict.fromkeys(run))
-    if covering is not None and len(distinct) > 1:
-        callback.merge(distinct, covering)
 
 
 def _pair_of(window: Any) -> tuple[int, int]:

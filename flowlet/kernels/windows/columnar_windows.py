@@ -1,170 +1,69 @@
 """Aggregations over windows of columns: keys, windows and results.
 
-Session windows of columns: sessions of each chunk, joined with the others when one may have ended.
+Tumbling and sliding windows: parts per key and pane, put together when a window ends.  Session windows: sessions of
+each chunk, joined with the others when one may have ended.
 
-Hot path, per chunk: one sort of its rows by key and time.
-
-Hot path, per chunk and per watermark.
+Hot path.  Per chunk one grouping of the rows, or a sort by key and time, and one call per aggregation; per watermark
+work only if a window ends.
 
 Side:       pure.
-Invariants: two sessions of a key are more than a gap apart once they are merged.  the state is bounded by the keys and
-            panes of windows that have not ended.
+Local:      rows of one chunk become parts before they travel to the subtask that has their key.  Nothing is kept from
+            one chunk to the next but keys and their numbers, which nobody sees.  The parts of a chunk give the results
+            that its rows give, and where a row is too late, its part is, too: all rows of a pane belong to the same
+            windows.
+Invariants: a row counts once in its pane, however many windows share it.  Two sessions of a key are more than a gap
+            apart once they are merged.  A window is emitted once when the watermark passes its end, and again after
+            each chunk with late rows for it, as long as these are allowed.  The state is bounded by the keys and panes
+            of windows that have not ended.
 Rules:      rows of one chunk have no order among each other: one that would be late by itself is taken if the others
             join it to a session that still lives.
-Source:     Flink ``EventTimeSessionWindows``, ``MergingWindowSet``, ``TimeWindow.mergeWindows``: windows that touch are
-            one.
+Source:     Flink ``WindowOperator``, whose windows are emitted in the order of their ends; ``EventTimeSessionWindows``,
+            ``MergingWindowSet``, ``TimeWindow.mergeWindows``: windows that touch are one; the local half of Flink SQL's
+            two-phase aggregation (``LocalWindowAggregate``).
 Units:      milliseconds.
 Absent:     other functions than ``AGGREGATES``, and triggers: rows have to be records for them.
 """
 
+import functools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
+from flowlet.columns.arrow_batches import column_of_array
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows, PaneWindows, WindowRuns
-from flowlet.kernels.windows.window_keys import WindowKeys
+from flowlet.kernels.windows.window_keys import WindowKeys, group_cells, try_group_cells
 from flowlet.kernels.windows.window_partials import (
     ColumnInputs,
+    CountPartial,
     Int64Array,
+    Part,
     Partial,
     WindowAggregate,
     distinct_partials,
+    no_rows,
 )
 from flowlet.kernels.windows.window_shapes import (
+    MAX_WINDOW_TIMESTAMP,
     AlignedWindows,
     Progress,
     Run,
     SessionWindows,
+    WindowRuns,
     WindowShape,
     combined_parts,
     joined_runs,
 )
+from flowlet.records import Chunk
 from netstack.late import dataclass
 
-
-class ColumnSessions(WindowRuns):
-    """Sessions; ``windows``: their shape.  A run's marks: when each session ends, and whether it changed since it was
-    emitted.
-    """
-
-    def __init__(
-        self, windows: SessionWindows, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress
-    ) -> None:
-        super().__init__(partials, lateness_ms, progress)
-        self._gap = windows.gap
-
-    def add(self, slots: Int64Array, inputs: ColumnInputs, num_slots: int) -> AddedRows:
-        """Take rows; those that are too late are left out."""
-        emitted = self._progress.of(slots)
-        ends = inputs.timestamps + self._gap
-        codes, run = self._sessions_of(slots, inputs.timestamps, ends)
-        parts = tuple([partial.of_groups(inputs, codes, len(run)) for partial in self._partials])
-        self.add_run(Run(run.slots, run.starts, run.marks, parts))
-        if not (ends - 1 <= emitted).any():
-            if self._are_many:
-                self._merge()
-            return AddedRows()
-        merged_codes = self._merge()[-len(run) :]
-        late_rows = self._drop_late(merged_codes, codes)
-        if not self._lateness_ms or not self._runs:
-            return AddedRows(late_rows)
-        return AddedRows(late_rows, tuple(self._take_changed(self._progress.of(self._runs[0].slots))))
-
-    def fire(self, watermark: int, num_slots: int) -> Iterator[EmittedWindows]:
-        """The sessions that end at or before a watermark and were not emitted as they are; forgets those that take no
-        more rows.
-        """
-        before = self._progress.emitted
-        self._progress.advance(watermark)
-        if watermark <= before:
-            return
-        # A session may end later than each of its parts, but not earlier than the earliest.
-        first_end = self.next_end()
-        if first_end is None or first_end > watermark:
-            return
-        self._merge()
-        yield from self._take_changed(watermark)
-        if self._runs:
-            is_kept = self._runs[0].marks[0] - 1 > watermark - self._lateness_ms
-            self._keep(is_kept.nonzero()[0])
-
-    def next_end(self) -> int | None:
-        """A time before which no session ends; None: there are none."""
-        return min((int(run.marks[0].min()) - 1 for run in self._runs), default=None)
-
-    # -- sessions
-
-    def _sessions_of(self, slots: Int64Array, starts: Int64Array, ends: Int64Array) -> tuple[IndexArray, Run]:
-        """The session of each part, and the sessions, by key and time; without parts."""
-        order = np.lexsort((starts, slots))
-        in_order, first, last = slots.take(order), starts.take(order), ends.take(order)
-        last = _running_maxima(in_order, last)
-        is_start = np.ones(len(order), np.bool_)
-        is_start[1:] = (in_order[1:] != in_order[:-1]) | (first[1:] > last[:-1])
-        begins = is_start.nonzero()[0]
-        codes = np.empty(len(order), np.intp)
-        codes[order] = np.cumsum(is_start) - 1
-        final = np.append(begins[1:], len(order)) - 1
-        return codes, Run(
-            in_order.take(begins), first.take(begins), (last.take(final), np.ones(len(begins), np.bool_)), ()
-        )
-
-    def _merge(self) -> IndexArray:
-        """Join what belongs together; returns where each row went, in their order."""
-        whole = joined_runs(self._runs)
-        codes, run = self._sessions_of(whole.slots, whole.starts, whole.marks[0])
-        is_changed = np.zeros(len(run), np.bool_)
-        is_changed[codes[whole.marks[1]]] = True
-        parts = combined_parts(self._partials, whole.parts, codes, len(run))
-        self._take_merged(Run(run.slots, run.starts, (run.marks[0], is_changed), parts))
-        return codes
-
-    def _drop_late(self, merged_codes: IndexArray, codes: IndexArray) -> IndexArray | None:
-        """Drop the sessions that had ended before their rows came; returns these rows."""
-        run = self._runs[0]
-        is_late = run.marks[0] - 1 <= self._progress.of(run.slots) - self._lateness_ms
-        if not is_late.any():
-            return None
-        self._keep((~is_late).nonzero()[0])
-        rows: IndexArray = is_late.take(merged_codes).take(codes).nonzero()[0]
-        return rows
-
-    def _keep(self, rows: IndexArray) -> None:
-        run = self._runs[0]
-        if len(rows) < len(run):
-            self._runs, self._num_rows = [run.take(rows)] if len(rows) else [], len(rows)
-
-    def _take_changed(self, watermark: Any) -> Iterator[EmittedWindows]:
-        """Emit the sessions that ended by a watermark, or one for each, and changed; the state is merged."""
-        if not self._runs:
-            return
-        run = self._runs[0]
-        ends, is_changed = run.marks
-        is_due = is_changed & (ends - 1 <= watermark)
-        if not is_due.any():
-            return
-        found = run.take(is_due.nonzero()[0])
-        self._runs = [Run(run.slots, run.starts, (ends, is_changed & ~is_due), run.parts)]
-        order = np.lexsort((found.slots, found.starts, found.marks[0]))
-        found = found.take(order)
-        yield EmittedWindows(found.slots, found.starts, found.marks[0], found.parts)
-
-
-def _running_maxima(slots: Int64Array, values: Int64Array) -> Int64Array:
-    """The largest value so far among those of the same slot, which lie together."""
-    if len(values) == 0 or (values[1:] >= values[:-1])[slots[1:] == slots[:-1]].all():
-        return values
-    distinct, ranks = np.unique(values, return_inverse=True)
-    group: Any = np.zeros(len(slots), np.int64)
-    np.cumsum(slots[1:] != slots[:-1], out=group[1:])
-    # Ranks of a later group are all above those of an earlier one.
-    raised = np.maximum.accumulate(ranks + group * len(distinct)) - group * len(distinct)
-    found: Int64Array = distinct.take(raised)
-    return found
-
+# Rows of panes that are spread over their windows at a time.
+_MAX_SPREAD_ROWS: Final = 1 << 20
+_NO_ROWS: Final = np.empty(0, np.intp)
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
@@ -221,39 +120,54 @@ class WindowsState:
     tables: tuple[tuple[Run, ...], ...]
 
 
-class WindowTable(Protocol):
-    """Rows of windows by key: of an aggregation ``WindowRuns``, of one side of a join ``WaitingRows``."""
+@dataclass(frozen=True, slots=True)
+class EmittedWindows:
+    """A ``pyarrow.RecordBatch`` of results, and the end of each one's window, exclusive."""
 
-    def __len__(self) -> int:
-        """The number of rows."""
-
-    def runs(self) -> Iterator[Run]:
-        """All rows."""
-
-    def add_run(self, run: Run) -> None:
-        """Take rows as they are."""
-
-    def replace_slots(self, slots: Int64Array) -> None:
-        """Give each key the slot that stands at its former one."""
+    batch: Any
+    ends_ms: Int64Array
 
 
-class WindowTables:
-    """The keys of one subtask, and the tables that have a row for each key and window.
+@dataclass(frozen=True, slots=True)
+class AddedRows:
+    """What became of a chunk: the rows that were too late, and windows whose results changed."""
 
-    ``_tables`` is set by the subclass.
+    late_rows: IndexArray
+    changed: tuple[EmittedWindows, ...] = ()
+
+
+class WindowTables(ABC):
+    """The keys of one subtask, and the tables that have a row for each key and window: of a join, one for each side.
+
+    Args:
+        key: the key's column; None: there are no keys.
+        key_type: its Arrow type, of plain values.
+        tables: that are filled by the subclass.
     """
 
-    _tables: Sequence[WindowTable]
-
-    def __init__(self, key: str | None, key_type: Any) -> None:
+    def __init__(self, key: str | None, key_type: Any, *tables: WindowRuns) -> None:
         self.is_keyed = key is not None
         self._keys = WindowKeys(key, key_type)
         self._progress = Progress()
+        self._tables = tables
 
-    @property
-    def num_rows(self) -> int:
-        """Rows that wait."""
-        return sum(map(len, self._tables))
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {', '.join(map(repr, self._tables))}, {self._keys!r}>"
+
+    @abstractmethod
+    def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
+        """The windows that end at or before a watermark and were not emitted yet; forgets rows that no window needs."""
+
+    def fire(self, watermark: int) -> Iterator[EmittedWindows]:
+        """The windows that end at or before a watermark, in the order of their ends.
+
+        Raises:
+            OverflowError: a sum is too large; names the column.
+        """
+        if watermark > self._progress.emitted:
+            yield from self._ended(watermark)
+            self._progress.advance(watermark)
+            self._forget_keys()
 
     def latest_emitted(self) -> int:
         """The latest watermark up to which windows of any key were emitted."""
@@ -262,7 +176,7 @@ class WindowTables:
     def state(self) -> WindowsState:
         """What a snapshot needs; nobody changes it."""
         floors = None if self._progress.floors is None else self._progress.of(np.arange(self._keys.num_slots))
-        tables = tuple([tuple(table.runs()) for table in self._tables])
+        tables = tuple([table.runs() for table in self._tables])
         return WindowsState(self._keys.array(), self._progress.emitted, floors, tables)
 
     def load(self, state: WindowsState) -> None:
@@ -273,15 +187,13 @@ class WindowTables:
         """
         if state.keys is not None:
             self._keys.load(state.keys)
-        self._progress.emitted = state.emitted
-        self._progress.floors = state.floors
+        self._progress = Progress(state.emitted, state.floors)
         for table, runs in zip(self._tables, state.tables, strict=False):  # no tables: there were no rows
-            for run in runs:
-                table.add_run(run)
+            table.load(runs)
 
     def _forget_keys(self) -> None:
         """Forget the keys without rows, if they are most."""
-        if not self._keys.are_sparse(self.num_rows):
+        if not self._keys.are_sparse(sum(map(len, self._tables))):
             return
         is_live = np.zeros(self._keys.num_slots, np.bool_)
         for table in self._tables:
@@ -292,56 +204,383 @@ class WindowTables:
         for table in self._tables:
             table.replace_slots(slots)
 
+    def _leading_columns(self, slots: Int64Array, starts_ms: Int64Array, ends_ms: Int64Array) -> list[Any]:
+        """The key, if there is one, and the window, as ``pyarrow.Array`` s."""
+        keys = [self._keys.array().take(pa.array(slots))] if self.is_keyed else []
+        return [*keys, *[pa.array(each).view(WINDOW_TIME_TYPE) for each in (starts_ms, ends_ms)]]
 
-class ColumnarWindows(WindowTables):
+
+Kind = TypeVar("Kind", AlignedWindows, SessionWindows)
+
+
+class ColumnarWindows(WindowTables, Generic[Kind]):
     """The state and the results of one subtask.
 
     Args:
+        shape: of the windows.
         aggregation: what is computed.
         received: where the parts come from, if they were made of rows elsewhere.
     """
 
-    def __init__(self, aggregation: WindowedAggregation, received: Mapping[Partial, Partial] | None = None) -> None:
-        super().__init__(aggregation.key, aggregation.key_type)
+    def __init__(
+        self, shape: Kind, aggregation: WindowedAggregation, received: Mapping[Partial, Partial] | None
+    ) -> None:
+        self._shape = shape
         self._aggregation = aggregation
-        self._partials = distinct_partials(aggregation.aggregates)
-        kept = self._partials if received is None else tuple([received[partial] for partial in self._partials])
-        shape = aggregation.shape
-        rest = (kept, aggregation.lateness_ms, self._progress)
-        self._windows = PaneWindows(shape, *rest) if isinstance(shape, AlignedWindows) else ColumnSessions(shape, *rest)
-        self._tables = (self._windows,)
+        self._names = distinct_partials(aggregation.aggregates)
+        self._partials = self._names if received is None else tuple([received[each] for each in self._names])
+        self._lateness_ms = aggregation.lateness_ms
+        self._rows = WindowRuns(functools.partial(self._merged, self._partials), saves_rows=True)
+        super().__init__(aggregation.key, aggregation.key_type, self._rows)
 
-    def __repr__(self) -> str:
-        return f"<ColumnarWindows {self._windows!r} of {self._keys!r}>"
+    @staticmethod
+    @abstractmethod
+    def _merged(partials: Sequence[Partial], run: Run) -> Run:
+        """Rows of several runs in the order of a run, with one row for each key and pane or session."""
 
+    @abstractmethod
     def add(self, inputs: ColumnInputs) -> AddedRows:
-        """Take rows, of which there is at least one.
+        """Take rows, of which there is at least one; those that are too late are left out.
 
         Raises:
             TypeError: see ``WindowKeys.slots``.
             OverflowError: a number or a sum is too large; names the column.
         """
-        slots = self._keys.slots(inputs)
-        return self._windows.add(slots, inputs, self._keys.num_slots)
 
-    def fire(self, watermark: int) -> Iterator[EmittedWindows]:
-        """The windows that end at or before a watermark, in the order of their ends.
+    @abstractmethod
+    def next_end(self) -> int | None:
+        """A time before which no window ends; None: there are no rows."""
 
-        Raises:
-            OverflowError: as ``add``.
-        """
-        yield from self._windows.fire(watermark, self._keys.num_slots)
-        self._forget_keys()
+    def _emitted(
+        self, slots: Int64Array, starts_ms: Int64Array, ends_ms: Int64Array, parts: tuple[Part, ...]
+    ) -> EmittedWindows:
+        """The results of windows in the output schema."""
+        aggregation, found = self._aggregation, dict(zip(self._names, parts, strict=True))
+        arrays = self._leading_columns(slots, starts_ms, ends_ms)
+        arrays += [each.results([found[name] for name in each.partials()]) for each in aggregation.aggregates]
+        return EmittedWindows(pa.RecordBatch.from_arrays(arrays, schema=aggregation.output_schema()), ends_ms)
+
+
+def run_of_rows(partials: Sequence[Partial], panes: Int64Array, slots: Int64Array, inputs: ColumnInputs) -> Run | None:
+    """The parts of rows by pane and key; None: a sort would be needed (``try_group_cells``)."""
+    groups = try_group_cells(panes, slots)
+    if groups is None:
+        return None
+    parts = tuple([each.of_groups(inputs, groups.codes, len(groups)) for each in partials])
+    return Run(groups.slots, groups.windows, (), parts)
+
+
+class PaneWindows(ColumnarWindows[AlignedWindows]):
+    """Tumbling and sliding windows."""
+
+    @staticmethod
+    def _merged(partials: Sequence[Partial], run: Run) -> Run:
+        groups = group_cells(run.starts, run.slots)
+        if len(groups) == len(run) and (groups.codes[1:] > groups.codes[:-1]).all():
+            return run
+        return Run(groups.slots, groups.windows, (), combined_parts(partials, run.parts, groups.codes, len(groups)))
+
+    # -- rows
+
+    def add(self, inputs: ColumnInputs) -> AddedRows:
+        """See ``ColumnarWindows``."""
+        slots, panes = self._keys.slots(inputs), self._shape.panes(inputs.timestamps)
+        late_rows, horizon = _NO_ROWS, self._progress.of(slots) - self._lateness_ms
+        found = self._shape.sorted_out(inputs.timestamps, panes, horizon)
+        if found is not None:
+            rows, late_rows = found
+            slots, panes, inputs = slots.take(rows), panes.take(rows), inputs.take(rows)
+        if not len(panes):
+            return AddedRows(late_rows)
+        run = run_of_rows(self._partials, panes, slots, inputs)
+        if run is None:
+            # Rows of the same key and pane are rare, and are merged later with many others.
+            parts = tuple([each.of_rows(inputs) for each in self._partials])
+            run = Run(slots, panes, (), parts).in_order()
+        self._rows.add(run)
+        return AddedRows(late_rows, tuple(self._changed(run)) if self._lateness_ms else ())
+
+    # -- windows
 
     def next_end(self) -> int | None:
-        """The last timestamp of the next window to end; None: there is none."""
-        return self._windows.next_end()
+        """The last timestamp of the next window to be emitted."""
+        shape, first_pane = self._shape, self._rows.first
+        if first_pane is None:
+            return None
+        first = -(-(first_pane - shape.size_panes + 1) // shape.slide_panes)
+        after = shape.last_ended(self._progress.emitted) // shape.slide_panes + 1
+        return int(shape.start_ms((max(first, after)) * shape.slide_panes) + shape.size - 1)
 
-    def results(self, emitted: EmittedWindows) -> Any:
-        """A ``pyarrow.RecordBatch`` of the output schema."""
-        aggregation = self._aggregation
-        arrays = [] if aggregation.key is None else [self._keys.array().take(pa.array(emitted.slots))]
-        arrays += [pa.array(each).view(WINDOW_TIME_TYPE) for each in (emitted.starts_ms, emitted.ends_ms)]
-        parts = dict(zip(self._partials, emitted.parts, strict=True))
-        arrays += [each.results([parts[partial] for partial in each.partials()]) for each in aggregation.aggregates]
-        return pa.RecordBatch.from_arrays(arrays, schema=aggregation.output_schema())
+    def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
+        shape = self._shape
+        limit = shape.last_ended(watermark)
+        due = self._rows.take_before(limit + shape.size_panes)
+        if due:
+            run = self._merged(self._partials, joined_runs(due))
+            yield from self._results(run, shape.last_ended(self._progress.of(run.slots)), limit)
+            is_kept = shape.last_windows(run.starts) > shape.last_ended(watermark - self._lateness_ms)
+            self._rows.add(run if is_kept.all() else run.take(is_kept.nonzero()[0]))
+
+    def _results(self, run: Run, after: Any, limit: Any) -> Iterator[EmittedWindows]:
+        """The windows of merged rows that end after what was emitted, up to a limit."""
+        if self._shape.is_tumbling:
+            is_due = (run.starts > after) & (run.starts <= limit)
+            if is_due.any():
+                found = run if is_due.all() else run.take(is_due.nonzero()[0])
+                yield self._of_windows(found)
+            return
+        for first, stop in self._window_batches(run, after, limit):
+            low = max(after, first - 1) if isinstance(after, int) else np.maximum(after, first - 1)
+            yield self._spread_over(run, *self._shape.spread(run.starts, low, min(limit, stop - 1)))
+
+    def _spread_over(self, run: Run, rows: IndexArray, windows: Int64Array) -> EmittedWindows:
+        """The windows, each of which stands beside one of its rows."""
+        slide, spread = self._shape.slide_panes, run.take(rows)
+        groups = group_cells(windows // slide, spread.slots)
+        parts = combined_parts(self._partials, spread.parts, groups.codes, len(groups))
+        return self._of_windows(Run(groups.slots, groups.windows * slide, (), parts))
+
+    def _of_windows(self, run: Run) -> EmittedWindows:
+        starts = self._shape.start_ms(run.starts)
+        return self._emitted(run.slots, starts, starts + self._shape.size, run.parts)
+
+    def _window_batches(self, run: Run, after: Any, limit: Any) -> Iterator[tuple[int, int]]:
+        """Ranges of windows that hold a bounded number of rows each."""
+        found = [np.unique(windows) for _, windows in self._shape.each_spread(run.starts, after, limit)]
+        due = np.unique(np.concatenate(found))
+        if not len(due):
+            return
+        per_batch = max(1, len(due) * _MAX_SPREAD_ROWS // (len(run) * self._shape.max_windows))
+        for start in range(0, len(due), per_batch):
+            batch = due[start : start + per_batch]
+            yield int(batch[0]), int(batch[-1]) + 1
+
+    def _changed(self, added: Run) -> Iterator[EmittedWindows]:
+        """The windows that were emitted before these rows came, and still take rows."""
+        shape, emitted = self._shape, self._progress.of(added.slots)
+        limit, oldest = shape.last_ended(emitted), shape.last_ended(emitted - self._lateness_ms)
+        rows, windows = shape.spread(added.starts, oldest, limit)
+        if len(rows):
+            run = self._rows.joined()
+            candidates, of_windows = shape.spread(run.starts, int(windows.min()) - 1, int(windows.max()))
+            wanted = _pairs(windows, added.slots.take(rows))
+            is_wanted = np.isin(_pairs(of_windows, run.slots.take(candidates)), wanted)
+            yield self._spread_over(run, candidates[is_wanted], of_windows[is_wanted])
+
+
+def _pairs(windows: Int64Array, slots: Int64Array) -> NDArray[Any]:
+    """One value for each pair."""
+    pairs = np.empty(len(windows), np.dtype([("window", np.int64), ("slot", np.int64)]))
+    pairs["window"], pairs["slot"] = windows, slots
+    return pairs
+
+
+def sessions_of(slots: Int64Array, starts: Int64Array, ends: Int64Array) -> tuple[IndexArray, Run]:
+    """The session of each part, and the sessions, by key and time; without parts.
+
+    A run's marks: when each session ends, and whether it changed since it was emitted.
+    """
+    order = np.lexsort((starts, slots))
+    in_order, first, last = slots.take(order), starts.take(order), ends.take(order)
+    last = _running_maxima(in_order, last)
+    is_start = np.ones(len(order), np.bool_)
+    is_start[1:] = (in_order[1:] != in_order[:-1]) | (first[1:] > last[:-1])
+    begins = is_start.nonzero()[0]
+    codes = np.empty(len(order), np.intp)
+    codes[order] = np.cumsum(is_start) - 1
+    final = np.append(begins[1:], len(order)) - 1
+    return codes, Run(in_order.take(begins), first.take(begins), (last.take(final), np.ones(len(begins), np.bool_)), ())
+
+
+def _merged_with_codes(partials: Sequence[Partial], whole: Run) -> tuple[IndexArray, Run]:
+    """Where each row went, and the sessions that rows of sessions become."""
+    ends, were_changed = whole.marks
+    codes, run = sessions_of(whole.slots, whole.starts, ends)
+    is_changed = np.zeros(len(run), np.bool_)
+    is_changed[codes[were_changed]] = True
+    parts = combined_parts(partials, whole.parts, codes, len(run))
+    return codes, Run(run.slots, run.starts, (run.marks[0], is_changed), parts)
+
+
+class ColumnSessions(ColumnarWindows[SessionWindows]):
+    """Sessions."""
+
+    @staticmethod
+    def _merged(partials: Sequence[Partial], run: Run) -> Run:
+        return _merged_with_codes(partials, run)[1]
+
+    def add(self, inputs: ColumnInputs) -> AddedRows:
+        """See ``ColumnarWindows``."""
+        slots, ends = self._keys.slots(inputs), inputs.timestamps + self._shape.gap
+        codes, run = sessions_of(slots, inputs.timestamps, ends)
+        parts = tuple([each.of_groups(inputs, codes, len(run)) for each in self._partials])
+        run = Run(run.slots, run.starts, run.marks, parts)
+        if not (ends - 1 <= self._progress.of(slots)).any():
+            self._rows.add(run)
+            return AddedRows(_NO_ROWS)
+        merged_codes, merged = _merged_with_codes(self._partials, joined_runs([*self._rows.runs(), run]))
+        # Sessions that had ended before their rows came are dropped.
+        emitted = self._progress.of(merged.slots)
+        is_late = merged.marks[0] - 1 <= emitted - self._lateness_ms
+        late_rows = is_late.take(merged_codes[-len(run) :]).take(codes).nonzero()[0]
+        is_kept = ~is_late
+        merged = merged.take(is_kept.nonzero()[0])
+        self._rows.replace(merged)
+        if not self._lateness_ms:
+            return AddedRows(late_rows)
+        emitted = emitted[is_kept] if isinstance(emitted, np.ndarray) else emitted
+        return AddedRows(late_rows, tuple(self._take_changed(merged, emitted)))
+
+    def next_end(self) -> int | None:
+        """A session may end later than each of its parts, but not earlier than the earliest."""
+        return min((int(run.marks[0].min()) - 1 for run in self._rows.runs()), default=None)
+
+    def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
+        first_end = self.next_end()
+        if first_end is None or first_end > watermark:
+            return
+        yield from self._take_changed(self._rows.joined(), watermark)
+        (run,) = self._rows.runs()
+        is_kept = run.marks[0] - 1 > watermark - self._lateness_ms
+        self._rows.replace(run if is_kept.all() else run.take(is_kept.nonzero()[0]))
+
+    def _take_changed(self, run: Run, watermark: Any) -> Iterator[EmittedWindows]:
+        """Emit the sessions that ended by a watermark, or one for each, and changed; ``run`` has all of them."""
+        ends, is_changed = run.marks
+        is_due = is_changed & (ends - 1 <= watermark)
+        if is_due.any():
+            self._rows.replace(Run(run.slots, run.starts, (ends, is_changed & ~is_due), run.parts))
+            found = run.take(is_due.nonzero()[0])
+            found = found.take(np.lexsort((found.slots, found.starts, found.marks[0])))
+            yield self._emitted(found.slots, found.starts, found.marks[0], found.parts)
+
+
+def _running_maxima(slots: Int64Array, values: Int64Array) -> Int64Array:
+    """The largest value so far among those of the same slot, which lie together."""
+    if len(values) == 0 or (values[1:] >= values[:-1])[slots[1:] == slots[:-1]].all():
+        return values
+    distinct, ranks = np.unique(values, return_inverse=True)
+    group: Any = np.zeros(len(slots), np.int64)
+    np.cumsum(slots[1:] != slots[:-1], out=group[1:])
+    # Ranks of a later group are all above those of an earlier one.
+    raised = np.maximum.accumulate(ranks + group * len(distinct)) - group * len(distinct)
+    found: Int64Array = distinct.take(raised)
+    return found
+
+
+def columnar_windows(
+    aggregation: WindowedAggregation, received: Mapping[Partial, Partial] | None = None
+) -> PaneWindows | ColumnSessions:
+    """Windows without rows; see ``ColumnarWindows``."""
+    if isinstance(aggregation.shape, AlignedWindows):
+        return PaneWindows(aggregation.shape, aggregation, received)
+    return ColumnSessions(aggregation.shape, aggregation, received)
+
+
+# More keys are forgotten, so that those of long ago cost neither memory nor empty places in the arrays of a chunk.
+_MAX_SLOTS: Final = 1 << 14
+_MAX_KEY_BYTES: Final = 4 << 20
+_NUM_ROWS: Final = CountPartial(None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedPartial(Partial):
+    """A part that was made of rows elsewhere and came in columns.
+
+    ``names``: of the columns, which are its arrays in their order.  ``are_numbers``: whether each is an array of
+        numpy's.
+    """
+
+    partial: Partial
+    names: tuple[str, ...]
+    are_numbers: tuple[bool, ...]
+
+    def of_rows(self, inputs: ColumnInputs) -> Part:
+        """The columns."""
+        return tuple(
+            [
+                inputs.numbers(name).array if is_number else inputs.array(name)
+                for name, is_number in zip(self.names, self.are_numbers, strict=True)
+            ]
+        )
+
+    def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
+        """As parts of rows."""
+        return self.partial.combined(part, codes, num_groups)
+
+
+class PartsLayout:
+    """How parts travel: a column of keys, if there is one, and those of the parts; each part counts its rows.
+
+    Args:
+        aggregation: what is computed.
+        schema: of the rows, a ``pyarrow.Schema``.
+    """
+
+    def __init__(self, aggregation: WindowedAggregation, schema: Any) -> None:
+        self.partials = tuple(dict.fromkeys((*distinct_partials(aggregation.aggregates), _NUM_ROWS)))
+        self.received: dict[Partial, ReceivedPartial] = {}
+        fields = [] if aggregation.key is None else [pa.field(aggregation.key, aggregation.key_type)]
+        nothing = no_rows(schema)
+        for number, partial in enumerate(self.partials):
+            arrays = partial.of_rows(nothing)
+            # Longer than the key, so not its name.
+            names = tuple([f"{aggregation.key}.{number}.{place}" for place in range(len(arrays))])
+            are_numbers = tuple([isinstance(array, np.ndarray) for array in arrays])
+            fields += [pa.field(name, pa.array(array).type) for name, array in zip(names, arrays, strict=True)]
+            self.received[partial] = ReceivedPartial(partial, names, are_numbers)
+        self.schema = pa.schema(fields)
+
+    def num_rows(self, parts: ColumnInputs, chosen: IndexArray) -> int:
+        """Of how many rows the parts at these positions are."""
+        (counts,) = self.received[_NUM_ROWS].of_rows(parts)
+        return int(counts.take(chosen).sum())
+
+
+class LocalWindows:
+    """Makes parts of rows."""
+
+    def __init__(self, aggregation: WindowedAggregation, layout: PartsLayout) -> None:
+        assert isinstance(aggregation.shape, AlignedWindows), "rows of a session have no pane"
+        self._shape = aggregation.shape
+        self._key = aggregation.key
+        self._layout = layout
+        self._key_type = aggregation.key_type
+        self._keys = WindowKeys(self._key, self._key_type)
+
+    def __repr__(self) -> str:
+        return f"<LocalWindows of {self._keys!r}>"
+
+    def combined(self, inputs: ColumnInputs) -> Chunk | None:
+        """A part for each key and pane; None: they may be so many that the rows would have to be sorted.
+
+        Raises:
+            TypeError: see ``WindowKeys.slots``.
+            OverflowError: a number or a sum is too large; names the column.
+        """
+        panes = self._shape.panes(inputs.timestamps)
+        if self._keys.num_slots > _MAX_SLOTS or self._keys.num_bytes > _MAX_KEY_BYTES:
+            self.forget_keys()
+        run = run_of_rows(self._layout.partials, panes, self._keys.slots(inputs), inputs)
+        if run is None:
+            return None
+        keys = [] if self._key is None else [column_of_array(self._keys.array().take(pa.array(run.slots)))]
+        # A time in the pane that windows can hold.
+        stamps = np.maximum(self._shape.start_ms(run.starts), -MAX_WINDOW_TIMESTAMP)
+        return Chunk.of_columns(self._columns(len(run), keys, run.parts), stamps)
+
+    def forget_keys(self) -> None:
+        """Begin anew."""
+        if self._keys.num_bytes:
+            self._keys = WindowKeys(self._key, self._key_type)
+
+    def single(self, inputs: ColumnInputs) -> Chunk:
+        """A part for each row; raises as ``combined``."""
+        parts = tuple([partial.of_rows(inputs) for partial in self._layout.partials])
+        keys = [] if self._key is None else [inputs.column(self._key)]
+        return Chunk.of_columns(self._columns(len(inputs), keys, parts), inputs.timestamps)
+
+    def _columns(self, num_parts: int, keys: list[Column], parts: tuple[Part, ...]) -> Columns:
+        arrays = [array for part in parts for array in part]
+        fields = (*keys, *[ArrayColumn(each) if isinstance(each, np.ndarray) else ArrowColumn(each) for each in arrays])
+        return Columns(num_parts, fields, Shape.ROW, tuple(self._layout.schema.names))

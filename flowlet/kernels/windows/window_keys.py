@@ -1,11 +1,7 @@
-"""The keys of windows of columns: a number for each, as long as a window holds it.
+"""The keys of windows of columns: a number for each, as long as a window holds it; rows by pairs of a window and a key.
 
-Rows by pairs of a window and a key.
-
-Hot path.  Where the pairs that are possible are not many more than the rows, each has a place in an array and nothing
-is sorted.
-
-Hot path, per chunk.
+Hot path.  Where the pairs that are possible are not many more than the rows, each has a place in an array
+and nothing is sorted.
 
 Side:       pure.
 Invariants: groups are in the order of their windows, those of one window in the order of their slots.  equal keys have
@@ -47,27 +43,29 @@ class CellGroups:
         return len(self.windows)
 
 
-def group_cells(windows: Int64Array, slots: Int64Array, num_slots: int) -> CellGroups:
+def group_cells(windows: Int64Array, slots: Int64Array) -> CellGroups:
     """Group rows; there is at least one.
 
     Args:
         windows: a number of the window of each row; consecutive windows should have consecutive numbers.
-        slots: of the key of each row, below ``num_slots``.
-        num_slots: at least 1.
+        slots: of the key of each row.
     """
-    low = int(windows.min())
-    span = int(windows.max()) - low + 1
-    found = _group_dense(windows, slots, num_slots, low, span)
-    return _group_sorted(windows, slots, num_slots, low, span) if found is None else found
+    found = try_group_cells(windows, slots)
+    if found is not None:
+        return found
+    low, num_slots = int(windows.min()), int(slots.max()) + 1
+    if (int(windows.max()) - low + 1) * num_slots < _MAX_CELLS:
+        present, codes = np.unique((windows - low) * num_slots + slots, return_inverse=True)
+        return _groups(codes, present, low, num_slots)
+    distinct, ranks = np.unique(windows, return_inverse=True)
+    present, codes = np.unique(ranks.astype(np.int64) * num_slots + slots, return_inverse=True)
+    return CellGroups(codes, distinct.take(present // num_slots), present % num_slots)
 
 
-def try_group_cells(windows: Int64Array, slots: Int64Array, num_slots: int) -> CellGroups | None:
+def try_group_cells(windows: Int64Array, slots: Int64Array) -> CellGroups | None:
     """As ``group_cells``; None: a sort would be needed, for the pairs that are possible are many more than the rows."""
-    low = int(windows.min())
-    return _group_dense(windows, slots, num_slots, low, int(windows.max()) - low + 1)
-
-
-def _group_dense(windows: Int64Array, slots: Int64Array, num_slots: int, low: int, span: int) -> CellGroups | None:
+    low, num_slots = int(windows.min()), int(slots.max()) + 1
+    span = int(windows.max()) - low + 1
     if span * num_slots > max(_MAX_CELLS_PER_ROW * len(windows), _MIN_CELLS):
         return None
     cells = slots if span == 1 else (windows - low) * num_slots + slots
@@ -79,15 +77,6 @@ def _group_dense(windows: Int64Array, slots: Int64Array, num_slots: int, low: in
         places[present] = np.arange(len(present))
         codes = places.take(cells)
     return _groups(codes, present, low, num_slots)
-
-
-def _group_sorted(windows: Int64Array, slots: Int64Array, num_slots: int, low: int, span: int) -> CellGroups:
-    if span * num_slots < _MAX_CELLS:
-        present, codes = np.unique((windows - low) * num_slots + slots, return_inverse=True)
-        return _groups(codes, present, low, num_slots)
-    distinct, ranks = np.unique(windows, return_inverse=True)
-    present, codes = np.unique(ranks.astype(np.int64) * num_slots + slots, return_inverse=True)
-    return CellGroups(codes, distinct.take(present // num_slots), present % num_slots)
 
 
 def _groups(codes: IndexArray, present: Int64Array, low: int, num_slots: int) -> CellGroups:

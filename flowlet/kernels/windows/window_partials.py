@@ -13,6 +13,7 @@ Source:     the names are those of Arrow's and pandas' aggregations.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from flowlet.columns import ArrowColumn, Column, Columns
-from flowlet.columns.arrow_batches import array_of_column
+from flowlet.columns.arrow_batches import array_of_column, columns_of_batch
 from flowlet.columns.column import INT64_MAX, INT64_MIN, Numbers
 from flowlet.kernels.accumulators import magnitude
 from flowlet.kernels.grouping import IndexArray
@@ -87,20 +88,20 @@ class ColumnInputs:
         return ColumnInputs(self.columns.take(rows), self._schema, self.timestamps.take(rows))
 
 
+def no_rows(schema: Any) -> ColumnInputs:
+    """Nothing, in columns of a ``pyarrow.Schema``."""
+    columns = columns_of_batch(pa.RecordBatch.from_pylist([], schema=schema))
+    return ColumnInputs(columns, schema, np.empty(0, np.int64))
+
+
 Part = tuple[Any, ...]  # numpy arrays or Arrow arrays of one length
 
 _LOW_BITS: Final = 32
 _LOW_MASK: Final = (1 << _LOW_BITS) - 1
 _NO_ROW: Final = -1
-_INT64: Final = np.dtype(np.int64)
 
 
-def take_values(values: Any, rows: IndexArray) -> Any:
-    """The values of a numpy or an Arrow array at these positions."""
-    return values.take(rows)
-
-
-def join_values(arrays: list[Any]) -> Any:
+def join_values(arrays: Sequence[Any]) -> Any:
     """Numpy or Arrow arrays one behind the other."""
     if len(arrays) == 1:
         return arrays[0]
@@ -131,12 +132,6 @@ class Partial(ABC):
             OverflowError: a sum is too large; names the column.
         """
 
-    @abstractmethod
-    def kinds(self, schema: Any) -> tuple[Any, ...]:
-        """What a part's arrays hold if the rows have this ``pyarrow.Schema``: a numpy ``dtype`` of numbers, or an Arrow
-        type.
-        """
-
     def of_groups(self, inputs: ColumnInputs, codes: IndexArray, num_groups: int) -> Part:
         """A part for each group of rows; raises as the others."""
         return self.combined(self.of_rows(inputs), codes, num_groups)
@@ -164,10 +159,6 @@ class CountPartial(Partial):
         np.add.at(counts, codes, part[0])
         return (counts,)
 
-    def kinds(self, schema: Any) -> tuple[Any, ...]:
-        """Counts."""
-        return (_INT64,)
-
     def _is_valid(self, inputs: ColumnInputs) -> NDArray[np.bool_] | None:
         if self.column is None or inputs.column(self.column).never_has_nulls:
             return None
@@ -175,33 +166,48 @@ class CountPartial(Partial):
         return array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
 
 
+# How two numbers become one.
+_COMBINING: Final = {"sum": np.add, "min": np.fmin, "max": np.fmax}
+
+
 @dataclass(frozen=True, slots=True)
-class SumPartial(Partial):
-    """The sum of a column of int64 or float64."""
+class NumberPartial(Partial):
+    """The sum, the smallest or the largest number of a column; instants are numbers.
+
+    ``kind``: a key of ``_COMBINING``.
+    """
 
     column: str
+    kind: str
 
     def of_rows(self, inputs: ColumnInputs) -> Part:
-        """The values; 0 for a null."""
+        """The values; for a null what changes no other value."""
         numbers = inputs.numbers(self.column)
-        return (numbers.array if numbers.is_valid is None else np.where(numbers.is_valid, numbers.array, 0),)
+        if numbers.is_valid is None:
+            return (numbers.array,)
+        return (np.where(numbers.is_valid, numbers.array, self._identity(numbers.array.dtype)),)
 
     def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
-        """Added up, one after the other."""
+        """Combined one after the other."""
         values = part[0]
-        if values.dtype == np.int64 and magnitude(values) * len(values) > INT64_MAX:
+        is_int = values.dtype == np.int64
+        if self.kind == "sum" and is_int and magnitude(values) * len(values) > INT64_MAX:
             return (self._exact(values, codes, num_groups),)
-        sums = np.zeros(num_groups, values.dtype)
+        found = np.full(num_groups, self._identity(values.dtype), values.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            np.add.at(sums, codes, values)
-        return (sums,)
+            _COMBINING[self.kind].at(found, codes, values)
+        return (found,)
 
-    def kinds(self, schema: Any) -> tuple[Any, ...]:
-        """As the column's numbers."""
-        return (_number_kind(schema, self.column),)
+    def _identity(self, dtype: "np.dtype[Any]") -> Any:
+        if self.kind == "sum":
+            return dtype.type(0)
+        if dtype == np.int64:
+            return dtype.type(INT64_MIN if self.kind == "max" else INT64_MAX)
+        return np.nan
 
     def _exact(self, values: Int64Array, codes: IndexArray, num_groups: int) -> Int64Array:
-        upper, lower = np.zeros(num_groups, np.int64), np.zeros(num_groups, np.int64)
+        upper = np.zeros(num_groups, np.int64)
+        lower = np.zeros(num_groups, np.int64)
         np.add.at(upper, codes, values >> _LOW_BITS)
         np.add.at(lower, codes, values & _LOW_MASK)
         sums = [(high << _LOW_BITS) + low for high, low in zip(upper.tolist(), lower.tolist(), strict=True)]
@@ -212,37 +218,6 @@ class SumPartial(Partial):
                     "before"
                 )
         return np.array(sums, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class ExtremePartial(Partial):
-    """The smallest or largest number of a column; instants are numbers."""
-
-    column: str
-    is_largest: bool
-
-    def of_rows(self, inputs: ColumnInputs) -> Part:
-        """The values; for a null what every other value replaces."""
-        numbers = inputs.numbers(self.column)
-        if numbers.is_valid is None:
-            return (numbers.array,)
-        return (np.where(numbers.is_valid, numbers.array, self._identity(numbers.array.dtype)),)
-
-    def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
-        """Compared."""
-        values = part[0]
-        found = np.full(num_groups, self._identity(values.dtype), values.dtype)
-        (np.fmax if self.is_largest else np.fmin).at(found, codes, values)
-        return (found,)
-
-    def kinds(self, schema: Any) -> tuple[Any, ...]:
-        """As the column's numbers."""
-        return (_number_kind(schema, self.column),)
-
-    def _identity(self, dtype: "np.dtype[Any]") -> Any:
-        if dtype == np.int64:
-            return dtype.type(INT64_MIN if self.is_largest else INT64_MAX)
-        return np.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +245,6 @@ class RankedPartial(Partial):
         # A null index gives a null value.
         chosen = order.take(pa.array(np.where(found == neutral, 0, found), mask=found == neutral))
         return (encoded.dictionary.take(chosen),)
-
-    def kinds(self, schema: Any) -> tuple[Any, ...]:
-        """As the column, without a dictionary."""
-        return (value_type(schema.field(self.column).type),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,14 +279,6 @@ class EdgePartial(Partial):
         found_times = np.where(is_missing, 0, times.take(chosen))
         return (found_times, values.take(pa.array(chosen, mask=is_missing)))
 
-    def kinds(self, schema: Any) -> tuple[Any, ...]:
-        """Times, and the column without a dictionary."""
-        return (_INT64, value_type(schema.field(self.column).type))
-
-
-def _number_kind(schema: Any, column: str) -> "np.dtype[Any]":
-    return np.dtype(np.float64) if pa.types.is_floating(schema.field(column).type) else _INT64
-
 
 def value_type(kind: Any) -> Any:
     """An Arrow type, of the values if it is that of a dictionary."""
@@ -323,8 +286,6 @@ def value_type(kind: Any) -> Any:
 
 
 AGGREGATES: Final = ("sum", "mean", "min", "max", "count", "first", "last")
-_EXTREMES: Final = ("min", "max")
-_EDGES: Final = ("first", "last")
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,29 +318,25 @@ class WindowAggregate:
     def partials(self) -> tuple[Partial, ...]:
         """What must be kept; the same parts serve several aggregations."""
         column = self.column
-        if self.kind == "count" or column is None:
+        kind = self.kind
+        if kind == "count" or column is None:
             return (CountPartial(column),)
-        if self.kind in _EDGES:
-            return (EdgePartial(column, is_last=self.kind == "last"),)
-        if self.kind in _EXTREMES:
-            is_largest = self.kind == "max"
-            if not _is_number(self.column_type):
-                return (RankedPartial(column, is_largest=is_largest),)
-            return (ExtremePartial(column, is_largest=is_largest), CountPartial(column))
-        return (SumPartial(column), CountPartial(column))
+        if kind in ("first", "last"):
+            return (EdgePartial(column, is_last=kind == "last"),)
+        if kind in ("min", "max") and not _is_number(self.column_type):
+            return (RankedPartial(column, is_largest=kind == "max"),)
+        return (NumberPartial(column, "sum" if kind == "mean" else kind), CountPartial(column))
 
     def results(self, parts: list[Part]) -> Any:
         """A ``pyarrow.Array`` of the parts that ``partials`` names."""
+        values = parts[0][-1]
         if self.kind == "count":
-            return pa.array(parts[0][0])
-        if self.kind in _EDGES:
-            return parts[0][1]
+            return pa.array(values)
         if len(parts) == 1:
-            return parts[0][0]
-        values, counts = parts[0][0], parts[1][0]
-        is_null = counts == 0
+            return values
+        is_null = parts[1][0] == 0
         if self.kind == "mean":
-            values = values / np.where(is_null, 1, counts)
+            values = values / np.where(is_null, 1, parts[1][0])
         return _typed(pa.array(values, mask=is_null if is_null.any() else None), self.output_type)
 
 

@@ -1,25 +1,24 @@
-"""Windows of columns: which rows belong to which.
+"""Windows of columns: which rows belong to which; the rows of a window's state in arrays, and how far the windows of
+each key have been emitted.
 
-Hot path: one division per row and chunk.
-
-Rows of a window's state in arrays, and how far the windows of each key have been emitted.
+Hot path.  One division per row and chunk.
 
 Side:       pure.
 Units:      milliseconds; panes are numbered, pane 0 begins at the offset.
 Source:     Flink ``TimeWindow.getWindowStartWithOffset``, ``SlidingEventTimeWindows``, ``EventTimeSessionWindows``;
             panes: "No pane, no gain" (Li et al., 2005).
-Invariants: runs never change, so a snapshot may share them.
+Invariants: a run never changes, so a snapshot may share it.  An earlier run of ``WindowRuns`` has earlier rows.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.window_partials import Int64Array, Part, Partial, join_values, take_values
+from flowlet.kernels.grouping import IndexArray, stable_order
+from flowlet.kernels.windows.window_partials import Int64Array, Part, Partial, join_values
 from flowlet.records import MIN_TIMESTAMP
 from netstack.late import dataclass
 
@@ -81,6 +80,20 @@ class AlignedWindows:
         found: NDArray[np.bool_] = windows > panes - self.size_panes
         return found
 
+    def sorted_out(
+        self, timestamps: Int64Array, panes: Int64Array, horizon: Any
+    ) -> tuple[IndexArray, IndexArray] | None:
+        """The rows that a window takes, and of the others those that are late: for all their windows, or for the
+        windows before the gap that they lie in; None: a window takes each row.
+
+        ``horizon``: windows that end at or before it take no rows; of all rows, or of each.
+        """
+        last, limit = self.last_windows(panes), self.last_ended(horizon)
+        if self.slide <= self.size and isinstance(limit, int) and int(last.min()) > limit:
+            return None
+        is_taken = (last > limit) & self.holds(panes, last)
+        return is_taken.nonzero()[0], (~is_taken & (timestamps <= horizon)).nonzero()[0]
+
     def each_spread(self, panes: Int64Array, after: Any, limit: Any) -> Iterator[tuple[IndexArray, Int64Array]]:
         """Rows of panes, each with a window that holds it and begins behind ``after`` and not behind ``limit``: first
         those in the last window of their pane, then those in the one before it, and so on.
@@ -128,13 +141,15 @@ class Run:
 
     ``slots``: of the key of each.  ``starts``: a pane, or when a session starts.  ``marks``: what the kind of window
         needs besides.
-    ``parts``: for each kind of part its arrays.
+    ``parts``: for each kind of part its arrays.  ``num_held``: how many rows the arrays have from which these were cut;
+        0: no others.
     """
 
     slots: Int64Array
     starts: Int64Array
     marks: Part
     parts: tuple[Part, ...]
+    num_held: int = 0
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -149,48 +164,126 @@ class Run:
         )
 
     def cut(self, start: int, stop: int) -> "Run":
-        """The rows from ``start`` to before ``stop``, without a copy."""
+        """The rows from ``start`` to before ``stop``, without a copy unless they would hold more than twice their
+        memory.
+        """
+        num_held = self.num_held or len(self)
+        if num_held > 2 * (stop - start):
+            return self.take(np.arange(start, stop))
         parts = tuple([_cut(part, start, stop) for part in self.parts])
-        return Run(self.slots[start:stop], self.starts[start:stop], _cut(self.marks, start, stop), parts)
-
-    def renumbered(self, slots: Int64Array) -> "Run":
-        """The same, with the slot that stands at each former one."""
-        return self.with_slots(slots.take(self.slots))
+        return Run(self.slots[start:stop], self.starts[start:stop], _cut(self.marks, start, stop), parts, num_held)
 
     def with_slots(self, slots: Int64Array) -> "Run":
         """The same rows with other slots."""
-        return Run(slots, self.starts, self.marks, self.parts)
+        return Run(slots, self.starts, self.marks, self.parts, self.num_held)
+
+    def in_order(self) -> "Run":
+        """The rows in the order of their starts; equal ones stay as they are."""
+        order = stable_order(self.starts)
+        return self if order is None else self.take(order)
 
 
 def joined_runs(runs: Sequence[Run]) -> Run:
     """The rows of all runs in their order; there is at least one run."""
     if len(runs) == 1:
         return runs[0]
-    first = runs[0]
-    marks = tuple([join_values([run.marks[index] for run in runs]) for index in range(len(first.marks))])
-    parts = tuple(
-        [
-            tuple([join_values([run.parts[number][index] for run in runs]) for index in range(len(part))])
-            for number, part in enumerate(first.parts)
-        ]
-    )
+    marks = _joined([run.marks for run in runs])
+    parts = tuple([_joined(part) for part in zip(*[run.parts for run in runs], strict=True)])
     return Run(np.concatenate([run.slots for run in runs]), np.concatenate([run.starts for run in runs]), marks, parts)
 
 
-def split_before(runs: Iterable[Run], start: int) -> tuple[list[Run], list[Run]]:
-    """The rows that start earlier, and the others."""
-    due: list[Run] = []
-    rest: list[Run] = []
-    for run in runs:
-        is_due = run.starts < start
-        if is_due.all():
-            due.append(run)
-        elif is_due.any():
-            due.append(run.take(is_due.nonzero()[0]))
-            rest.append(run.take((~is_due).nonzero()[0]))
-        else:
-            rest.append(run)
-    return due, rest
+# More runs than this are joined; more rows than this wait to be joined only if as many lie in the first run already.
+# So each row is joined a few times at most.
+_MAX_RUNS: Final = 64
+_MIN_PENDING_ROWS: Final = 1 << 16
+
+
+class WindowRuns:
+    """The rows of windows of all keys, in runs that are joined now and then.
+
+    Args:
+        joined: the rows of several runs in the order in which a run has them, of which some may have become one.
+        saves_rows: whether some do; else only many runs are a reason to join them.
+
+    ``first``: the start of the first row, if the rows of a run are in order; None: there are no rows.
+    """
+
+    def __init__(self, joined: Callable[[Run], Run], *, saves_rows: bool) -> None:
+        self._joined = joined
+        self._saves_rows = saves_rows
+        self._runs: list[Run] = []
+        self._num_rows = 0
+        self.first: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<WindowRuns: {self._num_rows} rows in {len(self._runs)} runs>"
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def runs(self) -> tuple[Run, ...]:
+        """All rows."""
+        return tuple(self._runs)
+
+    def load(self, runs: Sequence[Run]) -> None:
+        """Take rows that are in no order."""
+        for run in runs:
+            if len(run):
+                self.add(self._joined(run))
+
+    def add(self, run: Run) -> None:
+        """Take rows that are in order."""
+        if not len(run):
+            return
+        first = int(run.starts[0])
+        self.first = first if self.first is None else min(self.first, first)
+        self._runs.append(run)
+        self._num_rows += len(run)
+        are_many = self._saves_rows and self._num_rows > 2 * max(len(self._runs[0]), _MIN_PENDING_ROWS)
+        if are_many or len(self._runs) > _MAX_RUNS:
+            sizes = list(map(len, self._runs))
+            # The first run that is no larger than all behind it together: sizes that double would not be so many.
+            place = next(place for place, size in enumerate(sizes) if 2 * size <= sum(sizes[place:]))
+            self._replace([*self._runs[:place], self._joined(joined_runs(self._runs[place:]))])
+
+    def joined(self) -> Run:
+        """All rows in one run; there is at least one."""
+        run = self._joined(joined_runs(self._runs))
+        self._replace([run])
+        return run
+
+    def replace(self, run: Run) -> None:
+        """Have these rows and no others."""
+        self._replace([run] if len(run) else [])
+
+    def take_before(self, start: int) -> list[Run]:
+        """Take the rows out that start earlier, if the rows of a run are in order."""
+        if self.first is None or self.first >= start:
+            return []
+        due, rest = [], []
+        for run in self._runs:
+            num_due = int(np.searchsorted(run.starts, start))
+            if num_due:
+                due.append(run.cut(0, num_due))
+            if num_due < len(run):
+                rest.append(run.cut(num_due, len(run)) if num_due else run)
+        self._replace(rest)
+        return due
+
+    def replace_slots(self, slots: Int64Array) -> None:
+        """Give each key the slot that stands at its former one."""
+        self._runs = [run.with_slots(slots.take(run.slots)) for run in self._runs]
+
+    def _replace(self, runs: list[Run]) -> None:
+        self._runs = runs
+        self._num_rows = sum(map(len, runs))
+        self.first = min((int(run.starts[0]) for run in runs), default=None)
+
+    def check_invariants(self) -> None:
+        """Assert the number of rows and of runs, and that no run holds much more memory than its rows need."""
+        assert self._num_rows == sum(map(len, self._runs)), "rows were not counted"
+        assert len(self._runs) <= _MAX_RUNS, "too many runs"
+        assert all(len(run) > 0 and run.num_held <= 2 * len(run) for run in self._runs), "a run is empty, or holds more"
 
 
 def combined_parts(
@@ -245,7 +338,11 @@ class Progress:
 
 
 def _taken(values: Sequence[Any], rows: IndexArray) -> Part:
-    return tuple([take_values(each, rows) for each in values])
+    return tuple([each.take(rows) for each in values])
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    return tuple([join_values(arrays) for arrays in zip(*parts, strict=True)])
 
 
 def _cut(values: Sequence[Any], start: int, stop: int) -> Part:

@@ -42,7 +42,7 @@ def test_a_record_copies_no_more_than_a_block() -> None:
     for number in range(1_000):
         buffer.add(number, 7)
 
-    assert list(buffer.each(7, 7)) == [(7, tuple(range(1_000)))]
+    assert list(buffer.near(7, 7)) == [(7, tuple(range(1_000)))]
     assert max(first.largest, more.largest) <= join_buffer._BLOCK_SIZE
     buffer.remove(7)
     assert (first.entries, more.entries) == ({}, {})
@@ -62,9 +62,9 @@ def test_records_come_out_by_timestamp_and_in_their_order(monkeypatch: pytest.Mo
         plain.setdefault(timestamp, []).append(number)
         buffer.add(number, timestamp)
         low = rng.randrange(20)
-        expected = [(each, tuple(plain[each])) for each in range(low, low + 4) if each in plain]
-
-        assert list(buffer.each(low, low + 3)) == list(buffer.between(low, low + 3)) == expected
+        for high in (low + 3, low + join_buffer._NARROW):
+            expected = [(each, tuple(plain[each])) for each in range(low, high + 1) if each in plain]
+            assert list(buffer.near(low, high)) == expected
 
     for timestamp in plain:
         buffer.remove(timestamp)
@@ -79,4 +79,4 @@ def test_a_state_from_before_there_were_blocks_goes_on() -> None:
 
     buffer.add(100, 7)
 
-    assert list(buffer.between(0, 9)) == [(7, tuple(range(101)))]
+    assert list(buffer.near(0, 9)) == [(7, tuple(range(101)))]

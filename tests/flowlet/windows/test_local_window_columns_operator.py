@@ -9,8 +9,7 @@ import pytest
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common.types import Row
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.kernels.windows.columnar_windows import WindowedAggregation
-from flowlet.kernels.windows.local_windows import PartsLayout
+from flowlet.kernels.windows.columnar_windows import PartsLayout, WindowedAggregation
 from flowlet.kernels.windows.window_partials import WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import Chunk, Watermark

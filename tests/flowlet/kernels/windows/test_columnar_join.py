@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 from flowlet.columns.arrow_batches import columns_of_batch
-from flowlet.kernels.windows import columnar_join
-from flowlet.kernels.windows import columnar_join as waiting_rows
+from flowlet.kernels.windows import columnar_join, window_shapes
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnarJoin, ColumnJoin, JoinedColumn
 from flowlet.kernels.windows.window_partials import ColumnInputs
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.windows.window_columns_operator import decoded, encoded, merged, of_key_groups
+from flowlet.windows.window_columns_operator import decoded, encoded, redistributed
 from tests.flowlet.kernels.windows.windows_by_hand import windows_of
 
 LEFT_SCHEMA = pa.schema([("k", pa.string()), ("a", pa.int64())])
@@ -103,8 +102,10 @@ def run_case(seed: int, kind: str) -> None:
             before, watermark = watermark, max(watermark, now - rng.randint(0, 20))
             assert emitted(join, watermark) == joined_by_hand(windows, kind, sides, before, watermark)
         if rng.random() < 0.2:
-            parts = [of_key_groups(encoded(join.state(), "join"), groups, 8) for groups in (range(3), range(3, 8))]
-            join, snapshot = ColumnarJoin(join_of(windows, kind)), merged(parts)
+            whole = encoded(join.state(), "join")
+            parts = [redistributed([whole], groups, 8) for groups in (range(3), range(3, 8))]
+            join = ColumnarJoin(join_of(windows, kind))
+            snapshot = redistributed([each for each in parts if each is not None], None, 8)
             assert snapshot is not None
             join.load(decoded(snapshot, "join", "Join"))
     assert emitted(join, MAX_TIMESTAMP) == joined_by_hand(windows, kind, sides, watermark, MAX_TIMESTAMP)
@@ -113,8 +114,7 @@ def run_case(seed: int, kind: str) -> None:
 @pytest.mark.slow
 def test_many_rows_wait_in_sorted_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """And are joined as few are."""
-    monkeypatch.setattr(waiting_rows, "_MIN_SORTED_ROWS", 6)
-    monkeypatch.setattr(waiting_rows, "_MIN_REST_ROWS", 2)
+    monkeypatch.setattr(window_shapes, "_MAX_RUNS", 2)
     for seed in range(8):
         run_case(seed, JOIN_KINDS[seed % 4])
 

@@ -11,14 +11,19 @@ import pytest
 
 from flowlet.columns import ArrowColumn, Column, Columns, ConstantColumn, ListColumn, Shape
 from flowlet.columns.arrow_batches import columns_of_batch
-from flowlet.kernels.windows import pane_windows
-from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
-from flowlet.kernels.windows.local_windows import LocalWindows, PartsLayout
-from flowlet.kernels.windows.pane_windows import EmittedWindows
+from flowlet.kernels.windows import columnar_windows as columnar_windows_module
+from flowlet.kernels.windows import window_shapes
+from flowlet.kernels.windows.columnar_windows import (
+    EmittedWindows,
+    LocalWindows,
+    PartsLayout,
+    WindowedAggregation,
+    columnar_windows,
+)
 from flowlet.kernels.windows.window_partials import ColumnInputs, WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.records import MAX_TIMESTAMP
-from flowlet.windows.window_columns_operator import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
+from flowlet.windows.window_columns_operator import WindowColumnsSnapshot, decoded, encoded, redistributed
 from tests.flowlet.kernels.windows.windows_by_hand import InputRow, KeyState, WindowsByHand, aggregated
 
 SCHEMA = pa.schema([("k", pa.string()), ("number", pa.int64()), ("decimal", pa.float64()), ("text", pa.string())])
@@ -84,7 +89,7 @@ class Subtask:
     ) -> None:
         self.aggregation = aggregation
         self.local = local
-        self.windows = ColumnarWindows(aggregation, None if local is None else LAYOUT.received)
+        self.windows = columnar_windows(aggregation, None if local is None else LAYOUT.received)
         self.by_hand = by_hand
         self.arrival = arrival
 
@@ -100,7 +105,7 @@ class Subtask:
             inputs = ColumnInputs(parts.columns, LAYOUT.schema, parts.timestamp_array)
         added = self.windows.add(inputs)
         late, again = self.by_hand.add(rows)
-        found = np.array([], np.int64) if added.late_rows is None else added.late_rows
+        found = added.late_rows
         if self.local is not None:
             assert LAYOUT.num_rows(inputs, found) == len(late)
         else:
@@ -116,8 +121,8 @@ class Subtask:
     def compare(self, emitted: Iterable[EmittedWindows], expected: list[Any]) -> None:
         found = []
         for windows in emitted:
-            batch = self.windows.results(windows)
-            found += list(zip(batch.to_pylist(), windows.starts_ms.tolist(), windows.ends_ms.tolist(), strict=True))
+            starts = windows.batch.column("window_start").cast(pa.int64()).to_pylist()
+            found += list(zip(windows.batch.to_pylist(), starts, windows.ends_ms.tolist(), strict=True))
         assert sorted(map(repr, map(plain, found))) == sorted(
             repr(({"k": key, **aggregated(rows, self.arrival)}, start, end)) for key, (start, end), rows in expected
         )
@@ -139,7 +144,7 @@ def rescaled(subtasks: list[Subtask], parallelism: int) -> list[Subtask]:
     new = []
     for subtask in range(parallelism):
         groups = range(subtask * MAX_PARALLELISM // parallelism, (subtask + 1) * MAX_PARALLELISM // parallelism)
-        snapshot = merged([of_key_groups(each, groups, MAX_PARALLELISM) for each in snapshots])
+        snapshot = redistributed(snapshots, groups, MAX_PARALLELISM)
         assert snapshot is not None
         by_hand = WindowsByHand(first.by_hand.shape, first.by_hand.lateness_ms)
         by_hand.watermark = min(each.by_hand.watermark for each in subtasks)
@@ -190,11 +195,11 @@ def test_nulls_are_not_counted_in_whatever_representation(column: Column) -> Non
     """They were, and a mean was wrong, where records had become columns."""
     schema, numbers = pa.schema([("n", pa.int64())]), [value for value in column.to_list() if value is not None]
     aggregates = [WindowAggregate(kind, kind, "n", pa.int64()) for kind in ("count", "mean", "sum", "min")]
-    windows = ColumnarWindows(WindowedAggregation(AlignedWindows(10, 10), tuple(aggregates)))
+    windows = columnar_windows(WindowedAggregation(AlignedWindows(10, 10), tuple(aggregates)))
 
     windows.add(ColumnInputs(Columns(3, (column,), Shape.ROW, ("n",)), schema, np.zeros(3, np.int64)))
 
-    (result,) = [row for emitted in windows.fire(MAX_TIMESTAMP) for row in windows.results(emitted).to_pylist()]
+    (result,) = [row for emitted in windows.fire(MAX_TIMESTAMP) for row in emitted.batch.to_pylist()]
     assert [result["count"], result["mean"], result["sum"], result["min"]] == [len(numbers), *(numbers or [None]) * 3]
 
 
@@ -206,8 +211,8 @@ def test_random_windows_are_those_of_a_plain_loop() -> None:
 
 @pytest.mark.slow
 def test_runs_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pane_windows, "_MIN_PENDING_ROWS", 4)
-    monkeypatch.setattr(pane_windows, "_MAX_SPREAD_ROWS", 16)
+    monkeypatch.setattr(window_shapes, "_MIN_PENDING_ROWS", 4)
+    monkeypatch.setattr(columnar_windows_module, "_MAX_SPREAD_ROWS", 16)
 
     for seed in range(1_000, 1_012):
         run_case(seed)
