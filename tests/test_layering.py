@@ -43,8 +43,14 @@ NOT_PURE = {
     "structlog",
 }
 NOT_PURE |= {"subprocess", "threading", "time", "aiohttp", "uvloop"}
-GRAPH_BUILDERS = ("flowlet.common", "flowlet.datastream", "flowlet.graph")
-GRAPH_BUILDERS += tuple(f"flowlet.connectors.{each}" for each in ("files.api", "kafka.api", "database.api"))
+GRAPH_BUILDERS = (
+    "flowlet.common",
+    "flowlet.datastream",
+    "flowlet.graph",
+    "flowlet.connectors.files.api",
+    "flowlet.connectors.kafka.api",
+    "flowlet.connectors.database.api",
+)
 # What makes modules quick to import is no runtime: it imports the standard library alone.
 NO_RUNTIME = {"netstack.late"}
 RUNTIME = (

@@ -234,8 +234,8 @@ class KeyGroupsRecordWriter(RecordWriter):
         position = self._key_position(columns)
         keyed = None if position is None else self._router.try_route(columns.fields[position], position, columns.shape)
         if position is None or keyed is None:
-            is_taken = position is not None and not self._is_column_key
-            self._collect_columns(self._beside_keys(chunk, columns.fields[position] if is_taken else None))
+            key_column = None if position is None or self._is_column_key else columns.fields[position]
+            self._collect_columns(self._beside_keys(chunk, key_column))
             return
         column, lanes = keyed
         timestamps = chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array

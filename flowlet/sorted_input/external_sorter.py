@@ -170,8 +170,8 @@ class WaitingRecords:
         if codes is None:
             codes = self._numbers(keys)
         columns = chunk.columns
-        is_field = columns is not None and columns.key_position is not None
-        has_texts = is_field and keys is columns.fields[columns.key_position] and keys.accept(are_texts)
+        field = None if columns is None or columns.key_position is None else columns.fields[columns.key_position]
+        has_texts = keys is field and keys.accept(are_texts)
         block = Block(chunk, codes, chunk.timestamp_array)
         self._waiting.append(_Waiting(block, has_texts))
         num_fields = 0 if columns is None else len(columns.fields)

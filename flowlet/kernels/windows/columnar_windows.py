@@ -225,7 +225,7 @@ class ColumnarWindows(WindowTables, Generic[Kind]):
     def __init__(
         self, shape: Kind, aggregation: WindowedAggregation, received: Mapping[Partial, Partial] | None
     ) -> None:
-        self._shape = shape
+        self._shape: Kind = shape
         self._aggregation = aggregation
         self._names = distinct_partials(aggregation.aggregates)
         self._partials = self._names if received is None else tuple([received[each] for each in self._names])

@@ -19,11 +19,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.errors import FlowletError
+from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
+from flowlet.keys.exact_keys import key_bytes
 from flowlet.keys.key_columns import exact_key_groups, key_for
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
-from flowlet.state.rocksdb.row_forms import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, row_prefix
+from flowlet.state.rocksdb.row_forms import WITH_KEYS, WITH_KEYS_PREFIX, row_prefix
 from flowlet.state.state_backends import RowHolder
 from flowlet.state.state_snapshots import StateDescription, StateKind
 from flowlet.state.state_table import ExactKeys

@@ -200,7 +200,8 @@ def test_what_an_earlier_flowlet_wrote_goes_to_the_back_end_which_takes_its_key_
         for key, value in zip(each["_op_state"].keys, each["_op_state"].values, strict=True)
         if key_group(key, MAX_PARALLELISM) == group
     }
-    assert rows == {**{key: ((key, key * 10), ColumnRows) for key in range(5)}, "x": (("x", 7), list)}
+    expected: dict[Any, Any] = {key: ((key, key * 10), ColumnRows) for key in range(5)}
+    assert rows == {**expected, "x": (("x", 7), list)}
 
 
 @given(num=st.integers(0, 40), widths=st.lists(WIDTHS, min_size=2, max_size=4), read=st.integers(0, 5))
