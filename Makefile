@@ -165,6 +165,10 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 	.venv-bytewax/bin/python -m pip --disable-pip-version-check --quiet install "bytewax>=0.21"
 	@touch $@
 
+.PHONY: walks
+walks: $(VENV)/installed-dev  ## draw the house in five walks: trace small jobs, and write docs/five-walks.md
+	$(PY) -m tests.house.walks
+
 .PHONY: flink-wire
 flink-wire: $(VENV)/installed-dev .venv-flink/installed  ## read partitions of Flink's own classes: sort-merge with LZ4, a barrier larger than a segment (needs a JDK 17)
 	$(PY) -m pytest -q -s -m "" tests/flink

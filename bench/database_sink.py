@@ -25,7 +25,7 @@ from bench.report import Result
 from bench.rounds import Contender, compare
 from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
-from flowlet.connectors.database.database_writer import driver_of
+from flowlet.connectors.database.sink import driver_of
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors.database_statement import DatabaseStatement
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcSink

@@ -27,7 +27,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common import WatermarkStrategy
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import Source
-from flowlet.operators.source_operator import SourceReader
+from flowlet.operators.source_reader import SourceReader
 from flowlet.records import Chunk
 
 RECORDS_PER_CHUNK = 1000

@@ -39,7 +39,7 @@ from bench.transport import orders
 from flowlet.common import WatermarkStrategy
 from flowlet.datastream import MapFunction, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, Source
-from flowlet.operators.source_operator import SourceReader
+from flowlet.operators.source_reader import SourceReader
 from flowlet.records import Chunk
 from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US
 

@@ -28,8 +28,8 @@ from bench.rounds import Contender, compare
 from flowlet.columns import Columns, ListColumn, Shape
 from flowlet.common.serialization import Encoder
 from flowlet.common.typeinfo import Types
-from flowlet.connectors.files.file_sink_writer import RunningFileSink
 from flowlet.connectors.files.parquet_writer import ROWS_PER_GROUP
+from flowlet.connectors.files.sink import RunningFileSink
 from flowlet.datastream.connectors.file_system import BucketAssigner, FileSink
 from flowlet.datastream.formats.csv import CsvBulkWriters, CsvSchema
 from flowlet.datastream.formats.json_lines import JsonLinesEncoder

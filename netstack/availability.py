@@ -31,20 +31,17 @@ class AvailabilityFuture:
     Threading: every method may be called from any thread.
     """
 
-    __slots__ = ("_callbacks", "_done", "_lock")
+    __slots__ = ("_callbacks", "_lock", "is_done")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._done = False  # Guarded by _lock for writes; it only ever goes from False to True, so a bare read is safe.
+        # Whether the signal was given.  Guarded by _lock for writes; it only ever goes from False to True, so a bare
+        # read is safe.
+        self.is_done = False
         self._callbacks: list[Callable[[], None]] = []  # Guarded by _lock.
 
     def __repr__(self) -> str:
-        return f"<AvailabilityFuture {'done' if self._done else 'pending'}>"
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the signal was given."""
-        return self._done
+        return f"<AvailabilityFuture {'done' if self.is_done else 'pending'}>"
 
     def complete(self) -> None:
         """Give the signal and run the callbacks, all of them; the second call does nothing.
@@ -53,9 +50,9 @@ class AvailabilityFuture:
             Exception: what the last failing callback raised, with those of earlier ones as its context.
         """
         with self._lock:
-            if self._done:
+            if self.is_done:
                 return
-            self._done = True
+            self.is_done = True
             callbacks, self._callbacks = self._callbacks, []
         if len(callbacks) == 1:
             callbacks[0]()
@@ -65,7 +62,7 @@ class AvailabilityFuture:
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` once the signal is given, at once if it already was."""
         with self._lock:
-            if not self._done:
+            if not self.is_done:
                 self._callbacks.append(callback)
                 return
         callback()
@@ -92,29 +89,24 @@ class AvailabilityHelper:
     Threading: not thread-safe; the owner calls it under its own lock and completes the returned futures outside.
     """
 
-    __slots__ = ("_future",)
+    __slots__ = ("future",)
 
     def __init__(self, *, is_available: bool = False) -> None:
-        self._future = AVAILABLE if is_available else AvailabilityFuture()
-
-    @property
-    def future(self) -> AvailabilityFuture:
-        """The future of the current state: done means available."""
-        return self._future
+        self.future = AVAILABLE if is_available else AvailabilityFuture()  # of the current state: done means available
 
     @property
     def is_available(self) -> bool:
         """Whether the current future is done."""
-        return self._future.is_done
+        return self.future.is_done
 
     def reset_unavailable(self) -> None:
         """Become unavailable: replace the current future by a pending one, if it is done."""
-        if self._future._done:
-            self._future = AvailabilityFuture()
+        if self.future.is_done:
+            self.future = AvailabilityFuture()
 
     def unavailable_to_reset_available(self) -> AvailabilityFuture | None:
         """Become available; returns the pending future that the caller must complete outside its lock, or None."""
-        if self._future is AVAILABLE:
+        if self.future is AVAILABLE:
             return None
-        pending, self._future = self._future, AVAILABLE
+        pending, self.future = self.future, AVAILABLE
         return pending

@@ -14,12 +14,14 @@ Source:     the idea of Linux ``net.core.busy_poll`` and ``SO_BUSY_POLL``.  With
 import time
 from collections.abc import Callable
 
+from netstack.late import dataclass
 from netstack.log_lines import shown_state
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 
 _NS_PER_US = 1000
 
 
+@dataclass(eq=False)
 class BusyPoller:
     """Keeps one loop from sleeping for ``length_us`` after each arrival of data, unless another thread needs the core.
 
@@ -31,21 +33,17 @@ class BusyPoller:
         clock_ns: monotonic.
     """
 
-    def __init__(
-        self,
-        call_soon: Callable[[Callable[[], None]], object],
-        length_us: int,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ):
-        assert length_us > 0, "without a length it never polls"
-        self._call_soon = call_soon
-        self._clock_ns = clock_ns
-        self._length_ns = length_us * _NS_PER_US
-        self._end_ns = 0
-        self._is_held = False
-        self._is_pending = False
-        self._is_closed = False
-        self.num_looks = 0
+    call_soon: Callable[[Callable[[], None]], object]
+    length_us: int
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    _end_ns: int = 0
+    _is_held: bool = False
+    _is_pending: bool = False
+    _is_closed: bool = False
+    num_looks: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.length_us > 0, "without a length it never polls"
 
     def __repr__(self) -> str:
         state = shown_state("off", held=self._is_held, looking=self._is_pending)
@@ -53,7 +51,7 @@ class BusyPoller:
 
     def news(self) -> None:
         """Data arrived."""
-        self._end_ns = self._clock_ns() + self._length_ns
+        self._end_ns = self.clock_ns() + self.length_us * _NS_PER_US
         if not self._is_pending:
             self._look()
 
@@ -71,9 +69,9 @@ class BusyPoller:
 
     def _look(self) -> None:
         self.num_looks += 1
-        self._is_pending = not (self._is_closed or self._is_held) and self._clock_ns() < self._end_ns
+        self._is_pending = not (self._is_closed or self._is_held) and self.clock_ns() < self._end_ns
         if self._is_pending:
-            self._call_soon(self._look)
+            self.call_soon(self._look)
 
 
 class NewsHandler(ChannelHandler):

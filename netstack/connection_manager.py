@@ -2,9 +2,10 @@
 
 Side:       shared.  Clients are used by task threads; connections live on the loop thread.
 Invariants: at most one connection per ``ConnectionID``.  Concurrent requests wait for the same attempt; when it fails
-            all of them get the error, and the next request tries again.  Orders given during an attempt are carried out
-            after its requests.  A connection without channels is kept (``reuse_connections``, the default) or closed;
-            an ended one is forgotten.  Attempts to different peers do not wait for each other (FLINK-15416).
+            all of them get the error, and the next request tries again.  Requests and orders that come during an
+            attempt are carried out after it, in their order.  A connection without channels is kept
+            (``reuse_connections``, the default) or closed; an ended one is forgotten.  Attempts to different peers do
+            not wait for each other (FLINK-15416).
 Source:     Flink ``NettyConnectionManager``, ``PartitionRequestClientFactory``, ``NettyPartitionRequestClient``.
 """
 
@@ -22,6 +23,7 @@ from netstack.flow.heartbeats import Backoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
+from netstack.late import dataclass
 from netstack.log_lines import LogLines, shown_state
 from netstack.loop.eventloop import EventLoopThread
 from netstack.transport.client import connect
@@ -59,8 +61,8 @@ class _Connection:
         self._channel: NetworkChannel | None = None
         self._handler = CreditBasedPartitionRequestClientHandler(self._manager.loop.after_batch)
         self._attempt: _Attempt | None = None
-        self._waiting: list[RemoteInputChannel] = []
-        self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []  # orders during the attempt
+        # Requests and orders during the attempt.
+        self._early: list[tuple[RemoteInputChannel, Callable[[], None]]] = []
         self._users: set[InputChannelID] = set()  # channels that requested and did not cancel; Flink's reference count
 
     def __repr__(self) -> str:
@@ -81,17 +83,14 @@ class _Connection:
     def request(self, channel: RemoteInputChannel) -> None:
         """Send the channel's partition request, over a new connection if there is none."""
         self._users.add(channel.channel_id)
-        if self._is_open:
-            self._handler.request_subpartition(channel)
-            return
-        self._waiting.append(channel)
-        if self._attempt is None:
+        if not self._is_open and self._attempt is None:
             self._attempt = asyncio.get_running_loop().create_task(
                 self._connect(), name=f"connect to {self.connection_id}"
             )
             # A callback, not a ``finally`` in the task: a task that is cancelled before its first step runs no code of
             # its own.
             self._attempt.add_done_callback(self._on_attempt_done)
+        self._carry_out(channel, lambda: self._handler.request_subpartition(channel))
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """The channel reads no more; after the last one the connection is kept for the next job, or closed."""
@@ -146,18 +145,16 @@ class _Connection:
 
     def _on_attempt_done(self, attempt: _Attempt) -> None:
         self._attempt = None
-        waiting = self._waiting
         early = self._early
-        self._waiting = []
         self._early = []
         error = self._error_of(attempt)
         if error is not None:
             self._forget_if_idle()
-            run_all([partial(each.on_error, error) for each in waiting])
+            channels = dict.fromkeys(channel for channel, _ in early)  # an ordered set
+            run_all([partial(each.on_error, error) for each in channels])
             return
         self._channel, self._handler = attempt.result()  # no wait: it is done
-        requests = [partial(self._handler.request_subpartition, each) for each in waiting if not each.is_released]
-        run_all([*requests, *(order for channel, order in early if not channel.is_released)])
+        run_all([order for channel, order in early if not channel.is_released])
         if not self._users and not self._config.reuse_connections:
             self._close_unused()
 
@@ -202,41 +199,33 @@ class _Connection:
                 await self._channel.wait_closed()  # waits for the connection to close; ended by close_timeout_s
 
 
+@dataclass(eq=False, frozen=True, slots=True)
 class NetworkPartitionRequestClient:
     """The ``PartitionRequestClient`` of one peer.
 
     Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
     """
 
-    def __init__(self, manager: "ConnectionManager", connection_id: ConnectionID) -> None:
-        self._manager = manager
-        self._loop = manager.loop
-        self.connection_id = connection_id
-
-    def __repr__(self) -> str:
-        return f"<PartitionRequestClient of {self.connection_id}>"
+    manager: "ConnectionManager"
+    connection_id: ConnectionID
 
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
         """Request the channel's subpartition; a failure becomes the channel's error."""
         try:
-            self._loop.execute_threadsafe(self._manager.request, self.connection_id, channel)
+            self.manager.loop.execute_threadsafe(self.manager.request, self.connection_id, channel)
         except ResourceClosedError as error:
             channel.on_error(error)
-
-    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
-        """The channel has credit to announce."""
-        self.order(channel, None)
 
     def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
         """Send ``message`` to the producer, behind what was ordered before; None: announce the channel's credit."""
         # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
         with contextlib.suppress(ResourceClosedError):
-            self._loop.execute_threadsafe(self._manager.order, self.connection_id, channel, message)
+            self.manager.loop.execute_threadsafe(self.manager.order, self.connection_id, channel, message)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """The channel reads no more and uses the connection no longer."""
         with contextlib.suppress(ResourceClosedError):
-            self._loop.execute_threadsafe(self._manager.cancel, self.connection_id, channel)
+            self.manager.loop.execute_threadsafe(self.manager.cancel, self.connection_id, channel)
 
 
 class ConnectionManager:

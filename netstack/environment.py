@@ -8,6 +8,7 @@ import contextlib
 import tempfile
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
@@ -21,7 +22,6 @@ from netstack.flow.offer_book import GateShape
 from netstack.gate.channels.input_channel import (
     InputChannel,
     OfferedPartitionClient,
-    PartitionRequestClient,
     PartitionStateChecker,
     RequestBackoff,
 )
@@ -85,6 +85,11 @@ class NetworkEnvironment:
         # Loop thread only.
         self.busy_poller = BusyPoller(loop.loop.call_soon, config.busy_poll_us) if config.busy_poll_us else None
         self._connections = ConnectionManager(config, loop, None if self.busy_poller is None else self.busy_poller.news)
+        self._new_remote_channel = partial(
+            RemoteInputChannel,
+            max_queued_events=config.max_queued_events,
+            max_queued_event_bytes=config.max_queued_event_bytes,
+        )
         self._server: NetworkServer | None = None
         # Loop thread only; one per connection.
         self._queues: weakref.WeakSet[PartitionRequestQueue] = weakref.WeakSet()
@@ -178,38 +183,20 @@ class NetworkEnvironment:
         if num_subpartitions < 1:
             raise ValueError(f"{owner}: a partition of {num_subpartitions} subpartitions")
         pool = self._output_pool(owner, num_subpartitions, partition_type)
-        compressor = None if self.config.compression is None else BufferCompressor(self.config.compression)
-        try:
-            partition: ResultPartition
+        compressor = None if self.config.compression is None else BufferCompressor()
+        made_of = (partition_id, num_subpartitions, pool, owner)
+        with contextlib.ExitStack() as undo:
+            undo.callback(pool.destroy)
             if partition_type.is_blocking:
                 folder = Path(tempfile.gettempdir()) if directory is None else directory
-                partition = BoundedBlockingResultPartition(
-                    partition_id,
-                    num_subpartitions,
-                    pool,
-                    owner,
-                    folder,
-                    partition_type=partition_type,
-                    compressor=compressor,
+                partition: ResultPartition = BoundedBlockingResultPartition(
+                    *made_of, folder, partition_type=partition_type, compressor=compressor
                 )
             else:
-                partition = ResultPartition(
-                    partition_id,
-                    num_subpartitions,
-                    pool,
-                    owner,
-                    partition_type=partition_type,
-                    compressor=compressor,
-                )
-        except BaseException:
-            pool.destroy()
-            raise
-        try:
+                partition = ResultPartition(*made_of, partition_type=partition_type, compressor=compressor)
+            undo.callback(partition.close)
             self.partition_manager.register(partition)
-        except BaseException:
-            partition.release()
-            partition.close()
-            raise
+            undo.pop_all()
         return partition
 
     def _output_pool(self, owner: str, num_subpartitions: int, partition_type: ResultPartitionType) -> LocalBufferPool:
@@ -305,7 +292,9 @@ class NetworkEnvironment:
     def _offered_channel(
         self, gate: SingleInputGate, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient
     ) -> RemoteInputChannel:
-        channel = self._remote_channel(gate, index, offer.result_partition, offer.subtask, client)
+        channel = self._new_remote_channel(
+            gate, index, new_input_channel_id(), offer.result_partition, offer.subtask, client
+        )
         # The loop must not wait.
         channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel, 0.0)
         return channel
@@ -325,8 +314,15 @@ class NetworkEnvironment:
                 backoff=backoff,
             )
         client = self._connections.client(spec.connection)
-        channel = self._remote_channel(
-            gate, index, spec.partition_id, spec.subpartition, client, last=spec.last, backoff=backoff
+        channel = self._new_remote_channel(
+            gate,
+            index,
+            new_input_channel_id(),
+            spec.partition_id,
+            spec.subpartition,
+            client,
+            last=spec.last,
+            backoff=backoff,
         )
         credit = config.exclusive_buffers_per_channel if spec.initial_credit is None else spec.initial_credit
         if not credit and not config.floating_buffers_per_gate:
@@ -337,31 +333,6 @@ class NetworkEnvironment:
         timeout_s = 0.0 if self._loop.is_current_thread() else config.request_buffers_timeout_s
         channel.assign_exclusive_segments(self.buffer_pool, credit, timeout_s)
         return channel
-
-    def _remote_channel(
-        self,
-        gate: SingleInputGate,
-        index: int,
-        partition_id: ResultPartitionID,
-        subpartition: int,
-        client: PartitionRequestClient,
-        *,
-        last: int | None = None,
-        backoff: RequestBackoff | None = None,
-    ) -> RemoteInputChannel:
-        config = self.config
-        return RemoteInputChannel(
-            gate,
-            index,
-            new_input_channel_id(),
-            partition_id,
-            subpartition,
-            client,
-            last=last,
-            backoff=backoff,
-            max_queued_events=config.max_queued_events,
-            max_queued_event_bytes=config.max_queued_event_bytes,
-        )
 
     def _floating_pool(self, owner: str) -> LocalBufferPool:
         # One guaranteed buffer: without it, a channel without exclusive buffers could wait for ever.

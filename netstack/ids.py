@@ -17,8 +17,6 @@ IntermediateResultPartitionID = NewType("IntermediateResultPartitionID", bytes)
 ExecutionAttemptID = NewType("ExecutionAttemptID", bytes)
 
 INPUT_CHANNEL_ID_BYTES = 16
-PARTITION_ID_BYTES = 20
-ATTEMPT_ID_BYTES = 40
 
 
 def input_channel_id(lower: int, upper: int) -> InputChannelID:

@@ -14,7 +14,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final
 
 from netstack.environment import NetworkEnvironment
@@ -54,20 +54,13 @@ class GateAccess:
         return f"<GateAccess to {self.gate}>"
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """A connection that is ready."""
-
-    channel: NetworkChannel
-    handler: OfferingHandler
-
-
 @dataclass(slots=True, eq=False)
 class _Attempt:
     """A connection with one token, being made or ready."""
 
     access: GateAccess
-    task: "asyncio.Task[_Connection]"
+    handler: OfferingHandler
+    task: "asyncio.Task[NetworkChannel]"
     used_s: float
 
     @property
@@ -76,9 +69,10 @@ class _Attempt:
         if not self.task.done():
             return False
         # no wait: it is done
-        return self.task.cancelled() or self.task.exception() is not None or not self.task.result().channel.is_active
+        return self.task.cancelled() or self.task.exception() is not None or not self.task.result().is_active
 
 
+@dataclass(eq=False)
 class OfferingNetwork:
     """The connections of one process to the gates that it offers partitions to.
 
@@ -93,20 +87,13 @@ class OfferingNetwork:
             loopback only.
     """
 
-    def __init__(
-        self,
-        environment: NetworkEnvironment,
-        loop: EventLoopThread,
-        clock: Callable[[], float] = time.monotonic,
-        clock_ms: Callable[[], int] = wall_clock_ms,
-        *,
-        tls: TlsConfig | None = None,
-    ) -> None:
-        self._environment = environment
-        self._loop = loop
-        self._clock = clock
-        self._clock_ms = clock_ms
-        self._tls = tls
+    environment: NetworkEnvironment
+    loop: EventLoopThread
+    clock: Callable[[], float] = time.monotonic
+    clock_ms: Callable[[], int] = wall_clock_ms
+    tls: TlsConfig | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
         self._attempts: dict[tuple[ConnectionID, bytes, str], _Attempt] = {}
         self._retired: list[_Attempt] = []  # replaced, but with offers that have not ended
         self._timer: asyncio.TimerHandle | None = None
@@ -155,17 +142,17 @@ class OfferingNetwork:
                 attempt = None
             if attempt is None or attempt.is_over:
                 # Waiting for another token's attempt may have taken some of the time.
-                task = loop.create_task(
-                    self._connect(access, address, max(0.0, deadline - loop.time())), name=f"offer to {address}"
-                )
-                attempt = self._attempts[key] = _Attempt(access, task, self._clock())
+                handler = OfferingHandler()
+                connecting = self._connect(access, address, max(0.0, deadline - loop.time()), handler)
+                task = loop.create_task(connecting, name=f"offer to {address}")
+                attempt = self._attempts[key] = _Attempt(access, handler, task, self.clock())
                 self._look_later()
-            attempt.used_s = self._clock()
+            attempt.used_s = self.clock()
             try:
                 # waits for a connection to the gate; ended by the timeout of the offer that began it
-                handler = (await asyncio.shield(attempt.task)).handler
+                await asyncio.shield(attempt.task)
                 self._check_open(access)  # else the connection is about to be closed
-                return handler
+                return attempt.handler
             except asyncio.CancelledError:
                 current = asyncio.current_task()
                 assert current is not None, "a coroutine runs in a task"
@@ -187,11 +174,11 @@ class OfferingNetwork:
     def _is_outlived(self, attempt: _Attempt, access: GateAccess) -> bool:
         """Whether its token expires soon and that of ``access`` does not."""
         expires_ms = attempt.access.gate.expires_ms
-        return expires_ms < access.gate.expires_ms and expires_ms - _EXPIRES_SOON_MS < self._clock_ms()
+        return expires_ms < access.gate.expires_ms and expires_ms - _EXPIRES_SOON_MS < self.clock_ms()
 
     def close_idle(self) -> None:
         """Close connections without an offer for ``IDLE_S``, and forget ended ones."""
-        now_s = self._clock()
+        now_s = self.clock()
         for key, attempt in list(self._attempts.items()):
             if self._has_ended(attempt, now_s):
                 del self._attempts[key]
@@ -203,11 +190,11 @@ class OfferingNetwork:
             return False
         if attempt.is_over:
             return True
-        if attempt.task.result().handler.num_offers:  # no wait: it is done
+        if attempt.handler.num_offers:
             attempt.used_s = now_s
         if now_s - attempt.used_s < IDLE_S:
             return False
-        attempt.task.result().channel.close()  # no wait: it is done
+        attempt.task.result().close()  # no wait: it is done
         return True
 
     def _look_later(self) -> None:
@@ -219,28 +206,22 @@ class OfferingNetwork:
         self.close_idle()
         self._look_later()
 
-    async def _connect(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> _Connection:
-        environment = self._environment
+    async def _connect(
+        self, access: GateAccess, address: ConnectionID, timeout_s: float, handler: OfferingHandler
+    ) -> NetworkChannel:
+        environment = self.environment
         security = (
-            SecurityConfig.hmac(access.token)
-            if self._tls is None
-            else SecurityConfig.mutual_tls(self._tls, access.token)
+            SecurityConfig.hmac(access.token) if self.tls is None else SecurityConfig.mutual_tls(self.tls, access.token)
         )
         config = replace(environment.config, security=security)
-        handler = OfferingHandler()
 
         def handlers() -> tuple[ChannelHandler, ...]:
-            queue = PartitionRequestQueue(config, self._loop)
-            server = PartitionRequestServerHandler(config, self._loop, environment.partition_manager, queue)
-            return (
-                MessageEncoder(),
-                MessageDecoder(config, accepted_ids=OFFERING_MESSAGE_IDS),
-                handler,
-                server,
-                queue,
-            )
+            queue = PartitionRequestQueue(config, self.loop)
+            server = PartitionRequestServerHandler(config, self.loop, environment.partition_manager, queue)
+            decoder = MessageDecoder(config, accepted_ids=OFFERING_MESSAGE_IDS)
+            return (MessageEncoder(), decoder, handler, server, queue)
 
-        return _Connection(await connect(config, address, handlers, timeout_s, access.gate), handler)
+        return await connect(config, address, handlers, timeout_s, access.gate)
 
     async def close(self) -> None:
         """Close every connection; open offers fail."""
@@ -254,9 +235,9 @@ class OfferingNetwork:
             task.cancel()
         # waits for cancelled attempts to connect; ended by their timeouts at the latest
         for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, _Connection):
-                result.channel.close()
-                await result.channel.wait_closed()  # waits for the connection to close; ended by close_timeout_s
+            if isinstance(result, NetworkChannel):
+                result.close()
+                await result.wait_closed()  # waits for the connection to close; ended by close_timeout_s
 
 
 class OfferedPartition:

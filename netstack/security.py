@@ -172,12 +172,9 @@ def normalized_authority(text: str) -> str:
     prefix of IPv6.
     """
     host, _, port = text.rpartition(":")
-    try:
-        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
+    address = _address_in(host.removeprefix("[").removesuffix("]"))
+    if address is None:
         return text
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return f"{address.ipv4_mapped}:{port}"
     return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
 
 
@@ -199,15 +196,20 @@ def required_security(security: SecurityConfig | None) -> SecurityConfig:
 
 def is_loopback(host: str) -> bool:
     """Whether ``host`` is a literal loopback address or ``localhost``; other names may resolve to any address."""
-    if host == "localhost":
-        return True
+    address = _address_in(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address_in(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The literal address in ``host``, None if that is a name; of IPv4 also in the form in which a dual-stack socket
+    shows IPv4 peers.
+    """
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback  # the form in which a dual-stack socket shows IPv4 peers
-    return address.is_loopback
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address if mapped is None else mapped
 
 
 def check_loopback(host: str) -> None:

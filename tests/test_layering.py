@@ -59,6 +59,7 @@ RUNTIME = (
 PICKLES = {"pickle", "cloudpickle", "dill"}
 # The last one has a twin with PyFlink's name; a connector is a folder with these four.
 MAY_BE_TWICE = {"errors", "__main__", "api", "reader", "sink", "split", "checkpoint_storage"}
+_FINDS_SPLITS = re.compile(r"flowlet\.connectors\.\w+\.split")
 _SIDE_LINE = re.compile(r"^Side:\s+(\w+)", re.MULTILINE)
 
 
@@ -242,7 +243,12 @@ def _cycles(edges: Mapping[str, set[str]]) -> Iterator[tuple[str, ...]]:
 
 
 def package_of(module: str) -> str:
-    """The folder of a module; what lies in the root of ``netstack`` or ``flowlet`` stands for itself."""
+    """The folder of a module; what lies in the root of ``netstack`` or ``flowlet`` stands for itself.
+
+    What finds the splits of a connector is with the other enumerators: of a connector the JobManager loads only that.
+    """
+    if _FINDS_SPLITS.fullmatch(module):
+        return "flowlet.splits"
     package = module.rpartition(".")[0]
     return module if package in PACKAGES else package
 

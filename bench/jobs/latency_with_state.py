@@ -25,7 +25,7 @@ from flowlet.common import Configuration, Types, WatermarkStrategy
 from flowlet.datastream import CheckpointListener, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, Source
 from flowlet.datastream.state import ValueStateDescriptor
-from flowlet.operators.source_operator import SourceReader
+from flowlet.operators.source_reader import SourceReader
 from flowlet.records import Chunk
 
 RECORDS_PER_CHUNK: Final = 1000

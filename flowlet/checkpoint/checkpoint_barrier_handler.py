@@ -33,7 +33,7 @@ from flowlet.checkpoint.barrier_orders import (
     StopInputs,
     TriggerCheckpointOnBarrier,
 )
-from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
+from flowlet.checkpoint.snapshots import AlignmentMetrics
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
@@ -42,7 +42,10 @@ _NS_PER_MS = 1_000_000
 
 
 class CheckpointableInput(Protocol):
-    """A gate, or a chained source of a multi-input task (Flink ``CheckpointableInput``)."""
+    """The part of a gate that barriers need (Flink ``CheckpointableInput``).
+
+    One implementer: ``SingleInputGate``, which stands in another package and can do much more.
+    """
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Start to record the data in front of the barrier."""
@@ -69,9 +72,7 @@ class BarrierListener(Protocol):
     def complete_inputs(self, checkpoint_id: int) -> None:
         """The inputs' part of the channel state is complete."""
 
-    def trigger_checkpoint_on_barrier(
-        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics
-    ) -> None:
+    def trigger_checkpoint_on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
         """Take the snapshot; ``alignment`` may change until ``complete_inputs``."""
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
@@ -135,9 +136,9 @@ class CheckpointBarrierHandler:
         return self._metrics.duration_ns
 
     @property
-    def start_delay_ns(self) -> int:
+    def start_delay_ms(self) -> int:
         """The age of the last checkpoint when its first barrier arrived; any thread."""
-        return self._metrics.start_delay_ns
+        return self._metrics.start_delay_ms
 
     def add_processed_bytes(self, num_bytes: int) -> None:
         """Count data that was taken from a gate during alignment."""
@@ -196,7 +197,8 @@ class CheckpointBarrierHandler:
                 for each in self._inputs.values():
                     each.checkpoint_stopped(checkpoint_id)
             case TriggerCheckpointOnBarrier(barrier):
-                self._trigger(barrier)
+                metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
+                self._listener.trigger_checkpoint_on_barrier(barrier, metrics)
             case AbortCheckpoint(checkpoint_id, reason, details):
                 self._listener.abort_checkpoint_on_barrier(
                     checkpoint_id, CheckpointError(checkpoint_id, reason, details)
@@ -204,7 +206,7 @@ class CheckpointBarrierHandler:
             case CompleteInputs(checkpoint_id):
                 self._listener.complete_inputs(checkpoint_id)
             case BeginAlignment(checkpoint_id, timestamp_ms):
-                self._metrics = AlignmentMetrics(start_delay_ns=_NS_PER_MS * max(0, self._wall_ms() - timestamp_ms))
+                self._metrics = AlignmentMetrics(max(0, self._wall_ms() - timestamp_ms))
                 self._metrics_of = checkpoint_id
                 self._aligning_since_ns = self._clock_ns()
             case EndAlignment(checkpoint_id):
@@ -222,11 +224,6 @@ class CheckpointBarrierHandler:
                 self._stop_timer()
             case _:
                 assert_never(order)
-
-    def _trigger(self, barrier: CheckpointBarrier) -> None:
-        metadata = CheckpointMetadata(barrier.checkpoint_id, barrier.timestamp_ms, self._wall_ms())
-        metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
-        self._listener.trigger_checkpoint_on_barrier(metadata, barrier.options, metrics)
 
     def _start_timer(self, checkpoint_id: int, delay_ms: int) -> None:
         self._stop_timer()

@@ -71,21 +71,6 @@ class CheckpointBarrierTracker:
             f"{self._newest}>"
         )
 
-    @property
-    def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint with a barrier or cancellation; -1 before the first."""
-        return self._newest
-
-    @property
-    def is_checkpoint_pending(self) -> bool:
-        """Whether barriers are missing."""
-        return bool(self._counts)
-
-    @property
-    def num_open_channels(self) -> int:
-        """How many channels have not ended."""
-        return self._num_open
-
     def lets_overtake(self, checkpoint_id: int) -> bool:  # of the protocol
         """False: barriers are only counted."""
         return False

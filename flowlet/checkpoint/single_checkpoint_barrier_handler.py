@@ -89,19 +89,9 @@ class SingleCheckpointBarrierHandler:
         return f"<SingleCheckpointBarrierHandler {self._mode.name} {self._phase.name}: {pending}, {barriers}>"
 
     @property
-    def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint with a barrier, announcement or cancellation; -1 before the first."""
-        return self._current
-
-    @property
     def is_checkpoint_pending(self) -> bool:
         """Whether barriers are missing."""
         return self._current != self._last_done
-
-    @property
-    def num_open_channels(self) -> int:
-        """How many channels have not ended."""
-        return self._num_open
 
     def lets_overtake(self, checkpoint_id: int) -> bool:
         """Whether barriers of the pending checkpoint ``checkpoint_id`` may overtake data."""

@@ -5,7 +5,7 @@
 
 Side:   pure.
 Units:  timestamps in milliseconds of the wall clock, durations in nanoseconds, sizes in bytes.
-Source: Flink ``CheckpointMetaData``, ``CheckpointMetrics``, ``OperatorSnapshotFutures``, ``TaskStateSnapshot``,
+Source: Flink ``OperatorSnapshotFutures``, ``TaskStateSnapshot``,
         ``ChannelStateWriteResult``.
 Absent: handles to files: without a storage, state is kept as objects.
 """
@@ -47,15 +47,6 @@ class RecoveredStream:
     find_class: Callable[[bytes], Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointMetadata:
-    """A checkpoint's id, and when the coordinator triggered it and the task received it."""
-
-    checkpoint_id: int
-    timestamp_ms: int
-    receive_timestamp_ms: int
-
-
 @dataclass(slots=True)
 class AlignmentMetrics:
     """Metrics of the alignment of one checkpoint.
@@ -63,22 +54,9 @@ class AlignmentMetrics:
     Written by the task thread; complete when all barriers have arrived, for an unaligned checkpoint after its snapshot.
     """
 
-    start_delay_ns: int = 0
+    start_delay_ms: int = 0
     duration_ns: int = 0
     bytes_processed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointMetrics:
-    """Metrics of one subtask's checkpoint."""
-
-    start_delay_ns: int = 0
-    alignment_duration_ns: int = 0
-    bytes_processed_during_alignment: int = 0
-    bytes_persisted_during_alignment: int = 0
-    sync_duration_ns: int = 0
-    async_duration_ns: int = 0
-    is_unaligned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +113,7 @@ class OperatorSnapshotFuture:
         discard: releases what the synchronous part holds, instead of or after ``finish``.
     """
 
-    finish: Callable[[], object]
+    finish: Callable[[], OperatorState]
     discard: Callable[[], None] = lambda: None
 
 
@@ -144,14 +122,14 @@ class SubtaskState:
     """What a subtask acknowledges.
 
     Args:
-        operators: ``OperatorState`` by operator id.
+        operators: their states by operator id.
         channels: the in-flight data.
         is_finished: whether the operators have finished; the subtask is then not run again after a restore.
         location: the directory of a savepoint, where the state is to be kept; empty: where the job keeps its
             checkpoints.
     """
 
-    operators: Mapping[str, object] = field(default_factory=dict)
+    operators: Mapping[str, OperatorState] = field(default_factory=dict)
     channels: ChannelStateSnapshot = NO_CHANNEL_DATA
     is_finished: bool = False
     location: str = ""
@@ -159,8 +137,7 @@ class SubtaskState:
     @property
     def has_union_state(self) -> bool:
         """Whether every subtask needs this one's state at a restart."""
-        states = (getattr(each, "by_subtask", None) for each in self.operators.values())
-        return any(each is not None and each.has_union for each in states)
+        return any(each.by_subtask is not None and each.by_subtask.has_union for each in self.operators.values())
 
 
 _START: Final = struct.Struct(">4sHI")

@@ -24,78 +24,45 @@ from flowlet.state.state_snapshots import (
     StateRows,
     StateShare,
 )
-from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.chain.stream_operator import StreamOperator
 
 
-@dataclass(frozen=True, slots=True)
-class FormerVertex:
-    """What is known of a vertex in a checkpoint.
-
-    Args:
-        parallelism: the number of its subtasks.
-        operators: the ids of its operators, in hex.
-        states: of its subtasks, by subtask; those that are none of the new subtask's may be left out.
-        finished: the subtasks that had read and processed everything.
-    """
-
-    parallelism: int
-    operators: frozenset[str]
-    states: Mapping[int, Mapping[str, object]]
-    finished: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class NewSubtask:
-    """The subtask that takes over."""
-
-    subtask: int
-    parallelism: int
-    max_parallelism: int
-
-
 def assigned_states(
-    operators: "Mapping[str, StreamOperator]", former: Iterable[FormerVertex], place: NewSubtask
+    operators: "Mapping[str, StreamOperator]",
+    former_ids: Iterable[str],
+    states: Mapping[int, Mapping[str, OperatorState]],
+    share: StateShare,
 ) -> dict[str, OperatorState]:
-    """The states with which the operators of one subtask begin, by operator id; an operator without any is left out.
+    """The states with which the operators of one subtask begin, of one vertex of a checkpoint, by operator id; an
+    operator without any is left out.
 
     Args:
         operators: those of the subtask's chain, by id in hex.
-        former: the vertices of the checkpoint that had any of them.
-        place: the subtask.
+        former_ids: of the operators of the vertex, in hex.
+        states: of its subtasks, by subtask; those that are none of the new subtask's may be left out.
+        share: the subtask and the vertex.
 
     Raises:
         StateRestoreError: an operator's state has another version or number of key groups, or cannot be divided; the
             message names it.
     """
     found = {}
-    for vertex in former:
-        share = StateShare(place.subtask, place.parallelism, place.max_parallelism, vertex.parallelism, vertex.finished)
-        for operator_id in vertex.operators & operators.keys():
-            state = _state_of(
-                operators[operator_id], [_part(vertex, each, operator_id) for each in range(vertex.parallelism)], share
-            )
-            if state is not None:
-                found[operator_id] = state
+    for operator_id in set(former_ids) & operators.keys():
+        parts = [states.get(each, {}).get(operator_id) for each in range(share.former_parallelism)]
+        state = _state_of(operators[operator_id], parts, share)
+        if state is not None:
+            found[operator_id] = state
     return found
 
 
-def is_by_key(states: Mapping[str, object]) -> bool:
+def is_by_key(states: Mapping[str, OperatorState]) -> bool:
     """Whether all state of a subtask goes by its key: then only subtasks that have some of its key groups need it."""
     return bool(states) and all(
-        isinstance(each, OperatorState)
-        and each.by_subtask is None
-        and (each.own is None or getattr(each.own, "is_by_key", False))
+        each.by_subtask is None and (each.own is None or getattr(each.own, "is_by_key", False))
         for each in states.values()
     )
-
-
-def _part(vertex: FormerVertex, subtask: int, operator_id: str) -> OperatorState | None:
-    state = vertex.states.get(subtask, {}).get(operator_id)
-    assert state is None or isinstance(state, OperatorState), f"the state of operator {operator_id} is {state!r}"
-    return state
 
 
 def _state_of(

@@ -108,7 +108,7 @@ def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) ->
     """The bytes, without the data in flight.
 
     Args:
-        state: its operators' states are ``OperatorState``.
+        state: of the subtask.
         names: of the operators by their ids, for people.
 
     Raises:
@@ -117,7 +117,6 @@ def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) ->
     pieces: list[bytes | memoryview] = []
     operators = []
     for operator_id, each in state.operators.items():
-        assert isinstance(each, OperatorState), f"the state of operator {operator_id} is no OperatorState, but {each!r}"
         part = _write_part((each.own, each.timers, each.keyed, each.by_subtask), _what(operator_id, names), pieces)
         operators.append(_Operator(operator_id, part, each.version))
     return _BYTES.joined(_Head(operators, state.is_finished), pieces)

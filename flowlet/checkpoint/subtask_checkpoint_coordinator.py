@@ -33,11 +33,11 @@ from flowlet.checkpoint.snapshots import (
     NO_CHANNEL_DATA,
     AlignmentMetrics,
     ChannelStateSnapshot,
-    CheckpointMetadata,
-    CheckpointMetrics,
     OperatorSnapshotFuture,
+    OperatorState,
     SubtaskState,
 )
+from flowlet.messages.control_messages import CheckpointDurations
 from netstack.availability import run_all
 from netstack.late import dataclass
 from netstack.loop.forks import end_stranded_child
@@ -45,7 +45,7 @@ from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
 
 if TYPE_CHECKING:
-    from flowlet.checkpoint.operator_snapshots import OperatorSnapshots
+    from flowlet.checkpoint.task_checkpoints import OperatorSnapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +55,7 @@ class CheckpointStatistics:
     num_acknowledged: int = 0
     num_declined: int = 0
     last_checkpoint_id: int = -1  # the last acknowledged one
-    last: CheckpointMetrics = field(default_factory=CheckpointMetrics)  # of the last acknowledged one
-
-
-class CheckpointCounts:
-    """Counts the checkpoints of a subtask.  Threading: any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # Guarded by _lock for writes; replaced as a whole, so it is read bare.
-        self._statistics = CheckpointStatistics()
-
-    @property
-    def statistics(self) -> CheckpointStatistics:
-        """The counts so far."""
-        return self._statistics
-
-    def acknowledged(self, checkpoint_id: int, metrics: CheckpointMetrics) -> None:
-        """Count an acknowledgement and keep its metrics."""
-        with self._lock:
-            before = self._statistics
-            self._statistics = replace(
-                before, num_acknowledged=before.num_acknowledged + 1, last_checkpoint_id=checkpoint_id, last=metrics
-            )
-
-    def declined(self) -> None:
-        """Count a decline."""
-        with self._lock:
-            self._statistics = replace(self._statistics, num_declined=self._statistics.num_declined + 1)
+    last: CheckpointDurations = CheckpointDurations()  # of the last acknowledged one
 
 
 class CheckpointResponder(Protocol):
@@ -96,7 +69,7 @@ class CheckpointResponder(Protocol):
     def statistics(self) -> CheckpointStatistics:
         """The counts so far."""
 
-    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+    def acknowledge_checkpoint(self, checkpoint_id: int, durations: CheckpointDurations, state: SubtaskState) -> None:
         """The subtask's part of the checkpoint is complete; the caller does not use ``state`` any more."""
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
@@ -137,7 +110,7 @@ class AsyncSnapshot:
     _lock: threading.Lock = field(init=False)
     # Guarded by _lock.
     _state: _State = field(init=False, default=_State.RUNNING)
-    _states: dict[str, object] | None = field(init=False, default=None)  # once the operators' parts are complete
+    _states: dict[str, OperatorState] | None = field(init=False, default=None)  # once the operators' parts are complete
     _is_working: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -181,7 +154,7 @@ class AsyncSnapshot:
         else:
             self._discard_unless_working()
 
-    def _stop_working(self, states: dict[str, object] | None) -> bool:
+    def _stop_working(self, states: dict[str, OperatorState] | None) -> bool:
         with self._lock:
             self._is_working = False
             self._states = states
@@ -207,16 +180,16 @@ class AsyncSnapshot:
             return  # not complete, or ended already; then the future may have been taken from under this call
         self.parts = {}
         state = SubtaskState(states, channels, self.is_finished, self.location)
-        self.responder.acknowledge_checkpoint(self.checkpoint_id, self._metrics(channels), state)
+        self.responder.acknowledge_checkpoint(self.checkpoint_id, self._durations(channels), state)
 
-    def _metrics(self, channels: ChannelStateSnapshot) -> CheckpointMetrics:
-        return CheckpointMetrics(
-            start_delay_ns=self.alignment.start_delay_ns,
-            alignment_duration_ns=self.alignment.duration_ns,
+    def _durations(self, channels: ChannelStateSnapshot) -> CheckpointDurations:
+        return CheckpointDurations(
+            start_delay_ms=self.alignment.start_delay_ms,
+            alignment_ms=self.alignment.duration_ns // _NS_PER_MS,
+            sync_ms=self.sync_duration_ns // _NS_PER_MS,
+            async_ms=(self.clock_ns() - self._started_ns) // _NS_PER_MS,
             bytes_processed_during_alignment=self.alignment.bytes_processed,
             bytes_persisted_during_alignment=channels.num_bytes,
-            sync_duration_ns=self.sync_duration_ns,
-            async_duration_ns=self.clock_ns() - self._started_ns,
             is_unaligned=self.is_unaligned,
         )
 
@@ -344,19 +317,14 @@ class SubtaskCheckpointCoordinator:
     # ---------------------------------------------------------------- the snapshot
 
     def checkpoint_state(
-        self,
-        metadata: CheckpointMetadata,
-        options: CheckpointOptions,
-        alignment: AlignmentMetrics,
-        *,
-        is_finished: bool = False,
+        self, barrier: CheckpointBarrier, alignment: AlignmentMetrics, *, is_finished: bool = False
     ) -> None:
         """Take the checkpoint, unless it was aborted or is older than the last one.
 
         Raises:
             Exception: from the chain or an output; the task cannot go on.
         """
-        checkpoint_id = metadata.checkpoint_id
+        checkpoint_id = barrier.checkpoint_id
         if checkpoint_id <= self._last_id:
             self.channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
             self._take_aborted(checkpoint_id)
@@ -367,31 +335,21 @@ class SubtaskCheckpointCoordinator:
             self.outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
             self.channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
             return
-        if options.alignment is Alignment.FORCED_ALIGNED:
-            options = options.with_unaligned_supported()  # only the edge before this task does not support it
-            self._open_channel_state(checkpoint_id, options)
+        if barrier.options.alignment is Alignment.FORCED_ALIGNED:
+            # Only the edge before this task does not support it.
+            barrier = replace(barrier, options=barrier.options.with_unaligned_supported())
+            self._open_channel_state(checkpoint_id, barrier.options)
             self.channel_state.finish_input(checkpoint_id)
-        self._send_barrier(metadata, options)
-        self._take_snapshot(metadata, options, alignment, is_finished=is_finished)
-
-    def _send_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> None:
-        checkpoint_id = metadata.checkpoint_id
         self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
-        barrier = CheckpointBarrier(checkpoint_id, metadata.timestamp_ms, options)
-        self.outputs.broadcast_event(barrier, is_priority=options.is_unaligned)
+        self.outputs.broadcast_event(barrier, is_priority=barrier.options.is_unaligned)
         self._start_alignment_timer(barrier)
-        if options.needs_channel_state:
+        if barrier.options.needs_channel_state:
             self.channel_state.finish_output(checkpoint_id)
+        self._take_snapshot(barrier, alignment, is_finished=is_finished)
 
-    def _take_snapshot(
-        self,
-        metadata: CheckpointMetadata,
-        options: CheckpointOptions,
-        alignment: AlignmentMetrics,
-        *,
-        is_finished: bool,
-    ) -> None:
-        checkpoint_id = metadata.checkpoint_id
+    def _take_snapshot(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics, *, is_finished: bool) -> None:
+        checkpoint_id = barrier.checkpoint_id
+        options = barrier.options
         if self.chain.is_closed:
             error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
             self.channel_state.abort(checkpoint_id, error)
@@ -400,7 +358,7 @@ class SubtaskCheckpointCoordinator:
         started_ns = self.clock_ns()
         try:
             channel_state = self.channel_state.take_result(checkpoint_id) if options.needs_channel_state else None
-            parts = self.chain.snapshot_state(metadata, options)
+            parts = self.chain.snapshot_state(barrier)
         except Exception as error:
             details = f"{self.name}: {type(error).__name__}: {error}"
             failed = CheckpointError(checkpoint_id, CheckpointFailureReason.SYNCHRONOUS_PART_FAILED, details)

@@ -1,29 +1,39 @@
 """``TaskCheckpoints``: the checkpoints of a stream task; triggered by mails of the JobManager and by barriers of its
 inputs.
 
+``OperatorSnapshots``: takes and restores the state of a chain of operators.
+
 Side:       task.  The ``..._async`` methods on any thread.
 Invariants: operators are touched only in a mail or a poll, on the task thread; every trigger ends in a result, an
-            exception or a cancelled future.
+            exception or a cancelled future.  As in Flink, operators prepare for the barrier head first and are asked
+            for their state tail first.  An operator without state is not in the snapshot.  Timers and keyed state are
+            part of their operator's state and are copied in the synchronous part.
 Source:     Flink ``StreamTask.triggerCheckpointAsync``, ``triggerUnfinishedChannelsCheckpoint``, ``performCheckpoint``,
-            ``notifyCheckpointOperation``; the final checkpoint of ``afterInvoke``.
+            ``notifyCheckpointOperation``; the final checkpoint of ``afterInvoke``.  Flink
+            ``RegularOperatorChain.prepareSnapshotPreBarrier``, ``snapshotState``, ``notifyCheckpointComplete``.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.barrier_orders import BarrierReceived, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
+from flowlet.checkpoint.snapshots import AlignmentMetrics, OperatorSnapshotFuture, OperatorState
 from flowlet.checkpoint.subtask_checkpoint_coordinator import (
     CheckpointResponder,
     CheckpointStatistics,
     SubtaskCheckpointCoordinator,
 )
-from flowlet.errors import MailboxClosedError
+from flowlet.errors import FlowletError, MailboxClosedError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
+from flowlet.state.state_backends import KeyedStateBackend
+from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, OperatorStateSnapshot
 from netstack.availability import AvailabilityFuture
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, SnapshotType, StopMode
 
@@ -73,10 +83,10 @@ class TaskCheckpoints:
         self._synchronous_id: int | None = None  # the savepoint that stops the job
         self._stop_source: Callable[[StopMode], None] | None = None
         # Savepoints to take once the source has stopped.
-        self._behind_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions]] = []
+        self._behind_end_of_data: list[CheckpointBarrier] = []
         self._on_stop: Callable[[], None] | None = None  # set when the data has ended, and operators still hold records
         # Savepoints whose barriers came.
-        self._at_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions, AlignmentMetrics]] = []
+        self._at_end_of_data: list[tuple[CheckpointBarrier, AlignmentMetrics]] = []
         self._is_end_of_data = False
         self._has_finished = False  # the operators
         self._final_min_id: int | None = None  # the first checkpoint taken after the end of data
@@ -111,9 +121,9 @@ class TaskCheckpoints:
         return 0 if self._handler is None else self._handler.alignment_duration_ns
 
     @property
-    def start_delay_ns(self) -> int:
+    def start_delay_ms(self) -> int:
         """The age of the last checkpoint when its first barrier or trigger arrived; any thread."""
-        return self.statistics.last.start_delay_ns if self._handler is None else self._handler.start_delay_ns
+        return self.statistics.last.start_delay_ms if self._handler is None else self._handler.start_delay_ms
 
     def close(self) -> None:
         """Cancel pending snapshots."""
@@ -123,21 +133,21 @@ class TaskCheckpoints:
 
     # ---------------------------------------------------------------- orders of the JobManager, any thread
 
-    def trigger_checkpoint_async(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Future[bool]:
-        """Take a checkpoint: the result is True once it was begun here, False if the task does not run.
+    def trigger_checkpoint_async(self, barrier: CheckpointBarrier) -> Future[bool]:
+        """Take the checkpoint of a barrier: the result is True once it was begun here, False if the task does not run.
 
         An exception fails the task, too.  The future is cancelled if the task ends before.
         """
-        mail = _TriggerMail(lambda: self._trigger(metadata, options))
+        mail = _TriggerMail(lambda: self._trigger(barrier))
         # A source has no data in front of its barrier; its trigger keeps its place among the mails that bring its
         # splits.
-        is_urgent = options.is_unaligned and self._stop_source is None
+        is_urgent = barrier.options.is_unaligned and self._stop_source is None
         mail_options = MailOptions.URGENT if is_urgent else MailOptions.DEFAULT
         try:
-            self._main_executor.execute(mail, "checkpoint %s with %s", metadata, options, options=mail_options)
+            self._main_executor.execute(mail, "trigger of %s", barrier, options=mail_options)
         except MailboxClosedError:
-            closing = CheckpointError(metadata.checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name)
-            self._responder.decline_checkpoint(metadata.checkpoint_id, closing)
+            closing = CheckpointError(barrier.checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name)
+            self._responder.decline_checkpoint(barrier.checkpoint_id, closing)
             mail.future.set_result(False)
         return mail.future
 
@@ -161,28 +171,29 @@ class TaskCheckpoints:
 
     # ---------------------------------------------------------------- mails
 
-    def _trigger(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> bool:
+    def _trigger(self, barrier: CheckpointBarrier) -> bool:
+        checkpoint_id = barrier.checkpoint_id
+        options = barrier.options
         handler = self._handler
         if options.type in _SYNCHRONOUS and self._stop_source is not None and not self._is_end_of_data:
             # Flink ``SourceStreamTask.triggerStopWithSavepointAsync``: no record may follow the barrier of this
             # savepoint.  The notification has overtaken the trigger: the source goes on.
-            if self._coordinator.is_aborted(metadata.checkpoint_id):
-                self._coordinator.checkpoint_state(metadata, options, AlignmentMetrics())
+            if self._coordinator.is_aborted(checkpoint_id):
+                self._coordinator.checkpoint_state(barrier, AlignmentMetrics())
                 return False
-            self._synchronous_id = metadata.checkpoint_id
-            self._behind_end_of_data.append((metadata, options))
+            self._synchronous_id = checkpoint_id
+            self._behind_end_of_data.append(barrier)
             self._stop_source(_STOP_MODES[options.type])
             return True
         if handler is None or all(gate.is_finished for gate in self._gates):
-            alignment = AlignmentMetrics(start_delay_ns=_NS_PER_MS * max(0, self._wall_ms() - metadata.timestamp_ms))
+            alignment = AlignmentMetrics(max(0, self._wall_ms() - barrier.timestamp_ms))
             try:
-                self._coordinator.init_inputs(metadata.checkpoint_id, options)
+                self._coordinator.init_inputs(checkpoint_id, options)
             except CheckpointError as error:
                 self._coordinator.abort_checkpoint_on_barrier(error.checkpoint_id, error)
                 return False
-            self._coordinator.complete_inputs(metadata.checkpoint_id)
-            return self._perform(metadata, options, alignment)
-        barrier = CheckpointBarrier(metadata.checkpoint_id, metadata.timestamp_ms, options)
+            self._coordinator.complete_inputs(checkpoint_id)
+            return self._perform(barrier, alignment)
         for index, gate in enumerate(self._gates):
             for channel in gate.unfinished_channels:
                 handler.handle(BarrierReceived((index, channel), barrier, is_injected=True))
@@ -217,7 +228,7 @@ class TaskCheckpoints:
         """Whether a savepoint waits for the end of data that stops the task without the records that its operators
         hold.
         """
-        return any(_STOP_MODES[options.type] is StopMode.NO_DRAIN for _, options, _ in self._at_end_of_data)
+        return any(_STOP_MODES[barrier.options.type] is StopMode.NO_DRAIN for barrier, _ in self._at_end_of_data)
 
     def end_of_data_received(self, mode: StopMode) -> None:
         """No more data will come, so the next checkpoint can be the final one.
@@ -234,11 +245,11 @@ class TaskCheckpoints:
             Exception: as ``trigger_checkpoint_on_barrier``.
         """
         waiting, self._behind_end_of_data = self._behind_end_of_data, []
-        for metadata, options in waiting:
-            self._trigger(metadata, options)
+        for barrier in waiting:
+            self._trigger(barrier)
         aligned, self._at_end_of_data = self._at_end_of_data, []
-        for metadata, options, alignment in aligned:
-            self._perform(metadata, options, alignment)
+        for barrier, alignment in aligned:
+            self._perform(barrier, alignment)
 
     def waits_for_final_checkpoint(self, *, is_wanted: bool) -> bool:
         """Whether the task must wait for a final checkpoint, if one ``is_wanted``, or for the
@@ -257,11 +268,9 @@ class TaskCheckpoints:
         """The inputs' part of the channel state is complete."""
         self._coordinator.complete_inputs(checkpoint_id)
 
-    def trigger_checkpoint_on_barrier(
-        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics
-    ) -> None:
+    def trigger_checkpoint_on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
         """Take the snapshot.  Raises Exception: from the chain or an output; the task cannot go on."""
-        self._perform(metadata, options, alignment)
+        self._perform(barrier, alignment)
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
         """Decline the checkpoint and tell the downstream tasks.
@@ -271,21 +280,21 @@ class TaskCheckpoints:
         self._coordinator.abort_checkpoint_on_barrier(checkpoint_id, error)
         self._fail_stop(checkpoint_id, error.reason)
 
-    def _perform(self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics) -> bool:
-        checkpoint_id = metadata.checkpoint_id
+    def _perform(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> bool:
+        checkpoint_id = barrier.checkpoint_id
         if not self._is_running():
             error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_NOT_READY, self._name)
             self._coordinator.abort_checkpoint_on_barrier(checkpoint_id, error)
             return False
-        if options.type in _SYNCHRONOUS:
+        if barrier.options.type in _SYNCHRONOUS:
             if self._on_stop is not None and not self._is_end_of_data:
-                self._at_end_of_data.append((metadata, options, alignment))
+                self._at_end_of_data.append((barrier, alignment))
                 self._on_stop()
                 return True
             self._synchronous_id = checkpoint_id
         if self._is_end_of_data and self._final_min_id is None:
             self._final_min_id = checkpoint_id
-        self._coordinator.checkpoint_state(metadata, options, alignment, is_finished=self._has_finished)
+        self._coordinator.checkpoint_state(barrier, alignment, is_finished=self._has_finished)
         return True
 
     def _fail_stop(self, checkpoint_id: int, reason: CheckpointFailureReason) -> None:
@@ -315,3 +324,130 @@ class _TriggerMail:
     def cancel(self) -> None:
         """Called when the mailbox drops the mail."""
         self.future.cancel()
+
+
+_NOTHING = OperatorState()
+
+
+class OperatorSnapshots:
+    """The operators of a task, head first, which were set up; every call is on the task thread.
+
+    ``check_cancelled``: raises TaskCancelled if the task was cancelled, so that no other function of the chain is
+        called then.
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[StreamOperator],
+        is_closed: Callable[[], bool],
+        check_cancelled: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._operators = tuple(operators)
+        self._is_closed = is_closed
+        self._check_cancelled = check_cancelled
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no snapshot can be taken any more."""
+        return self._is_closed()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Let every operator emit records that belong before the barrier."""
+        for each in self._operators:
+            self._check_cancelled()
+            each.prepare_snapshot_pre_barrier(checkpoint_id)
+
+    def snapshot_state(self, barrier: CheckpointBarrier) -> Mapping[str, OperatorSnapshotFuture]:
+        """Each operator's state, by its id in hex: a value, or a callable that makes it on another thread.
+
+        Raises:
+            FlowletError: a state cannot be written, for example a value of another type than declared; names the
+                operator.
+            Exception: whatever a user function raises.
+        """
+        snapshots = {}
+        # It names no file that a checkpoint of the job may remove, and every back end reads it.
+        is_full = barrier.options.type.is_savepoint
+        checkpoint_id = barrier.checkpoint_id
+        for each in reversed(self._operators):
+            self._check_cancelled()
+            ctx = each.ctx
+            each.snapshot_functions(checkpoint_id, barrier.timestamp_ms)
+            own = each.snapshot_state(checkpoint_id)
+            timers = {} if ctx.timers is None else ctx.timers.snapshot()
+            with _naming(each.name):
+                keyed = None if ctx.keyed_state is None else ctx.keyed_state.snapshot(checkpoint_id, is_full=is_full)
+                by_subtask = None if ctx.operator_state is None else ctx.operator_state.snapshot()
+            if own is not None or timers or keyed is not None or by_subtask is not None:
+                finish = partial(_finish, each.name, own, timers, each.state_version, keyed, by_subtask)
+                discard = partial(_discard, ctx.keyed_state, checkpoint_id)
+                snapshots[ctx.operator_id.hex()] = OperatorSnapshotFuture(finish, discard)
+        return snapshots
+
+    def restore(self, states: Mapping[str, OperatorState]) -> None:
+        """Restore state and timers of every operator, tail first (None: it has none); before the operators are opened.
+
+        Raises:
+            StateRestoreError: an operator's state has another version than the operator reads, or another number of key
+                groups.
+        """
+        for each in reversed(self._operators):
+            ctx = each.ctx
+            state = states.get(ctx.operator_id.hex(), _NOTHING)
+            state.check_version(each.name, each.state_version)
+            if ctx.timers is not None:
+                ctx.timers.restore(state.timers)
+            if ctx.keyed_state is not None and state.keyed is not None:
+                for part in state.keyed if isinstance(state.keyed, Sequence) else (state.keyed,):
+                    ctx.keyed_state.restore(part)
+            if ctx.operator_state is not None and state.by_subtask is not None:
+                ctx.operator_state.restore(state.by_subtask)
+            each.initialize_state(state.own)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell every operator."""
+        for each in self._operators:
+            self._check_cancelled()
+            if each.ctx.keyed_state is not None:
+                each.ctx.keyed_state.notify_checkpoint_complete(checkpoint_id)
+            each.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Tell every operator."""
+        for each in self._operators:
+            self._check_cancelled()
+            each.notify_checkpoint_aborted(checkpoint_id)
+
+
+def _discard(keyed_state: KeyedStateBackend | None, checkpoint_id: int) -> None:
+    if keyed_state is not None:
+        keyed_state.discard_snapshot(checkpoint_id)
+
+
+@contextmanager
+def _naming(operator: str) -> Iterator[None]:
+    """Let an error that names a state name its operator, too: two operators may have states of one name."""
+    try:
+        yield
+    except FlowletError as error:
+        if type(error) is not FlowletError:
+            raise  # it says more
+        raise FlowletError(f"operator {operator!r}: {error}") from error.__cause__
+
+
+def _finish(
+    operator: str,
+    own: object,
+    timers: Mapping[int, Mapping[str, object]],
+    version: int,
+    keyed: Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None,
+    by_subtask: Callable[[], OperatorStateSnapshot] | None,
+) -> OperatorState:
+    with _naming(operator):
+        return OperatorState(
+            own() if callable(own) else own,
+            timers,
+            version,
+            None if keyed is None else keyed(),
+            None if by_subtask is None else by_subtask(),
+        )

@@ -35,7 +35,7 @@ from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_embedded_logging
 from flowlet.rpc.auth import SECRET_BYTES
-from flowlet.rpc.local_rpc import LocalRpc
+from flowlet.rpc.local_rpc import PipeRpc
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.shipping.bundle_maker import NeededCode
 from flowlet.tm.process.process_model import NUM_DESCRIPTORS, check_free_descriptors
@@ -134,7 +134,7 @@ class EmbeddedCluster(ClusterClient):
     outlives_program = False
 
     def __init__(
-        self, loop: EventLoopThread, rpc: LocalRpc, job_manager: JobManager, address: tuple[str, int], secret: bytes
+        self, loop: EventLoopThread, rpc: PipeRpc, job_manager: JobManager, address: tuple[str, int], secret: bytes
     ) -> None:
         super().__init__(loop, rpc, secret)
         self.host, self.port = address
@@ -351,10 +351,12 @@ async def _wait_registered(executor: "TaskExecutor") -> None:
 
 async def _start_job_manager(
     secret: bytes, checkpoint_secret: bytes | None
-) -> tuple[JobManager, LocalRpc, tuple[str, int]]:
+) -> tuple[JobManager, PipeRpc, tuple[str, int]]:
     job_manager = JobManager(JobManagerConfig(secret=secret, checkpoint_secret=checkpoint_secret))
     address = await job_manager.start(_HOST, 0, expects_strangers=False)
-    return job_manager, LocalRpc(job_manager.local, f"{address[0]}:{address[1]}"), address
+    ours, theirs = socket.socketpair()
+    job_manager.local.begin_pipe(theirs, "this program")
+    return job_manager, await PipeRpc.open(ours, f"{address[0]}:{address[1]}"), address
 
 
 def write_secret(path: Path, secret: bytes) -> Path:

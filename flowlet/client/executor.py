@@ -20,27 +20,21 @@ from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
-from flowlet.messages.control_messages import (
-    EdgeMessage,
-    JobGraphMessage,
-    RemoteGateMessage,
-    VertexMessage,
-    WatermarkAlignmentMessage,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.program_bundle import ProgramBundle, pieces_of
-from flowlet.operators.source_operator import Source, SourceOperator, enumerator_of
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, split_set_of
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, share_containers
 from flowlet.serde.pickles import program_pickle
 from flowlet.shipping.bundle_maker import NeededCode, PackedBundle, ProgramCode, pack, program_code
-from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
 from netstack.late import is_instance_of_late
 from netstack.log_lines import LogLines
 
 if TYPE_CHECKING:
-    from flowlet.connectors.remote_gate_source import RemoteGateSource
+    from flowlet.connectors.gates.reader import RemoteGateSource
 
 
 _NOT_FOUND: Final = 404
@@ -111,12 +105,10 @@ def execute(
             caller has no hold of the result yet: a caller that kept the job can take it back then, too.
 
     Raises:
-        JobGraphError: the graph is not valid.
         JobSubmissionError: the JobManager did not take it, or a function cannot be sent to a TaskManager.
         FlowletError: there is no cluster, or it could not be started.
     """
     try:
-        job_graph.validate()
         dependencies = dependencies or DependencySettings()
         code = program_code(target.needed_code, is_users_file, ships_modules=dependencies.ships_modules)
         return _start(job_graph, target, dependencies, code, keep or (lambda _: None))
@@ -150,7 +142,7 @@ def _start(
 
 
 def _submit(
-    message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedBundle
+    message: messages.JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedBundle
 ) -> None:
     if heartbeat is not None:
         message = msgspec.structs.replace(message, client_heartbeat_timeout_ms=heartbeat.timeout_ms)
@@ -162,7 +154,7 @@ def _submit(
         client.begin(lambda api: keep_job_alive(api, message.job_id, heartbeat.interval_ms / 1000))
 
 
-def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
+def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
     """Raises JobSubmissionError: the job is too large to be sent; the message names what makes it so."""
     sizes = {vertex.id: len(vertex.chain) + _bytes_of_pieces(vertex.chain, message.code) for vertex in message.vertices}
     size = sum(len(vertex.chain) for vertex in message.vertices) + sum(len(edge.partitioner) for edge in message.edges)
@@ -170,7 +162,7 @@ def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
     if size <= MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
         return
     largest = max(message.vertices, key=lambda vertex: sizes[vertex.id])
-    vertices = {vertex.id: vertex for vertex in job_graph.topological_order()}
+    vertices = {vertex.id: vertex for vertex in job_graph.vertices}
     reason = describe_largest(vertices[largest.id].chain)
     copies = sum(2 * len(vertex.chain) > sizes[largest.id] for vertex in message.vertices)
     others = ""
@@ -197,7 +189,7 @@ def _users_part(cause: BaseException | None) -> BaseException | None:
     return None if cause is None or trace is None else cause.with_traceback(trace)
 
 
-def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> JobGraphMessage:
+def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> messages.JobGraphMessage:
     """The job as it travels, with operators and partitioners as opaque blobs; ``code`` is what the operators need
     besides.
 
@@ -212,7 +204,7 @@ def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> JobGra
     blobs = [dump_chain(vertex.chain, vertex.name, vertex.parallelism, pieces) for vertex in vertices]
     blobs += [dump_partitioner(edge.partitioner, edge.name or edge.id, pieces) for edge in edges]
     blobs = share_containers(roots, blobs, pieces)
-    return JobGraphMessage(
+    return messages.JobGraphMessage(
         job_graph.job_id,
         job_graph.name,
         list(map(_vertex_message, vertices, blobs)),
@@ -222,10 +214,10 @@ def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> JobGra
     )
 
 
-def _vertex_message(vertex: JobVertex, chain: bytes) -> VertexMessage:
+def _vertex_message(vertex: JobVertex, chain: bytes) -> messages.VertexMessage:
     head = vertex.chain[0].operator
     operator = head if isinstance(head, SourceOperator) else None
-    return VertexMessage(
+    return messages.VertexMessage(
         id=vertex.id,
         name=vertex.name,
         parallelism=vertex.parallelism,
@@ -242,35 +234,34 @@ def _vertex_message(vertex: JobVertex, chain: bytes) -> VertexMessage:
 
 
 def _split_set(source: Source, vertex: str) -> SplitSet | None:
-    enumerator = enumerator_of(source)
-    found = None if enumerator is None else split_set_of(enumerator)
-    if enumerator is None or found is not None:
-        return found
+    enumerator = getattr(source, "create_enumerator", lambda: None)()
+    if enumerator is None:
+        return split_set_of(source)
     raise JobSubmissionError(
         f"vertex {vertex!r}: its source has an enumerator of its own, a {type(enumerator).__name__}; the JobManager "
         "runs no code of users and knows only those of flowlet, so let each reader find its share"
     )
 
 
-def _remote_gate(source: Source) -> RemoteGateMessage | None:
-    if not is_instance_of_late(source, "flowlet.connectors.remote_gate_source", "RemoteGateSource"):
+def _remote_gate(source: Source) -> messages.RemoteGateMessage | None:
+    if not is_instance_of_late(source, "flowlet.connectors.gates.reader", "RemoteGateSource"):
         return None
     gate = cast("RemoteGateSource", source)
     key_blob = b"" if gate.key_groups is None else dump_partitioner(gate.key_groups, f"gate {gate.name}")
-    return RemoteGateMessage(
+    return messages.RemoteGateMessage(
         gate.name, gate.type_name, gate.fingerprint, program_pickle.dumps(gate.type_info), key_blob, gate.producers
     )
 
 
-def _alignment(operator: SourceOperator) -> WatermarkAlignmentMessage | None:
+def _alignment(operator: SourceOperator) -> messages.WatermarkAlignmentMessage | None:
     found = None if operator.strategy is None else operator.strategy.alignment
     if found is None:
         return None
-    return WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
+    return messages.WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
 
 
-def _edge_message(edge: JobEdge, partitioner: bytes) -> EdgeMessage:
-    return EdgeMessage(
+def _edge_message(edge: JobEdge, partitioner: bytes) -> messages.EdgeMessage:
+    return messages.EdgeMessage(
         id=edge.id,
         source=edge.source,
         source_operator=edge.source_operator,

@@ -120,6 +120,7 @@ def pauses_s(retry: ClientRetry) -> Iterator[float]:
     return (pause_ms / 1000 for pause_ms in islice(pauses_ms, retry.max_attempts))
 
 
+@dataclass(slots=True, eq=False)
 class JobManagerApi:
     """Typed requests.  Threading: the loop that ``rpc`` was made on.
 
@@ -128,22 +129,11 @@ class JobManagerApi:
     job wait for the next one first.
     """
 
-    def __init__(
-        self,
-        rpc: RpcGateway,
-        monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._rpc = rpc
-        self._monotonic = monotonic
-        self._sleep = sleep
-        self.retry: ClientRetry | None = None
-        """How a JobManager that keeps its jobs is asked again: it may be started again; None: each request is sent
-        once.
-        """
-
-    def __repr__(self) -> str:
-        return f"<JobManagerApi over {self._rpc!r}>"
+    rpc: RpcGateway
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    # How a JobManager that keeps its jobs is asked again: it may be started again; None: each request is sent once.
+    retry: ClientRetry | None = field(init=False, default=None)
 
     async def overview(self) -> JobDocument:
         """Counts of TaskManagers, slots and jobs."""
@@ -258,7 +248,7 @@ class JobManagerApi:
             has.
         """
         path = f"/jobs/{job_id}/clientHeartbeat?timeout_ms={round(held_s * 1000)}"
-        (await self._rpc.request("PATCH", path, timeout_s=held_s + _REPORT_TIMEOUT_S)).raise_for_status()
+        (await self.rpc.request("PATCH", path, timeout_s=held_s + _REPORT_TIMEOUT_S)).raise_for_status()
 
     async def finish_gate(self, job_id: str, gate: str) -> None:
         """Let a remote gate end with the partitions that are open; waits until its tasks are deployed."""
@@ -317,23 +307,23 @@ class JobManagerApi:
         num_retries = 0
         while True:
             try:
-                return await self._rpc.request(method, path, body=body, timeout_s=timeout_s), num_retries
+                return await self.rpc.request(method, path, body=body, timeout_s=timeout_s), num_retries
             except RpcConnectError as error:
                 pause_s = next(pauses, None)
                 if pause_s is None:
                     raise
                 if num_retries == 0:
                     _log.info("the JobManager does not answer, trying again", reason=str(error))
-            await self._sleep(pause_s)
+            await self.sleep(pause_s)
             num_retries += 1
 
     async def _get(self, path: str) -> JobDocument:
-        answer = (await self._rpc.request("GET", path)).raise_for_status()
+        answer = (await self.rpc.request("GET", path)).raise_for_status()
         document: JobDocument = msgspec.json.decode(answer.body)
         return document
 
     async def _poll(self, path: str, timeout_s: float | None, **query: int) -> Any:
-        deadline_s = None if timeout_s is None else self._monotonic() + timeout_s
+        deadline_s = None if timeout_s is None else self.monotonic() + timeout_s
         left_s = timeout_s
         more = "".join(f"&{name}={value}" for name, value in query.items())
         while True:
@@ -348,7 +338,7 @@ class JobManagerApi:
                 return msgspec.json.decode(answer.body)
             if deadline_s is not None:
                 # Not what was asked for: a JobManager may answer sooner, and one that is gone late.
-                left_s = deadline_s - self._monotonic()
+                left_s = deadline_s - self.monotonic()
                 if left_s <= 0:
                     return None
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from flowlet.common.checks import is_name, is_whole_number
-from flowlet.connectors.number_source import NumberSource, RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
+from flowlet.connectors.files.reader import TextLineSource
+from flowlet.connectors.numbers.reader import NumberSource, RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
 from flowlet.connectors.planned_split_source import PlannedSplitSource
 from flowlet.connectors.sources_in_turn import SourcesInTurn
-from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.datastream.connectors.base import BuiltInSource, SplitSource
 from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy, RateUnit
 from flowlet.datastream.connectors.file_system import FileSource
@@ -19,7 +19,7 @@ from flowlet.datastream.connectors.kafka import KafkaSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.errors import JobGraphError, JobSubmissionError
-from flowlet.operators.source_operator import Source
+from flowlet.operators.source_reader import Source
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 from flowlet.splits.split_kinds import FileSet, PlannedSplit, PlannedSplits
@@ -46,7 +46,7 @@ def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source
                 0, source.count, function=source.generator_function, limit=_limit(source.rate_limiter_strategy)
             )
         case KafkaSource():
-            from flowlet.connectors.kafka.kafka_reader import KafkaLogSource  # only these jobs need it
+            from flowlet.connectors.kafka.reader import KafkaLogSource  # only these jobs need it
 
             return KafkaLogSource(
                 source.topics, source.deserializer, is_bounded=source.is_bounded, commits_offsets=source.commits_offsets
@@ -59,7 +59,7 @@ def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source
 
 def remote_gate_source(gate: RemoteGate) -> Source:
     """The source that reads what producers outside the cluster push."""
-    from flowlet.connectors.remote_gate_source import EventTimeColumn, RemoteGateSource
+    from flowlet.connectors.gates.reader import EventTimeColumn, RemoteGateSource
 
     event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)
     return RemoteGateSource(gate.name, gate.type_info, gate.producers, gate.key_groups, event_time)

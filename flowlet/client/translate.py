@@ -215,7 +215,7 @@ def sink_operator(sink: Sink, type_info: TypeInformation, *, name: str) -> Strea
     if isinstance(sink, DiscardingSink):
         return DiscardSink(name=name)
     if is_instance_of_late(sink, "flowlet.datastream.connectors.file_system", "FileSink"):
-        from flowlet.connectors.files.file_sink_writer import RunningFileSink
+        from flowlet.connectors.files.sink import RunningFileSink
 
         return SinkOperator(RunningFileSink(sink, type_info), name=name)  # type: ignore[arg-type]  # a FileSink
     if type(sink).create_writer is Sink.create_writer:

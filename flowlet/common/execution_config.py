@@ -9,7 +9,7 @@ Source: PyFlink ``pyflink.common.execution_config``; Flink ``CoreOptions``, ``Pi
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final
 
 from flowlet.common.checks import is_whole_number
 from flowlet.common.configuration import Configuration
@@ -29,18 +29,8 @@ from flowlet.common.job_settings import (
     JobSettings,
     RestartSettings,
 )
-from flowlet.common.not_yet import missing_attribute
-from flowlet.common.option import (
-    Option,
-    boolean,
-    choice,
-    duration,
-    duration_ms,
-    row_of,
-    text,
-    view_of,
-    whole_number,
-)
+from flowlet.common.not_yet import ExplainsMissing
+from flowlet.common.option import Option, boolean, choice, duration, duration_ms, row_of, text, view_of, whole_number
 from flowlet.errors import ConfigError, JobGraphError
 from netstack.late import dataclass
 
@@ -117,7 +107,7 @@ class EnvironmentSettings:
             check_max_parallelism(self.max_parallelism, "the environment's")
 
 
-class ExecutionConfig:
+class ExecutionConfig(ExplainsMissing):
     """The default parallelism, maximum parallelism and intervals; setters raise JobGraphError for a value out of range.
 
     ``PARALLELISM_DEFAULT`` as a parallelism leaves the choice to the environment; as a maximum, it is derived from each
@@ -377,11 +367,6 @@ class ExecutionConfig:
     def _is_turned(self, switch: str) -> bool:
         name, value, _ = _SWITCHES[switch]
         return self._options.get_string(name, "").strip().lower() == value
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise missing_attribute(self, name)
 
 
 def config_of(options: Configuration) -> ExecutionConfig:

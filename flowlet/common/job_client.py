@@ -7,13 +7,13 @@ Source: PyFlink ``pyflink.common.job_client``.
 
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from flowlet.common.completable_future import CompletableFuture
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
-from flowlet.common.not_yet import missing_attribute
+from flowlet.common.not_yet import ExplainsMissing
 from netstack.late import dataclass
 
 __all__ = ["JobClient"]
@@ -104,7 +104,7 @@ class SubmittedJob:
     runs_in_stages: bool = False
 
 
-class JobClient:
+class JobClient(ExplainsMissing):
     """The result of ``execute_async``.
 
     Life cycle: an embedded cluster lives until the result was read, or the environment is closed.
@@ -195,8 +195,3 @@ class JobClient:
             return self._job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
         finally:
             self._on_end(self._job)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise missing_attribute(self, name)

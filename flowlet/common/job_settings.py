@@ -17,17 +17,7 @@ from typing import Final
 
 from flowlet.common.config_options import parse_map
 from flowlet.common.configuration import Configuration
-from flowlet.common.option import (
-    Option,
-    at_least,
-    boolean,
-    choice,
-    duration,
-    number,
-    rows_by_field,
-    text,
-    whole_number,
-)
+from flowlet.common.option import Option, at_least, boolean, choice, duration, number, rows_by_field, text, whole_number
 from flowlet.common.written_values import parse_bytes
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
@@ -110,31 +100,27 @@ class BatchSettings:
         "execution.batch-shuffle-mode",
         {"all_exchanges_blocking": True, "all_exchanges_pipelined": False},
         default="ALL_EXCHANGES_BLOCKING",
-        needs=Needs.BATCH_MODE,
         says="in [BATCH mode](batch.md): results between tasks are files, and stages run one after the other; or all "
         "tasks run at once",
-    ).field()
+    ).field(Needs.BATCH_MODE)
     sorts_inputs: bool = boolean(
         "execution.sorted-inputs.enabled",
         default=True,
-        needs=Needs.BATCH_MODE,
         says="in BATCH mode: keyed inputs are sorted by key, in bounded memory",
-    ).field()
+    ).field(Needs.BATCH_MODE)
     ends_keys: bool = boolean(
         "execution.batch-state-backend.enabled",
         default=True,
-        needs=Needs.BATCH_MODE,
         says="in BATCH mode with sorted inputs: timers fire and state is dropped at the end of each key; else at the "
         "end of the input",
-    ).field()
+    ).field(Needs.BATCH_MODE)
     sort_memory_bytes: int = Option(
         "execution.sorted-inputs.memory",
         at_least(parse_bytes, _LEAST_SORT_MEMORY_BYTES),
         "a size such as '128 mb', of 64 kb or more",
         "memory of a task for that",
         128 << 20,  # Flink's
-        needs=Needs.BATCH_MODE,
-    ).field()
+    ).field(Needs.BATCH_MODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,80 +152,64 @@ class CheckpointSettings:
         "execution.checkpointing.dir",
         "state.checkpoints.dir",
         allowed="the path or URL of a directory",
-        needs=Needs.PERIODIC_CHECKPOINTS,
         says="where they are kept; on a remote cluster needed, else a directory of the user's below the temporary one",
-    ).field("")
+    ).field(Needs.PERIODIC_CHECKPOINTS, default="")
     is_exactly_once: bool = choice(
         "execution.checkpointing.mode",
         {"exactly_once": True, "at_least_once": False},
         default="EXACTLY_ONCE",
-        needs=Needs.CHECKPOINTS,
         says="how often a record counts after a restart",
-    ).field()
+    ).field(Needs.CHECKPOINTS)
     timeout_ms: int = duration(
         "execution.checkpointing.timeout",
         least=_MIN_INTERVAL_MS,
         default=600_000,
-        needs=Needs.CHECKPOINTS,
         says="a checkpoint that takes longer fails",
-    ).field()
+    ).field(Needs.CHECKPOINTS)
     min_pause_ms: int = duration(
-        "execution.checkpointing.min-pause",
-        default=0,
-        needs=Needs.PERIODIC_CHECKPOINTS,
-        says="from the end of a checkpoint to the next one, at least",
-    ).field()
+        "execution.checkpointing.min-pause", default=0, says="from the end of a checkpoint to the next one, at least"
+    ).field(Needs.PERIODIC_CHECKPOINTS)
     max_concurrent: int = whole_number(
-        "execution.checkpointing.max-concurrent-checkpoints",
-        least=1,
-        default=1,
-        needs=Needs.PERIODIC_CHECKPOINTS,
-        says="under way at a time",
-    ).field()
+        "execution.checkpointing.max-concurrent-checkpoints", least=1, default=1, says="under way at a time"
+    ).field(Needs.PERIODIC_CHECKPOINTS)
     tolerable_failures: int = Option(
         "execution.checkpointing.tolerable-failed-checkpoints",
         at_least(int, 0),
         "a whole number of 0 or more",
         "failed ones in a row that do not fail the job",
         0,
-        needs=Needs.PERIODIC_CHECKPOINTS,
-    ).field()
+    ).field(Needs.PERIODIC_CHECKPOINTS)
     num_retained: int = whole_number(
         "execution.checkpointing.num-retained",
         "state.checkpoints.num-retained",
         least=1,
         default=1,
-        needs=Needs.PERIODIC_CHECKPOINTS,
         says="complete ones that are kept while the job runs",
-    ).field()
+    ).field(Needs.PERIODIC_CHECKPOINTS)
     after_tasks_finish: bool = boolean(
         AFTER_TASKS_FINISH,
         "execution.checkpointing.checkpoints-after-tasks-finish.enabled",
         default=True,
-        needs=Needs.CHECKPOINTS,
         says="go on when some tasks have ended; each task waits at its end for one",
-    ).field()
+    ).field(Needs.CHECKPOINTS)
     is_unaligned: bool = boolean(
         "execution.checkpointing.unaligned.enabled",
         "execution.checkpointing.unaligned",
         default=False,
-        needs=Needs.PERIODIC_CHECKPOINTS,
         says="barriers overtake records, which become part of the checkpoint",
-    ).field()
+    ).field(Needs.PERIODIC_CHECKPOINTS)
     aligned_timeout_ms: int = duration(
         "execution.checkpointing.aligned-checkpoint-timeout",
         "execution.checkpointing.alignment-timeout",
         default=0,
-        needs=Needs.PERIODIC_CHECKPOINTS,
         says="they do so only if alignment takes longer",
-    ).field()
+    ).field(Needs.PERIODIC_CHECKPOINTS)
     is_retained_on_cancellation: bool = choice(
         RETENTION,
         {"delete_on_cancellation": False, "retain_on_cancellation": True, "no_externalized_checkpoints": False},
         default="NO_EXTERNALIZED_CHECKPOINTS",
-        needs=Needs.PERIODIC_CHECKPOINTS,
         says="whether the newest checkpoints stay when the job fails (the first two) or is cancelled (the second)",
-    ).field()
+    ).field(Needs.PERIODIC_CHECKPOINTS)
     is_retained_on_failure: bool = choice(  # the same option
         RETENTION,
         {"delete_on_cancellation": True, "retain_on_cancellation": True, "no_externalized_checkpoints": False},
@@ -249,16 +219,15 @@ class CheckpointSettings:
     restore_fallback: bool = boolean(
         "flowlet.checkpointing.restore-fallback",
         default=False,
-        needs=Needs.PERIODIC_CHECKPOINTS,
         says="a checkpoint that cannot be restored is passed over for the one before it",
-    ).field()
+    ).field(Needs.PERIODIC_CHECKPOINTS)
     savepoint_directory: str = text(
         "execution.checkpointing.savepoint-dir",
         "state.savepoints.dir",
         allowed="the path or URL of a directory",
         says="where savepoints are written if nobody names a directory; with it a job without an interval takes "
         "savepoints, too: [savepoints](savepoints.md)",
-    ).field("")
+    ).field(default="")
 
     def __post_init__(self) -> None:
         for name, value, least in _below_least(self):
@@ -300,17 +269,15 @@ class GateSettings:
         "flowlet.gate.acknowledge",
         {each.value: each for each in Acknowledge},
         default="checkpointed",
-        needs=Needs.GATE,
         says="when a write into a remote gate returns: when a checkpoint holds it, or when it is processed "
         "([remote gates](remote-gates.md#in-jobs-with-checkpoints))",
-    ).field()
+    ).field(Needs.GATE)
     retries: RetryRule = choice(
         "flowlet.gate.retries",
         {each.value: each for each in RetryRule},
         default="same-rows",
-        needs=Needs.GATE,
         says="whether attempts of a partition have the same rows, so that those that are in are skipped",
-    ).field()
+    ).field(Needs.GATE)
 
 
 _FIXED_DELAY: Final = RestartKind.FIXED_DELAY
@@ -352,86 +319,67 @@ class RestartSettings:
         "restart-strategy",
         default="default",
         says="else `exponential-delay` with checkpoints, `none` without",
-    ).field(RestartKind.DEFAULT)
+    ).field(default=RestartKind.DEFAULT)
     attempts: int = whole_number(
-        "restart-strategy.fixed-delay.attempts",
-        least=0,
-        default=1,
-        needs=_FIXED_DELAY,
-        says="restarts before the job fails",
-    ).field()
-    delay_ms: int = duration(
-        "restart-strategy.fixed-delay.delay", default=1000, needs=_FIXED_DELAY, says="before each restart"
-    ).field()
+        "restart-strategy.fixed-delay.attempts", least=0, default=1, says="restarts before the job fails"
+    ).field(_FIXED_DELAY)
+    delay_ms: int = duration("restart-strategy.fixed-delay.delay", default=1000, says="before each restart").field(
+        _FIXED_DELAY
+    )
     max_failures: int = whole_number(
         "restart-strategy.failure-rate.max-failures-per-interval",
         least=1,
         default=1,
-        needs=_FAILURE_RATE,
         says="failures in the interval that do not fail the job",
-    ).field()
+    ).field(_FAILURE_RATE)
     interval_ms: int = duration(
         "restart-strategy.failure-rate.failure-rate-interval",
         least=1,
         default=60_000,
-        needs=_FAILURE_RATE,
         says="in which failures are counted",
-    ).field()
+    ).field(_FAILURE_RATE)
     initial_backoff_ms: int = duration(
-        "restart-strategy.exponential-delay.initial-backoff",
-        least=1,
-        default=1000,
-        needs=_EXPONENTIAL,
-        says="before the first restart",
-    ).field()
+        "restart-strategy.exponential-delay.initial-backoff", least=1, default=1000, says="before the first restart"
+    ).field(_EXPONENTIAL)
     max_backoff_ms: int = duration(
-        "restart-strategy.exponential-delay.max-backoff",
-        least=1,
-        default=60_000,
-        needs=_EXPONENTIAL,
-        says="before any restart, at most",
-    ).field()
+        "restart-strategy.exponential-delay.max-backoff", least=1, default=60_000, says="before any restart, at most"
+    ).field(_EXPONENTIAL)
     multiplier: float = number(
         "restart-strategy.exponential-delay.backoff-multiplier",
         least=1.001,
         most=1000,
         default=1.5,
-        needs=_EXPONENTIAL,
         says="from one backoff to the next",
-    ).field()
+    ).field(_EXPONENTIAL)
     jitter: float = number(
         "restart-strategy.exponential-delay.jitter-factor",
         least=0,
         most=1,
         default=0.1,
-        needs=_EXPONENTIAL,
         says="by which share of itself each backoff is changed at random",
-    ).field()
+    ).field(_EXPONENTIAL)
     reset_ms: int = duration(
         "restart-strategy.exponential-delay.reset-backoff-threshold",
         least=1,
         default=3_600_000,
-        needs=_EXPONENTIAL,
         says="without a failure for so long, the backoff begins anew",
-    ).field()
+    ).field(_EXPONENTIAL)
     max_attempts: int = Option(
         "restart-strategy.exponential-delay.attempts-before-reset-backoff",
         lambda text: ANY_NUMBER if int(text) == UNLIMITED else at_least(int, 1)(text),
         "a whole number of 1 or more",
         "restarts without such a pause before the job fails",
         ANY_NUMBER,
-        needs=_EXPONENTIAL,
         least=ANY_NUMBER,
         shown=str(UNLIMITED),
-    ).field()
+    ).field(_EXPONENTIAL)
     is_regional: bool = choice(
         "jobmanager.execution.failover-strategy",
         {"region": True, "full": False},
         default="region",
-        needs=Needs.RESTARTS,
         says="what starts again: the regions that failed ([checkpoints](checkpoints.md#what-starts-again)), or all "
         "tasks",
-    ).field()
+    ).field(Needs.RESTARTS)
 
     def __post_init__(self) -> None:
         for name, value, least in _below_least(self):
@@ -452,8 +400,8 @@ class RestartSettings:
 
 # Read by restart_settings: the delay_ms of another strategy.
 FAILURE_RATE_DELAY: Final = duration(
-    "restart-strategy.failure-rate.delay", default=1000, needs=_FAILURE_RATE, says="before each restart"
-)
+    "restart-strategy.failure-rate.delay", default=1000, says="before each restart"
+).needing(_FAILURE_RATE)
 
 
 def _directories(found: str) -> tuple[str, ...]:
@@ -495,8 +443,7 @@ class StateSettings:
         "an absolute path, or several parted by commas",
         "where the databases are, one operator after the other; else below the temporary directory (`TMPDIR`) of each "
         "TaskManager",
-        needs=Needs.ROCKSDB,
-    ).field(())
+    ).field(Needs.ROCKSDB, default=())
 
 
 def check_rocksdb() -> None:
@@ -541,14 +488,13 @@ class JobSettings:
         allowed="the path or URL of a checkpoint or savepoint",
         says="the job starts from this [savepoint](savepoints.md), or "
         "[checkpoint](checkpoints.md#a-job-that-starts-from-the-checkpoint-of-another) of another job",
-    ).field("")
+    ).field(default="")
     ignores_unclaimed_state: bool = boolean(
         IGNORES_UNCLAIMED_STATE,
         "execution.savepoint.ignore-unclaimed-state",
         default=False,
-        needs=Needs.RECOVERY,
         says="leave out the state of operators that the program does not have",
-    ).field()
+    ).field(Needs.RECOVERY)
     state: StateSettings = dataclasses.field(default_factory=StateSettings)
     gates: GateSettings = dataclasses.field(default_factory=GateSettings)
     batch: BatchSettings | None = None  # None: the job is no BATCH job
@@ -557,7 +503,7 @@ class JobSettings:
         lambda text: tuple(parse_map(text).items()),
         "of the form name:value,name:value",
         "what functions read by `RuntimeContext.get_job_parameter()`",
-    ).field(())
+    ).field(default=())
 
     @property
     def takes_checkpoints(self) -> bool:

@@ -9,7 +9,7 @@ Rules: such an attribute of an object is absent (``hasattr`` is False); the erro
 
 import importlib
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from flowlet.errors import FlowletError
 from netstack.late import by_name
@@ -175,6 +175,17 @@ def missing_attribute(owner: object, name: str) -> AttributeError:
     if feature is not None:
         return NotSupportedYetError(f"{message}: {feature}")
     return AttributeError(message, name=name, obj=owner)  # with these two Python adds the nearest name that there is
+
+
+class ExplainsMissing:
+    """A class of PyFlink's whose missing attributes are explained (``missing_attribute``)."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, name)
 
 
 class MissingImportError(FlowletError, ModuleNotFoundError):

@@ -86,39 +86,39 @@ class Option(Generic[T]):
         """The value of a text that stands under one of the names.  Raises ConfigError: it is not of the type."""
         return parsed_option(name, text, self.parse, self.allowed)
 
-    def field(self, default: Any = None) -> T:
-        """The field of a settings class that holds the value; ``default``: its own, if the option has none."""
-        made = dataclasses.field(default=self.default if default is None else default, metadata={_ROW: self})
+    def needing(self, needs: Enum) -> "Option[T]":
+        """This row with a condition."""
+        return dataclasses.replace(self, needs=needs)
+
+    def field(self, needs: Enum | None = None, *, default: Any = None) -> T:
+        """The field of a settings class that holds the value.
+
+        Args:
+            needs: the row's condition.
+            default: the field's own, if the option has none.
+        """
+        row = self if needs is None else self.needing(needs)
+        made = dataclasses.field(default=row.default if default is None else default, metadata={_ROW: row})
         return cast("T", made)
 
 
-def text(
-    name: str,
-    *other_names: str,
-    says: str,
-    allowed: str = "a text that is not empty",
-    needs: Enum | None = None,
-) -> Option[str]:
+def text(name: str, *other_names: str, says: str, allowed: str = "a text that is not empty") -> Option[str]:
     """An option that is any text."""
-    return Option(name, parse_text, allowed, says, None, other_names, needs)
+    return Option(name, parse_text, allowed, says, None, other_names)
 
 
-def boolean(
-    name: str, *other_names: str, says: str, default: bool | None = None, needs: Enum | None = None
-) -> Option[bool]:
+def boolean(name: str, *other_names: str, says: str, default: bool | None = None) -> Option[bool]:
     """An option that is true or false."""
-    return Option(name, parse_boolean, "true or false", says, default, other_names, needs)
+    return Option(name, parse_boolean, "true or false", says, default, other_names)
 
 
-def whole_number(
-    name: str, *other_names: str, says: str, least: int, default: int | None = None, needs: Enum | None = None
-) -> Option[int]:
+def whole_number(name: str, *other_names: str, says: str, least: int, default: int | None = None) -> Option[int]:
     """An option that is an integer of at least ``least``."""
     allowed = f"a whole number of {least} or more"
-    return Option(name, at_least(int, least), allowed, says, default, other_names, needs, least)
+    return Option(name, at_least(int, least), allowed, says, default, other_names, least=least)
 
 
-def number(name: str, *, says: str, least: float, most: float, default: float, needs: Enum) -> Option[float]:
+def number(name: str, *, says: str, least: float, most: float, default: float) -> Option[float]:
     """An option that is a number."""
 
     def parse(text: str) -> float:
@@ -127,25 +127,16 @@ def number(name: str, *, says: str, least: float, most: float, default: float, n
             raise ValueError(text)
         return value
 
-    return Option(name, parse, f"a number from {least:g} to {most:g}", says, default, (), needs)
+    return Option(name, parse, f"a number from {least:g} to {most:g}", says, default)
 
 
-def duration(
-    name: str, *other_names: str, says: str, least: int = 0, default: int | None = None, needs: Enum | None = None
-) -> Option[int]:
+def duration(name: str, *other_names: str, says: str, least: int = 0, default: int | None = None) -> Option[int]:
     """An option that is a length of time in milliseconds."""
     allowed = "a duration such as '10 s' or '1 min'" + (f" of {least} ms or more" if least else "")
-    return Option(name, at_least(duration_ms, least), allowed, says, default, other_names, needs, least)
+    return Option(name, at_least(duration_ms, least), allowed, says, default, other_names, least=least)
 
 
-def choice(
-    name: str,
-    choices: Mapping[str, T],
-    *other_names: str,
-    says: str,
-    default: str | None = None,
-    needs: Enum | None = None,
-) -> Option[T]:
+def choice(name: str, choices: Mapping[str, T], *other_names: str, says: str, default: str | None = None) -> Option[T]:
     """An option that is one of several words, in any case; ``default``: the word as people see it, which need not be
     one of ``choices``: then the field has its own.
     """
@@ -157,7 +148,7 @@ def choice(
             raise ValueError(text) from None
 
     value = None if default is None else choices.get(default.lower())
-    return Option(name, parse, f"one of {', '.join(choices)}", says, value, other_names, needs, shown=default)
+    return Option(name, parse, f"one of {', '.join(choices)}", says, value, other_names, shown=default)
 
 
 def fixed(name: str, accepted: str, *other_names: str, missing: str, says: str) -> Option[str]:

@@ -25,11 +25,10 @@ from types import TracebackType
 from typing import Any, Final
 
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
-from flowlet.chain.stream_operator import OperatorContext
 from flowlet.datastream.user_functions.function import CheckpointedFunction
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction, can_be_replayed
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
-from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source, SourceReader
+from flowlet.operators.source_reader import MAX_CHUNK_RECORDS, ReaderElement, Source, SourceReaderBase
 from flowlet.operators.user_function import Checkpoints
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from netstack.availability import AvailabilityFuture
@@ -104,9 +103,6 @@ class SourceFunctionPosition:
     num_records: int
 
 
-_Element = Chunk | Watermark | WatermarkStatus
-
-
 class BlockingSource(Source):
     """A source that emits what a ``SourceFunction`` emits.
 
@@ -127,7 +123,7 @@ class BlockingSource(Source):
         self._function = function
         self.is_bounded = is_bounded
 
-    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+    def create_reader(self, subtask: int, parallelism: int) -> "BlockingSourceReader":
         """A reader that runs the function on a new thread."""
         return BlockingSourceReader(self._function, f"source {subtask + 1}/{parallelism}")
 
@@ -138,7 +134,7 @@ class _State(Enum):
     ENDED = auto()
 
 
-class BlockingSourceReader:
+class BlockingSourceReader(SourceReaderBase):
     """The buffer between the function's thread and the task thread.
 
     Threading: ``poll_chunk``, ``available_future`` and ``close`` on the task thread; the rest on the helper thread.
@@ -153,11 +149,13 @@ class BlockingSourceReader:
         self._room = threading.Condition(self._lock)
         self._is_replayed = can_be_replayed(function)
         self._checkpoints = Checkpoints(function)
+        # While the function holds it, the task takes no snapshot; None: no checkpoint sees what the function does.
         self.checkpoint_lock = CheckpointLock() if isinstance(function, CheckpointedFunction) else None
+        self.gives_again = self.checkpoint_lock is None  # else its states tell what it has emitted
         self._mark: Any = None  # Task thread only, as the next two.
         self._num_behind_mark = 0  # records that were given, also before a restart
         self._num_to_drop = 0  # of them, those that the function emits again
-        self._elements: deque[_Element | _Mark] = deque()  # Guarded by _lock, as the fields below.
+        self._elements: deque[ReaderElement | _Mark] = deque()  # Guarded by _lock, as the fields below.
         self._num_pending = 0  # records, watermarks and statuses
         self._is_idle = False
         self._is_held = False  # the task takes a snapshot: what the function still emits in its lock needs no room
@@ -172,7 +170,7 @@ class BlockingSourceReader:
 
     # -- task thread
 
-    def poll_chunk(self) -> _Element | None:
+    def poll_chunk(self) -> ReaderElement | None:
         """The next elements; an empty chunk if there are none yet, None when the function has returned.
 
         Raises:
@@ -213,7 +211,7 @@ class BlockingSourceReader:
             (own,) = unpickled([copy_if_mutable(position.mark)])
             self._function.restore_position(own)
 
-    def _behind_position(self, element: _Element | _Mark) -> _Element | None:
+    def _behind_position(self, element: ReaderElement | _Mark) -> ReaderElement | None:
         """What is new of an element; None: nothing."""
         match element:
             case _Mark(position=position):
@@ -268,16 +266,11 @@ class BlockingSourceReader:
 
     # -- checkpoints of the function, task thread
 
-    def initialize_function(self, ctx: OperatorContext) -> None:
+    def start(self, request_splits: Callable[[], None]) -> None:
         """Let the function get its states, before it runs."""
-        self._checkpoints.initialize(ctx)
+        self._checkpoints.initialize(self.ctx)
 
-    @property
-    def keeps_function_state(self) -> bool:
-        """Whether the function is a ``CheckpointedFunction``."""
-        return self.checkpoint_lock is not None
-
-    def hold_function(self) -> Sequence[_Element]:
+    def hold(self) -> Sequence[ReaderElement]:
         """Wait until the function is outside its checkpoint lock; returns what is pending.
 
         Nothing for a function without states.
@@ -292,23 +285,23 @@ class BlockingSourceReader:
             pending = [self._take_locked() for _ in range(len(self._elements))]
         return [each for element in pending if (each := self._behind_position(element)) is not None]
 
-    def snapshot_function(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
+    def snapshot_function(self, checkpoint_id: int, timestamp_ms: int) -> None:
         """Let the function put what it keeps into its states, copy them, and let it go on."""
         if self.checkpoint_lock is None:
             return
         try:
-            self._checkpoints.snapshot(ctx, checkpoint_id, timestamp_ms)
-            ctx.operator_state_backend.freeze()
+            self._checkpoints.snapshot(self.ctx, checkpoint_id, timestamp_ms)
+            self.ctx.operator_state_backend.freeze()
         finally:
             self._let_go()
 
-    def checkpoint_completed(self, ctx: OperatorContext, checkpoint_id: int) -> None:
+    def position_kept(self, checkpoint_id: int) -> None:
         """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
-        self._checkpoints.completed(ctx, checkpoint_id)
+        self._checkpoints.completed(self.ctx, checkpoint_id)
 
-    def checkpoint_aborted(self, ctx: OperatorContext, checkpoint_id: int) -> None:
+    def position_lost(self, checkpoint_id: int) -> None:
         """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
-        self._checkpoints.aborted(ctx, checkpoint_id)
+        self._checkpoints.aborted(self.ctx, checkpoint_id)
 
     def _let_go(self) -> None:
         if self.checkpoint_lock is not None:
@@ -320,14 +313,14 @@ class BlockingSourceReader:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
-    def _take_locked(self) -> _Element | _Mark:
+    def _take_locked(self) -> ReaderElement | _Mark:
         element = self._elements.popleft()
         self._num_pending -= len(element) if isinstance(element, Chunk) else 1
         self._room.notify_all()
         return element
 
     @staticmethod
-    def _unpickled(element: _Element) -> _Element:
+    def _unpickled(element: ReaderElement) -> ReaderElement:
         """Replace the pickles of records that could change by the records."""
         if isinstance(element, Chunk):
             element.values[:] = unpickled(element.values)
@@ -340,11 +333,7 @@ class BlockingSourceReader:
         try:
             with serving_thread():
                 try:
-                    self._function.run(
-                        _Context(self)
-                        if self.checkpoint_lock is None
-                        else _CheckpointedContext(self, self.checkpoint_lock)
-                    )
+                    self._function.run(_Context(self))
                 finally:
                     end_stranded_child()
         except TaskCancelled:
@@ -374,8 +363,8 @@ class BlockingSourceReader:
             available = self._available
         available.complete()
 
-    def emit_control(self, make: Callable[[], Watermark | WatermarkStatus]) -> None:
-        """Append a watermark or status; waits for room."""
+    def emit_control(self, make: Callable[[], Watermark | WatermarkStatus | _Mark]) -> None:
+        """Append a watermark, a status or a mark; waits for room."""
         end_stranded_child()
         with self._lock:
             self._wait_for_room_locked()
@@ -384,7 +373,7 @@ class BlockingSourceReader:
                 if self._is_idle is element.is_idle:
                     return
                 self._is_idle = element.is_idle
-            else:
+            elif isinstance(element, Watermark):
                 self._become_active_locked()
             self._append_control_locked(element)
             available = self._available
@@ -392,17 +381,12 @@ class BlockingSourceReader:
 
     def mark(self, position: Any) -> None:
         """Append a mark, with the position as it is now; waits for room."""
-        end_stranded_child()
         if not self._is_replayed:
             raise FlowletError(
                 f"{self._name}: mark_position() needs a function that overrides restore_position(), which begins there"
             )
         mark = _Mark(copy_if_mutable(position))
-        with self._lock:
-            self._wait_for_room_locked()
-            self._append_control_locked(mark)
-            available = self._available
-        available.complete()
+        self.emit_control(lambda: mark)
 
     def _become_active_locked(self) -> None:
         if self._is_idle:
@@ -434,54 +418,34 @@ class BlockingSourceReader:
 
 
 class _Context(SourceContext):
+    """Emits under the checkpoint lock of the function, if it has one, as Flink does."""
+
     def __init__(self, reader: BlockingSourceReader) -> None:
         self._reader = reader
+        self._lock: AbstractContextManager[None] = reader.checkpoint_lock or nullcontext()
 
     def collect(self, value: Any) -> None:
-        self._reader.emit(value, None)
+        with self._lock:
+            self._reader.emit(value, None)
 
     def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
-        self._reader.emit(value, timestamp)
+        with self._lock:
+            self._reader.emit(value, timestamp)
 
     def emit_watermark(self, timestamp: int) -> None:
-        self._reader.emit_control(lambda: Watermark(timestamp))
+        with self._lock:
+            self._reader.emit_control(lambda: Watermark(timestamp))
 
     def mark_as_temporarily_idle(self) -> None:
-        self._reader.emit_control(lambda: IDLE)
+        with self._lock:
+            self._reader.emit_control(lambda: IDLE)
 
     def mark_position(self, position: Any) -> None:
         self._reader.mark(position)
 
     def get_checkpoint_lock(self) -> AbstractContextManager[None]:
-        return nullcontext()  # the function has no state that a checkpoint could see
+        return self._lock
 
     @property
     def is_cancelled(self) -> bool:
         return self._reader.is_cancelled
-
-
-class _CheckpointedContext(_Context):
-    """Emits under the checkpoint lock, as Flink does."""
-
-    def __init__(self, reader: BlockingSourceReader, lock: CheckpointLock) -> None:
-        super().__init__(reader)
-        self._lock = lock
-
-    def collect(self, value: Any) -> None:
-        with self._lock:
-            super().collect(value)
-
-    def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
-        with self._lock:
-            super().collect_with_timestamp(value, timestamp)
-
-    def emit_watermark(self, timestamp: int) -> None:
-        with self._lock:
-            super().emit_watermark(timestamp)
-
-    def mark_as_temporarily_idle(self) -> None:
-        with self._lock:
-            super().mark_as_temporarily_idle()
-
-    def get_checkpoint_lock(self) -> AbstractContextManager[None]:
-        return self._lock

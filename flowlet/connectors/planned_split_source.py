@@ -15,52 +15,19 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from flowlet.connectors.split_reader import AssignedSplitReader, ReaderWait
+from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
 from flowlet.datastream.connectors.base import NO_RECORD, SplitSource
-from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.source_event_time import OpenSplits
-from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
+from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_object
-from flowlet.splits.known_splits import PlannedSplitEnumerator
 from flowlet.splits.split_kinds import PlannedSplit, PlannedSplits
-from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.time_api import ProcessingTimeService
-from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 
 RETRY_MS: Final = 10  # not measured; a split without records costs one step of its iterator as often
 
 Position = tuple[tuple[str, bytes, int], ...]
 """The splits that are not read to their end: name, content, and how many records were read."""
-
-
-class PlannedSplitSource(Source):
-    """The splits of ``source``, as the program planned them; a task needs only the source, so the splits do not travel
-    to it.
-    """
-
-    def __init__(self, source: SplitSource, planned: PlannedSplits) -> None:
-        self.is_bounded = source.is_bounded
-        self._source = source
-        self._planned = planned
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planned": PlannedSplits((), self._planned.is_on_demand)}
-
-    def create_enumerator(self) -> PlannedSplitEnumerator:
-        """What hands out the splits in the JobManager."""
-        return PlannedSplitEnumerator(self._planned)
-
-    def create_reader(self, subtask: int, parallelism: int) -> "PlannedSplitReader":
-        """A reader of the splits that it is assigned."""
-        return PlannedSplitReader(self._source, parallelism)
-
-    def redistribute_positions(self, positions: Sequence[Position | None], share: StateShare) -> Position:
-        """Some of the splits that the former readers had."""
-        splits = [split for position in positions if position is not None for split in position]
-        return tuple(splits[share.subtask :: share.parallelism])
 
 
 @dataclass(slots=True)
@@ -73,25 +40,21 @@ class _OpenSplit:
     is_paused: bool = False
 
 
-class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
-    """A ``SplitReceiver``, ``PausableSplitReader``, ``TimedReader`` and ``InterruptibleReader``; task thread.
+class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
+    """Reads its splits in turns; the place in one is the number of its records that were read.  Task thread.
 
     Args:
         source: the user's.
         num_readers: of the source.
     """
 
+    pauses_splits = True
+
     def __init__(self, source: SplitSource, num_readers: int) -> None:
         super().__init__(num_readers)
         self._source = source
         self._max_open = source.max_open_splits
-        self._num_read: dict[str, int] = {}  # of splits that were begun before a restart and were not begun since
         self._turns: deque[_OpenSplit] = deque()  # the splits that are being read, the next one first
-        self.open_splits = OpenSplits()  # these, and the assigned ones that are not begun
-        self._wait = ReaderWait()
-        self._clock: ProcessingTimeService | None = None
-        self._interrupts = Interrupts()
-        self.current_split = ""
 
     def __repr__(self) -> str:
         kind = type(self._source).__name__
@@ -99,37 +62,25 @@ class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
 
     # -- splits
 
-    def use_clock(self, clock: ProcessingTimeService) -> None:
-        """Take the clock of the task."""
-        self._clock = clock
-
-    def use_interrupts(self, interrupts: Interrupts) -> None:
-        """Take those of the task; an iterator of the user may be slow."""
-        self._interrupts = interrupts
-
     def add_splits(self, splits: Sequence[PlannedSplit], waiting_bytes: int) -> None:
         """Read these, too."""
         super().add_splits(splits, waiting_bytes)
-        self.open_splits.add(split.name for split in splits)
-        self._wait.end()
-
-    def no_more_splits(self) -> None:
-        """There are no more."""
-        super().no_more_splits()
-        self._wait.end()
+        # Those that are not begun are open, too: the watermark waits for them.
+        self._open_splits.add(split.name for split in splits)
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Skip some splits, and read others again."""
         for each in self._turns:
             each.is_paused = (each.is_paused or each.split.name in pause) and each.split.name not in resume
-        self._wait.end()
+        self.wait.end()
 
-    def _open_splits(self) -> None:
+    def _begin_splits(self) -> None:
         while self._max_open is None or len(self._turns) < self._max_open:
-            split = self.take_split()
-            if split is None:
+            taken = self.take_split()
+            if taken is None:
                 break
-            num_read = self._num_read.pop(split.name, 0)
+            split = taken[0]
+            num_read = taken[1] or 0
             content = load_object(split.content, f"split {split.name!r} of a {type(self._source).__name__}")
             records = iter(self._source.read_split(content, num_read))
             self._turns.append(_OpenSplit(split, records, num_read))
@@ -141,59 +92,81 @@ class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
 
         An empty chunk if no split has any, None at the end of all splits.
         """
-        self._open_splits()
+        self._begin_splits()
         num_open = len(self._turns)
         for _ in range(num_open):
             current = self._turns[0]
             self._turns.rotate(-1)
             if current.is_paused:
                 continue
-            records, has_ended = _taken(current.records, self._interrupts)
+            records, has_ended = _taken(current.records, self.ctx.interrupts)
             if has_ended:
                 self._turns.pop()  # the current one, which was put there
-                self.open_splits.remove((current.split.name,))
+                self._open_splits.remove((current.split.name,))
             current.num_read += len(records)
             if records:
                 self.current_split = current.split.name
                 return Chunk(records)
         if not self._turns and self.is_over:
             return None
-        if len(self._turns) == num_open:
-            if any(not each.is_paused for each in self._turns):
-                if self._clock is None:
-                    raise FlowletError("a source in splits needs the clock of a task")
-                self._wait.begin_for(self._clock, RETRY_MS)
-            else:
-                self._wait.begin()
-        return Chunk([])  # at once, if a split has ended: the next poll asks for another one
-
-    def available_future(self) -> AvailabilityFuture:
-        """Done when it is worth to poll again."""
-        return self._wait.future
+        if len(self._turns) < num_open:
+            self.wait.end()  # a split has ended: the next poll asks for another one
+        elif all(each.is_paused for each in self._turns):
+            self.wait.begin()
+        else:
+            self.wait.begin_for(self.ctx.processing_time_service, RETRY_MS)
+        return Chunk([])
 
     # -- checkpoints
 
-    def snapshot_position(self) -> Position:
-        """The splits that are not read to their end."""
-        begun = [(each.split.name, each.split.content, each.num_read) for each in self._turns]
-        waiting = [(split.name, split.content, self._num_read.get(split.name, 0)) for split in self._splits]
-        return (*begun, *waiting)
+    def begun(self) -> list[tuple[PlannedSplit, int]]:
+        """The splits that are being read."""
+        return [(each.split, each.num_read) for each in self._turns]
+
+    @staticmethod
+    def parts_of(position: Position) -> list[tuple[PlannedSplit, int]]:
+        """The splits, and how many records of them were read."""
+        return [(PlannedSplit(name, content), num_read) for name, content, num_read in position]
+
+    @staticmethod
+    def position_of(parts: Sequence[tuple[PlannedSplit, int | None]]) -> Position:
+        """The splits, and how many records of them were read."""
+        return tuple((split.name, split.content, num_read or 0) for split, num_read in parts)
 
     def restore_position(self, position: Position) -> None:
         """Go on with these."""
-        self._num_read = {name: num_read for name, _, num_read in position}
-        self.restore_splits([PlannedSplit(name, content) for name, content, _ in position])
-        self.open_splits.add(self._num_read)
+        super().restore_position(position)
+        self._open_splits.add(name for name, _, _ in position)
 
     def close(self) -> None:
         """Close the iterators of open splits, and cancel the timer."""
-        self._wait.close()
+        super().close()
         turns = self._turns
         self._turns = deque()
         for each in turns:
             close = getattr(each.records, "close", None)
             if callable(close):
                 close()
+
+
+class PlannedSplitSource(AssignedSource):
+    """The splits of ``source``, as the program planned them; a task needs only the source, so the splits do not travel
+    to it.
+    """
+
+    reader_type = PlannedSplitReader
+
+    def __init__(self, source: SplitSource, planned: PlannedSplits) -> None:
+        self.is_bounded = source.is_bounded
+        self._source = source
+        self.split_set = planned
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "split_set": PlannedSplits(())}
+
+    def create_reader(self, subtask: int, parallelism: int) -> PlannedSplitReader:
+        """A reader of the splits that it is assigned."""
+        return PlannedSplitReader(self._source, parallelism)
 
 
 def _taken(records: Iterator[Any], interrupts: Interrupts) -> tuple[list[Any], bool]:

@@ -14,28 +14,16 @@ Source:     Flink ``HybridSourceReader``, ``SourceReaderFinishedEvent``.
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from flowlet.chain.stream_operator import OperatorCounters
-from flowlet.connectors.split_reader import ReaderWait
+from flowlet.connectors.split_reader import ReaderWait, SplitReaderBase
 from flowlet.errors import StateRestoreError
-from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.source_event_time import OpenSplits, PausableSplitReader, SplitReader
-from flowlet.operators.source_operator import (
-    CountingReader,
-    InterruptibleReader,
-    PositionListener,
-    Source,
-    SourceReader,
-    TimedReader,
-    enumerator_of,
-)
-from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.splits.enumerator import SplitReceiver
-from flowlet.splits.enumerators import HybridSplitEnumerator, enumerator_for, split_set_of
+from flowlet.operators.source_reader import OpenSplits, ReaderElement, Source, SourceReaderBase
+from flowlet.records import Chunk
 from flowlet.splits.split_kinds import HybridSplit, HybridSplits
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.time_api import ProcessingTimeService
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
+
+_Reader = SplitReaderBase[Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +35,7 @@ class TurnPosition:
 
 
 class SourcesInTurn(Source):
-    """Several sources with enumerators; all but the last have an end.
+    """Several sources with splits; all but the last have an end.
 
     Args:
         sources: in their order, at least one; their positions can be divided.
@@ -56,18 +44,19 @@ class SourcesInTurn(Source):
     def __init__(self, *sources: Source) -> None:
         self.is_bounded = sources[-1].is_bounded
         self._sources = sources
-
-    def create_enumerator(self) -> HybridSplitEnumerator:
-        """What hands out the splits, in the JobManager."""
-        split_sets: list[Any] = [
-            split_set_of(found) for each in self._sources if (found := enumerator_of(each)) is not None
-        ]
-        assert len(split_sets) == len(self._sources), "each source has an enumerator"
-        return HybridSplitEnumerator(HybridSplits(tuple(split_sets)), enumerator_for)
+        split_sets: list[Any] = [each.split_set for each in sources]
+        assert None not in split_sets, "each source has splits"
+        self.split_set = HybridSplits(tuple(split_sets))
 
     def create_reader(self, subtask: int, parallelism: int) -> "ReaderInTurn":
         """A reader of the splits that it is assigned."""
-        return ReaderInTurn(lambda number: self._source(number).create_reader(subtask, parallelism))
+
+        def create(number: int) -> _Reader:
+            reader = self._source(number).create_reader(subtask, parallelism)
+            assert isinstance(reader, SplitReaderBase), "each source has splits"
+            return reader
+
+        return ReaderInTurn(create)
 
     def redistribute_positions(self, positions: Sequence[TurnPosition | None], share: StateShare) -> TurnPosition:
         """A part of what the former readers had left.  Readers of a source before the newest one had nothing left.
@@ -98,27 +87,21 @@ def _checked(position: TurnPosition) -> TurnPosition:
     return position
 
 
-class ReaderInTurn:
-    """Reads the present source.
-
-    See ``SplitReceiver``, ``PausableSplitReader``, ``TimedReader``, ``InterruptibleReader`` and ``PositionListener``.
-
-    Threading: task thread.
+class ReaderInTurn(SourceReaderBase):
+    """Reads the present source.  Threading: task thread.
 
     Args:
         create: makes the reader of the source with a number.
     """
 
-    def __init__(self, create: Callable[[int], SourceReader]) -> None:
+    pauses_splits = True
+
+    def __init__(self, create: Callable[[int], _Reader]) -> None:
         self._create = create
         self._source = 0
-        self._present: Any = None  # its reader, from start on
-        self._split_reader: SplitReader | None = None  # the same, if it tells its splits
-        self._whole = OpenSplits()  # of a reader that does not: the source, until it has ended
+        self._present: _Reader | None = None  # its reader, from start on
+        self._whole = OpenSplits()  # of a reader that does not tell its splits: the source, until it has ended
         self._restored: Any = None
-        self._clock: ProcessingTimeService | None = None
-        self._counters: OperatorCounters | None = None
-        self._interrupts = Interrupts()
         self._request: Callable[[], None] | None = None  # from start on
         self._is_answered = False  # while a reader starts whose first splits are there already
         self._is_waiting = False  # for the next source
@@ -128,19 +111,12 @@ class ReaderInTurn:
     def __repr__(self) -> str:
         return f"<ReaderInTurn {'behind' if self._is_waiting else 'at'} source {self._source}, {self._present!r}>"
 
+    @property
+    def _opened(self) -> "_Reader":
+        assert self._present is not None, "started"
+        return self._present
+
     # -- splits
-
-    def use_clock(self, clock: ProcessingTimeService) -> None:
-        """Take the clock of the task, for every source."""
-        self._clock = clock
-
-    def use_interrupts(self, interrupts: Interrupts) -> None:
-        """Take those of the task, for every source."""
-        self._interrupts = interrupts
-
-    def use_counters(self, counters: OperatorCounters) -> None:
-        """Take the counters of the operator, for every source."""
-        self._counters = counters
 
     def start(self, request_splits: Callable[[], None]) -> None:
         """Open the reader of the first source, or of the one that the checkpoint was at."""
@@ -152,7 +128,7 @@ class ReaderInTurn:
         source = splits[0].source
         if source != self._source:
             # It is at its end; a restored task may wait for its future.
-            self._present.no_more_splits()
+            self._opened.no_more_splits()
             self.close()
             self._source = source
             self._restored = None
@@ -161,31 +137,23 @@ class ReaderInTurn:
             self._is_answered = False
         parts = [each.split for each in splits if each.split is not None]
         if parts:
-            self._present.add_splits(parts, waiting_bytes)
+            self._opened.add_splits(parts, waiting_bytes)
         else:
-            self._present.no_more_splits()
+            self._opened.no_more_splits()
         self._wake()
 
     def no_more_splits(self) -> None:
         """There are no more splits, of any source."""
         self._is_over = True
-        self._present.no_more_splits()
+        self._opened.no_more_splits()
         self._wake()
 
     def _open(self) -> None:
         reader = self._create(self._source)
-        assert isinstance(reader, SplitReceiver), "each source has an enumerator"
-        if isinstance(reader, TimedReader) and self._clock is not None:
-            reader.use_clock(self._clock)
-        if isinstance(reader, InterruptibleReader):
-            reader.use_interrupts(self._interrupts)
-        if isinstance(reader, CountingReader) and self._counters is not None:
-            reader.use_counters(self._counters)
+        reader.setup(self.ctx)
         if self._restored is not None:
-            restore: Callable[[Any], None] = getattr(reader, "restore_position")  # noqa: B009  # of every reader that is used here
-            restore(self._restored)
+            reader.restore_position(self._restored)
         self._present = reader
-        self._split_reader = reader if isinstance(reader, SplitReader) else None
         self._whole = OpenSplits((f"source {self._source}",))
         reader.start(self._ask)
 
@@ -196,13 +164,13 @@ class ReaderInTurn:
 
     # -- records
 
-    def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
+    def poll_chunk(self) -> ReaderElement | None:
         """What the present source has; an empty chunk while the next one has not begun, None at the end of the last
         one.
         """
         if self._is_waiting and not self._is_over:
             return Chunk([])
-        element: Chunk | Watermark | WatermarkStatus | None = self._present.poll_chunk()
+        element = self._opened.poll_chunk()
         if element is not None or self._is_over:
             return element
         self._is_waiting = True
@@ -213,10 +181,7 @@ class ReaderInTurn:
 
     def available_future(self) -> AvailabilityFuture:
         """Done when it is worth to poll again."""
-        if self._is_waiting:
-            return self._wait.future
-        future: AvailabilityFuture = self._present.available_future()
-        return future
+        return self._wait.future if self._is_waiting else self._opened.available_future()
 
     def _wake(self) -> None:
         self._is_waiting = False
@@ -227,23 +192,24 @@ class ReaderInTurn:
     @property
     def current_split(self) -> str:
         """The split of the last polled records; a source that does not tell its splits has one."""
-        return f"source {self._source}" if self._split_reader is None else self._split_reader.current_split
+        present = self._present
+        return f"source {self._source}" if present is None or present.open_splits is None else present.current_split
 
     @property
     def open_splits(self) -> OpenSplits:
         """The splits that may still give records."""
-        return self._whole if self._split_reader is None else self._split_reader.open_splits
+        present = self._present
+        return self._whole if present is None or present.open_splits is None else present.open_splits
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Pause and resume splits of a source that reads several at once."""
-        if isinstance(self._present, PausableSplitReader):
-            self._present.pause_or_resume_splits(pause, resume)
+        self._opened.pause_or_resume_splits(pause, resume)
 
     # -- checkpoints
 
     def snapshot_position(self) -> TurnPosition:
         """What is left of the present source."""
-        return TurnPosition(self._source, self._present.snapshot_position())
+        return TurnPosition(self._source, self._opened.snapshot_position())
 
     def restore_position(self, position: TurnPosition) -> None:
         """Go on there.  Raises StateRestoreError: the position is of another source."""
@@ -251,19 +217,16 @@ class ReaderInTurn:
         self._restored = position.position
 
     def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
-        """Tell the present source, if it wants to know; as the next two."""
-        if isinstance(self._present, PositionListener):
-            self._present.position_taken(checkpoint_id, num_waiting)
+        """Tell the present source; as the next two."""
+        self._opened.position_taken(checkpoint_id, num_waiting)
 
     def position_kept(self, checkpoint_id: int) -> None:
         """The checkpoint is complete."""
-        if isinstance(self._present, PositionListener):
-            self._present.position_kept(checkpoint_id)
+        self._opened.position_kept(checkpoint_id)
 
     def position_lost(self, checkpoint_id: int) -> None:
         """The checkpoint has failed."""
-        if isinstance(self._present, PositionListener):
-            self._present.position_lost(checkpoint_id)
+        self._opened.position_lost(checkpoint_id)
 
     def close(self) -> None:
         """Close the reader of the present source."""

@@ -1,5 +1,14 @@
-"""What readers of splits share: ``AssignedSplitReader`` has the splits that were given and not begun, and asks for
-more; ``ReaderWait`` while there is nothing to read.
+"""``SplitReaderBase``: what all readers of splits share.  ``ReaderWait``: whether there is something to read.
+
+The base owns the splits that were given and not begun, the question for more, the wake-up, the end of the input, and
+positions: in snapshots, after a restart, and dealt out among another number of readers.  A system says only how it
+reads on, what is left of the splits that it has begun (``begun``), and what its position looks like (``parts_of``,
+``position_of``).
+
+A record: ``poll_chunk`` of the system takes a split (``take_split``), which asks for more if there is none, and reads
+a chunk of it; ``keep_stocked`` asks again before the split ends.  A snapshot: what is begun and the splits that wait
+become one position.  A rescale: ``parts_of`` takes the former positions apart; each part, a split with the place in it,
+goes to one reader, and ``position_of`` makes that reader's position, with which it begins as after any restart.
 
 Side:       task.
 Invariants: at most one question is open; nothing is asked once there are no more; a reader that got no split waits on a
@@ -10,12 +19,16 @@ Source:     Flink ``SourceReaderBase`` (``addSplits``, ``notifyNoMoreSplits``),
             little earlier.
 """
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from flowlet.operators.source_reader import OpenSplits, Source, SourceReaderBase
+from flowlet.records import Chunk
 from flowlet.splits.enumerator import SourceSplit
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 
@@ -23,6 +36,8 @@ from netstack.availability import AvailabilityFuture, AvailabilityHelper
 EARLY_BYTES: Final = 512 << 10
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
+PlaceT = TypeVar("PlaceT")  # where a split goes on
+PositionT = TypeVar("PositionT")  # in checkpoints
 
 
 class ReaderWait:
@@ -71,8 +86,8 @@ class _Supply(Enum):
     OVER = auto()
 
 
-class AssignedSplitReader(Generic[SplitT]):
-    """Base class of a ``SplitReceiver``: the splits that were given to it and not begun.
+class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
+    """The splits of one reader.
 
     Threading: task thread; ``expected_bytes`` any.
 
@@ -81,19 +96,48 @@ class AssignedSplitReader(Generic[SplitT]):
         early_bytes: how little is left when it asks for more; 0 leaves to other readers whatever can wait.
     """
 
+    current_split: str = ""
+
     def __init__(self, num_readers: int, early_bytes: int = EARLY_BYTES) -> None:
         self._num_readers = num_readers
         self._early_bytes = early_bytes
         self._request: Callable[[], None] | None = None  # from start on
         self._supply = _Supply.IDLE
-        self._splits: deque[SplitT] = deque()
+        # Not begun; with places in those of them that a former reader had begun.
+        self._splits: deque[tuple[SplitT, PlaceT | None]] = deque()
         self._stock_bytes = 0
-        self._next_split = ReaderWait(is_waiting=True)
+        self._open_splits = OpenSplits()
+        self.wait = ReaderWait(is_waiting=True)
         self.expected_bytes = 0.0  # Written by the task thread; read anywhere, one answer stale is fine.
         self._assigned_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}, {len(self._splits)} splits to begin, {self._supply.name}>"
+        return f"<{type(self).__name__} of {self.current_split!r}, {len(self._splits)} splits to begin>"
+
+    # -- what a system says
+
+    @abstractmethod
+    def begun(self) -> Iterable[tuple[SplitT, PlaceT | None]]:
+        """The splits that were begun and are not read to their end, each with the place where it goes on; None: the
+        split says it itself.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def parts_of(position: PositionT) -> Iterable[tuple[SplitT, PlaceT | None]]:
+        """Splits with the places in them, which a position names in this order."""
+
+    @staticmethod
+    @abstractmethod
+    def position_of(parts: Sequence[tuple[SplitT, PlaceT | None]]) -> PositionT:
+        """The position that names these splits and places."""
+
+    # -- splits
+
+    @property
+    def open_splits(self) -> OpenSplits | None:
+        """The splits that may still give records, as the system says."""
+        return self._open_splits
 
     @property
     def is_over(self) -> bool:
@@ -101,15 +145,8 @@ class AssignedSplitReader(Generic[SplitT]):
         return self._supply is _Supply.OVER and not self._splits
 
     def available_future(self) -> AvailabilityFuture:
-        """Done once ``take_split`` gives a split, or everything is over."""
-        return self._next_split.future
-
-    def restore_splits(self, splits: Sequence[SplitT]) -> None:
-        """The reader had these before a restart; before ``start``."""
-        assert self._request is None, "not started"
-        self._splits.extend(splits)
-        self._stock_bytes = sum(split.size_bytes for split in self._splits)
-        self.expected_bytes = self._assigned_bytes = self._stock_bytes
+        """Done while there is no wait."""
+        return self.wait.future
 
     def start(self, request_splits: Callable[[], None]) -> None:
         """Ask for the first ones, or for more if there is little."""
@@ -123,29 +160,67 @@ class AssignedSplitReader(Generic[SplitT]):
             self._supply = _Supply.ASKED
             self._request()
 
-    def take_split(self) -> SplitT | None:
-        """The next split to begin; None if there is none just now."""
+    def take_split(self) -> tuple[SplitT, PlaceT | None] | None:
+        """The next split to begin, and where; None if there is none just now."""
         if not self._splits and self._supply is not _Supply.OVER:
-            self._next_split.begin()  # before the question: the answer may come at once
+            self.wait.begin()  # before the question: the answer may come at once
             self.keep_stocked(0)
         if not self._splits:
             return None
-        split = self._splits.popleft()
-        self._stock_bytes -= split.size_bytes
-        return split
+        taken = self._splits.popleft()
+        self._stock_bytes -= taken[0].size_bytes
+        return taken
+
+    def nothing(self) -> Chunk | None:
+        """What a reader gives that got no split: None at the end, else an empty chunk."""
+        return None if self.is_over else Chunk([])
 
     def add_splits(self, splits: Sequence[SplitT], waiting_bytes: int) -> None:
         """Read these splits, too."""
-        size_bytes = sum(split.size_bytes for split in splits)
-        self._splits.extend(splits)
-        self._stock_bytes += size_bytes
-        self._assigned_bytes += size_bytes
+        self._stock((split, None) for split in splits)
         self.expected_bytes = self._assigned_bytes + waiting_bytes / self._num_readers
         self._supply = _Supply.IDLE
-        self._next_split.end()
+        self.wait.end()
 
     def no_more_splits(self) -> None:
         """End after the splits received so far."""
         self._supply = _Supply.OVER
         self.expected_bytes = self._assigned_bytes
-        self._next_split.end()
+        self.wait.end()
+
+    def _stock(self, parts: Iterable[tuple[SplitT, PlaceT | None]]) -> None:
+        for part in parts:
+            self._splits.append(part)
+            self._stock_bytes += part[0].size_bytes
+            self._assigned_bytes += part[0].size_bytes
+
+    # -- positions
+
+    def snapshot_position(self) -> PositionT:
+        """What was not read yet of the splits received so far."""
+        return self.position_of([*self.begun(), *self._splits])
+
+    def restore_position(self, position: PositionT) -> None:
+        """Go on there."""
+        assert self._request is None, "not started"
+        self._stock(self.parts_of(position))
+        self.expected_bytes = self._assigned_bytes
+
+    def close(self) -> None:
+        """Cancel the timer."""
+        self.wait.close()
+
+
+class AssignedSource(Source):
+    """Base class of a source whose splits are handed out: its readers are ``reader_type``."""
+
+    @property
+    @abstractmethod
+    def reader_type(self) -> type[SplitReaderBase[Any, Any, Any]]:
+        """The class of the readers."""
+
+    def redistribute_positions(self, positions: Sequence[Any], share: StateShare) -> Any:
+        """Some of the splits that the former readers had."""
+        parts_of = self.reader_type.parts_of
+        parts = [part for position in positions if position is not None for part in parts_of(position)]
+        return self.reader_type.position_of(share.dealt(parts))

@@ -8,13 +8,13 @@ Rules:  the options themselves are the only state; a setter checks its value at 
 Source: PyFlink ``pyflink.datastream.checkpoint_config``.
 """
 
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import Final, Self
 
 from flowlet.common.checks import check_kind
 from flowlet.common.configuration import Configuration
 from flowlet.common.flinks_options import FORCED_UNALIGNED, IGNORED, warn_of_setter
 from flowlet.common.job_settings import UNLIMITED, CheckpointSettings
-from flowlet.common.not_yet import missing_attribute
+from flowlet.common.not_yet import ExplainsMissing
 from flowlet.common.option import row_of, view_of
 from flowlet.common.options.known_options import BY_NAME
 from flowlet.common.time import Duration, Length, millis_of
@@ -28,7 +28,7 @@ __all__ = ["CheckpointConfig"]
 DISABLED: Final = -1
 
 
-class CheckpointConfig:
+class CheckpointConfig(ExplainsMissing):
     """How an environment's jobs take checkpoints; made by ``StreamExecutionEnvironment.get_checkpoint_config``.
 
     Threading: one thread.  Every setter raises ConfigError if the value is wrong, or means something that this version
@@ -212,8 +212,3 @@ class CheckpointConfig:
     def _set(self, field: str, value: object) -> Self:
         row_of(CheckpointSettings, field).set(self._options, value)
         return self
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise missing_attribute(self, name)

@@ -196,9 +196,7 @@ class EnvironmentSources(ABC):
                 "flowlet.operators.record_batches:ArrowSource", batches=GraphValue.SOURCE, schema=known
             )
         else:
-            batches = OperatorFactory.of(
-                "flowlet.connectors.arrow_table_source:ArrowTableSource", table=GraphValue.SOURCE
-            )
+            batches = OperatorFactory.of("flowlet.operators.record_batches:ArrowTableSource", table=GraphValue.SOURCE)
         stream = self._source(source_name, data, batches, None)
         return ColumnStream(stream.get_execution_environment(), stream._transformation, known)
 

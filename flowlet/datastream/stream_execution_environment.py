@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from flowlet.common.checks import check_kind, check_number
 from flowlet.common.configuration import Configuration
@@ -33,7 +33,7 @@ from flowlet.common.job_settings import (
     StateSettings,
     check_rocksdb,
 )
-from flowlet.common.not_yet import missing_attribute
+from flowlet.common.not_yet import ExplainsMissing
 from flowlet.common.option import row_of, settings_of, view_of
 from flowlet.common.options import python_options
 from flowlet.common.options.client_options import (
@@ -117,7 +117,7 @@ Submit = Callable[[StreamGraph, tuple[str, int] | None, bool, Callable[[JobContr
 _T = TypeVar("_T")
 
 
-class StreamExecutionEnvironment(EnvironmentSources):
+class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
     """Makes streams and runs the job that they form.
 
     Threading: one thread.
@@ -627,11 +627,6 @@ class StreamExecutionEnvironment(EnvironmentSources):
 
     def _address(self) -> tuple[str, int] | None:
         return job_manager_address(self._configuration, os.environ)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise missing_attribute(self, name)
 
 
 class _Unexecuted:

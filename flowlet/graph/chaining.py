@@ -62,9 +62,6 @@ def build_job_graph(
         make_operator: makes the operator of a node; called once per node.
         make_chained: combines an operator, the index of the one it reads in its chain (-1 for the head), and the edge
             between them.
-
-    Raises:
-        JobGraphError: the result is not valid.
     """
     chains = _chains(graph)
     place = {node_id: (head, index) for head, members in chains.items() for index, node_id in enumerate(members)}
@@ -93,7 +90,7 @@ def build_job_graph(
     ]
     settings = graph.settings
     job_settings = settings.job if graph.is_batch else replace(settings.job, batch=None)
-    job_graph = JobGraph(
+    return JobGraph(
         name=graph.name,
         vertices=vertices,
         edges=edges,
@@ -101,8 +98,6 @@ def build_job_graph(
         client_retry=settings.client_retry,
         settings=job_settings,
     )
-    job_graph.validate()
-    return job_graph
 
 
 def _chains(graph: StreamGraph) -> dict[int, list[int]]:

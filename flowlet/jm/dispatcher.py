@@ -12,7 +12,7 @@ Rules:      a message about an attempt that is unknown, or runs on another TaskM
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -62,11 +62,11 @@ class Dispatcher:
         # By id of a submitted job, until the store has it; its value: why not.
         self._kept: dict[str, asyncio.Future[str | None]] = {}
         self._settled: dict[str, asyncio.Event] = {}  # by id of a job that has ended, until the store knows
-        self._ends: dict[str, JobEnd] = {}  # of jobs of an earlier JobManager
-        self._problems: dict[str, str] = {}  # by id of a job of an earlier JobManager: why it does not go on
+        self.ends: dict[str, JobEnd] = {}  # of jobs that have ended at an earlier JobManager
+        self.problems: dict[str, str] = {}  # by id of a job of an earlier JobManager: why it does not go on
         self._slots = SlotPool()
-        self._sessions: dict[str, TaskManagerSession] = {}  # by TaskManager id, in the order of registration
-        self._jobs: OrderedDict[str, JobMaster] = OrderedDict()
+        self.sessions: dict[str, TaskManagerSession] = {}  # by TaskManager id, in the order of registration
+        self.jobs: OrderedDict[str, JobMaster] = OrderedDict()  # in the order of submission, until they are forgotten
         self._ended: list[str] = []  # oldest first
         # By id of a job that waits for slots, in the order of the requests.
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -76,8 +76,7 @@ class Dispatcher:
 
     def __repr__(self) -> str:
         return (
-            f"<Dispatcher {len(self._jobs)} jobs, {len(self._sessions)} TaskManagers, {self._slots.num_free} free "
-            "slots>"
+            f"<Dispatcher {len(self.jobs)} jobs, {len(self.sessions)} TaskManagers, {self._slots.num_free} free slots>"
         )
 
     def submit(self, job: JobGraphMessage) -> JobMaster:
@@ -89,7 +88,7 @@ class Dispatcher:
             BusyError: too many jobs are active, or the JobManager is stopping.
         """
         check_job_graph(job, self._config.max_tasks_per_job)
-        if job.job_id in self._jobs or job.job_id in self._ends or job.job_id in self._problems:
+        if job.job_id in self.jobs or job.job_id in self.ends or job.job_id in self.problems:
             raise DuplicateJobError(f"a job with the id {job.job_id} was submitted before; submit it with a new id")
         for name in gate_names(job):
             other = self.job_with_gate(name)
@@ -98,13 +97,13 @@ class Dispatcher:
                     f"the running job {other.job.name!r} ({other.job_id}) has a gate {name!r} already; choose another "
                     "name"
                 )
-        num_active = len(self._jobs) - len(self._ended)
+        num_active = len(self.jobs) - len(self._ended)
         if self._is_closing or num_active >= self._config.max_active_jobs:
             limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
             raise BusyError("the JobManager is stopping" if self._is_closing else limit)
         key = manifest_key(self._config.checkpoint_secret or self._config.secret)
         master = JobMaster(job, self, self._clock, checkpoint_key=key)
-        self._jobs[job.job_id] = master
+        self.jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
         kept = self._kept[job.job_id] = asyncio.get_running_loop().create_future()
         self._keeper.submitted(job, lambda problem: self._submission_kept(master, kept, problem))
@@ -128,7 +127,7 @@ class Dispatcher:
 
     def recover(self, recovery: Recovery) -> None:
         """Go on with the jobs of an earlier JobManager; once, before any other call."""
-        self._ends, self._problems = dict(recovery.ends), dict(recovery.problems)
+        self.ends, self.problems = dict(recovery.ends), dict(recovery.problems)
         for recovered in recovery.jobs:
             self._recover(recovered)
 
@@ -137,7 +136,7 @@ class Dispatcher:
         master = JobMaster(
             job, self, self._clock, checkpoint_key=manifest_key(self._config.secret), recovered=recovered
         )
-        self._jobs[job.job_id] = master
+        self.jobs[job.job_id] = master
         self._keeper.recovered(recovered)
         if not master.graph.strategy.can_restart:
             master.fail_recovery()
@@ -145,14 +144,6 @@ class Dispatcher:
         checkpoint = master.checkpoints.last_completed_id
         log.info("job recovered", job=job.job_id, name=job.name, run=recovered.attempt, checkpoint=checkpoint)
         master.begin()
-
-    def end_of(self, job_id: str) -> JobEnd | None:
-        """How a job of an earlier JobManager ended; None: it has not, as far as this one knows."""
-        return self._ends.get(job_id)
-
-    def problem_of(self, job_id: str) -> str | None:
-        """Why a job of an earlier JobManager does not go on; None: nothing is known of it."""
-        return self._problems.get(job_id)
 
     async def wait_until_settled(self, job_id: str, timeout_s: float) -> bool:
         """Wait until the job store has the end of a job, so that no other JobManager runs it again; False if it has not
@@ -168,32 +159,20 @@ class Dispatcher:
             return False
         return True
 
-    def job(self, job_id: str) -> JobMaster | None:
-        """The job with this id; None if it was never submitted, or ended so long ago that it was forgotten."""
-        return self._jobs.get(job_id)
-
     def job_with_gate(self, gate: str) -> JobMaster | None:
         """The job that has this remote gate: the running one, else the one that was submitted last."""
-        found = [master for master in self._jobs.values() if gate in gate_names(master.job)]
+        found = [master for master in self.jobs.values() if gate in gate_names(master.job)]
         return next((master for master in found if not master.is_ended), found[-1] if found else None)
 
     def gate_names(self) -> list[str]:
         """The remote gates of all jobs that have not ended."""
-        return sorted(name for master in self._jobs.values() if not master.is_ended for name in gate_names(master.job))
-
-    def jobs(self) -> Iterator[JobMaster]:
-        """All known jobs, in the order of submission."""
-        return iter(self._jobs.values())
-
-    def sessions(self) -> Iterator[TaskManagerSession]:
-        """All registered TaskManagers, in the order of registration."""
-        return iter(self._sessions.values())
+        return sorted(name for master in self.jobs.values() if not master.is_ended for name in gate_names(master.job))
 
     def send(self, tm_id: str, message: ToTaskManager) -> None:
         """Send a message; one for a TaskManager that was just lost is dropped: its tasks are about to be failed, or the
         JobManager is ending.
         """
-        session = self._sessions.get(tm_id)
+        session = self.sessions.get(tm_id)
         if session is not None:
             session.send(message)
 
@@ -203,13 +182,13 @@ class Dispatcher:
         """
         if self._is_closing:
             return "the JobManager is shutting down"
-        former = self._sessions.get(session.tm_id)
+        former = self.sessions.get(session.tm_id)
         if former is not None:
             former.close("it registered again")
             self.task_manager_lost(former, "it registered again")
-        if len(self._sessions) >= self._config.max_task_managers:
-            return f"{len(self._sessions)} TaskManagers are registered already, which is the limit"
-        self._sessions[session.tm_id] = session
+        if len(self.sessions) >= self._config.max_task_managers:
+            return f"{len(self.sessions)} TaskManagers are registered already, which is the limit"
+        self.sessions[session.tm_id] = session
         self._slots.add(session.tm_id, session.num_slots)
         self._last_loss = None
         log.info("TaskManager registered", tm_id=session.tm_id, location=str(session.location), slots=session.num_slots)
@@ -219,16 +198,16 @@ class Dispatcher:
 
     def task_manager_lost(self, session: TaskManagerSession, reason: str) -> None:
         """Remove its slots and fail its tasks; ignored if a newer session of the same TaskManager has taken over."""
-        if self._sessions.get(session.tm_id) is not session:
+        if self.sessions.get(session.tm_id) is not session:
             return
-        del self._sessions[session.tm_id]
+        del self.sessions[session.tm_id]
         self._slots.remove(session.tm_id)
         tell = log.info if self._is_closing else log.warning
         tell("TaskManager lost", tm_id=session.tm_id, location=str(session.location), reason=reason)
         self._last_loss = f"{session.location} was lost: {reason}"
         if self._is_closing and self._keeper.keeps_jobs:
             return  # the jobs go on at another JobManager
-        for master in list(self._jobs.values()):
+        for master in list(self.jobs.values()):
             master.task_manager_lost(session.location, reason)
 
     def heartbeat(self, session: TaskManagerSession, message: TaskManagerHeartbeat) -> None:
@@ -245,15 +224,15 @@ class Dispatcher:
             self.num_ignored_messages += 1
 
     def _job_of(self, session: TaskManagerSession, attempt: bytes) -> JobMaster | None:
-        if self._sessions.get(session.tm_id) is not session:
+        if self.sessions.get(session.tm_id) is not session:
             return None
-        return self._jobs.get(attempt[:_JOB_ID_BYTES].hex())
+        return self.jobs.get(attempt[:_JOB_ID_BYTES].hex())
 
     def overview(self) -> Document:
         """The document of ``GET /overview``."""
-        counts = Counter(master.graph.status for master in self._jobs.values())
+        counts = Counter(master.graph.status for master in self.jobs.values())
         return {
-            "taskmanagers": len(self._sessions),
+            "taskmanagers": len(self.sessions),
             "slots-total": self._slots.num_slots,
             "slots-available": self._slots.num_free,
             "jobs-running": sum(counts[status] for status in _RUNNING_STATES),
@@ -266,11 +245,11 @@ class Dispatcher:
 
     def jobs_overview(self) -> Document:
         """The document of ``GET /jobs/overview``: one item per job."""
-        return {"jobs": [job_overview_item(master.view, self._clock()) for master in self._jobs.values()]}
+        return {"jobs": [job_overview_item(master.view, self._clock()) for master in self.jobs.values()]}
 
     def task_managers(self) -> Document:
         """The document of ``GET /taskmanagers``: one item per TaskManager."""
-        return {"taskmanagers": [self._task_manager_document(session) for session in self._sessions.values()]}
+        return {"taskmanagers": [self._task_manager_document(session) for session in self.sessions.values()]}
 
     def _task_manager_document(self, session: TaskManagerSession) -> Document:
         return {
@@ -293,12 +272,12 @@ class Dispatcher:
             self._suspend()
         else:
             await self._cancel_jobs()
-        for session in list(self._sessions.values()):
+        for session in list(self.sessions.values()):
             session.close("the JobManager is shutting down")
 
     async def _cancel_jobs(self) -> None:
         deadline_s = asyncio.get_running_loop().time() + self._config.shutdown_timeout_s
-        active = [master for master in self._jobs.values() if not master.is_ended]
+        active = [master for master in self.jobs.values() if not master.is_ended]
         for master in active:
             master.cancel()
         for master in active:
@@ -306,7 +285,7 @@ class Dispatcher:
 
     def _suspend(self) -> None:
         self._keeper.close()
-        for master in self._jobs.values():
+        for master in self.jobs.values():
             master.suspend()
         for timer in self._timers.values():
             timer.cancel()
@@ -356,7 +335,7 @@ class Dispatcher:
 
     def _schedule_waiting(self) -> None:
         for job_id in list(self._timers):
-            self._try_start(self._jobs[job_id])
+            self._try_start(self.jobs[job_id])
 
     def _try_start(self, master: JobMaster) -> None:
         # What its tasks read was lost meanwhile; it asks again when that is there.
@@ -369,9 +348,7 @@ class Dispatcher:
             return
         self._stop_waiting(master)
         tm_ids = {attempt: slots[number] for attempt, number in master.wanted_slots().items()}
-        master.start(
-            {attempt: self._sessions[tm_id].location for attempt, tm_id in tm_ids.items() if tm_id is not None}
-        )
+        master.start({attempt: self.sessions[tm_id].location for attempt, tm_id in tm_ids.items() if tm_id is not None})
 
     @staticmethod
     def _wanted_slots(master: JobMaster) -> set[int]:
@@ -386,7 +363,7 @@ class Dispatcher:
         shortage = [self._slots.describe_shortage(num_missing, waited_s)]
         if self._last_loss is not None:
             shortage.append(f"{self._last_loss}, and no TaskManager came in its place: start one")
-        shortage += [holder.describe_stuck() for holder in self._jobs.values() if holder.has_stuck_tasks]
+        shortage += [holder.describe_stuck() for holder in self.jobs.values() if holder.has_stuck_tasks]
         master.fail_scheduling("\n".join(shortage))
 
     def job_ended(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
@@ -395,17 +372,17 @@ class Dispatcher:
         self._stop_waiting(master)
         self._slots.release(master.job_id)
         self._ended.append(master.job_id)
-        if len(self._ended) + len(self._ends) > self._config.max_finished_jobs:
+        if len(self._ended) + len(self.ends) > self._config.max_finished_jobs:
             self._forget_oldest()
         self._schedule_waiting()
 
     def _forget_oldest(self) -> None:
-        oldest = next(iter(self._ends), None)
+        oldest = next(iter(self.ends), None)
         if oldest is None:
             oldest = self._ended.pop(0)
-            del self._jobs[oldest]
+            del self.jobs[oldest]
         else:
-            del self._ends[oldest]
+            del self.ends[oldest]
         self._keeper.forget(oldest)
 
     def _keep_end(self, master: JobMaster, clean_up: Callable[[], None]) -> None:

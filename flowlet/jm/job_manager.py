@@ -17,7 +17,7 @@ from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_store.job_keeper import JobKeeper
-from flowlet.jm.job_store.job_store import JobStore, Recovery, job_store_key, recover
+from flowlet.jm.job_store.job_store import JobStore, Recovery, job_store_key
 from flowlet.jm.rest import RestApi
 from flowlet.messages.program_bundle import ShippedFiles
 from flowlet.rpc.front_door import DoorLimits, FrontDoor
@@ -102,7 +102,7 @@ class JobManager:
             raise StorageError(str(error)) from error
 
     def _shipped_files(self) -> Iterator[ShippedFiles]:
-        return (master.job.code.files for master in self.dispatcher.jobs() if not master.is_ended)
+        return (master.job.code.files for master in self.dispatcher.jobs.values() if not master.is_ended)
 
     async def _read(self, store: JobStore) -> Recovery:
         """What the job store has; on another thread, because a file server may take its time."""
@@ -110,7 +110,7 @@ class JobManager:
         def lock_and_read() -> Recovery:
             store.lock(self._config.job_store_lock_s)
             try:
-                return recover(store.load(), manifest_key(self._config.secret))
+                return store.load(manifest_key(self._config.secret))
             except BaseException:
                 store.close()
                 raise

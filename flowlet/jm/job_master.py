@@ -187,7 +187,7 @@ class JobMaster:
         own; called once.
         """
         if self.checkpoints.starts_from and self.checkpoints.last_completed_id < 0:
-            self.checkpoints.recover(self.job, self._recovered, self._not_recovered)
+            self.checkpoints.recover(self._recovered, self._not_recovered)
         else:
             self._owner.request_slots(self)
 

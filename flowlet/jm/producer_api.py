@@ -34,16 +34,13 @@ _TROUBLE_TIMEOUT_S = 0.5
 _PLACE_TIMEOUT_S = _KEPT_TIMEOUT_S = 2.0  # producers wait longer for an answer
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerApi:
     """The handlers.  Threading: the JobManager's loop."""
 
     dispatcher: Dispatcher
     config: JobManagerConfig
     clock: WallClock
-
-    def __repr__(self) -> str:
-        return f"<ProducerApi of {self.dispatcher!r}>"
 
     def routes(self) -> list[Route]:
         """The routes, for the application of ``RestApi``."""
@@ -121,7 +118,7 @@ class ProducerApi:
         name = request.match_info["gate"]
         gate = _gate_in(request.raw_path)
         is_its_gate = gate is not None and gate.name == name  # else the token may be another gate's
-        master = self.dispatcher.job(job_id)
+        master = self.dispatcher.jobs.get(job_id)
         if master is None or not is_its_gate or gate_vertex(master.job, name) is None:
             refuse(404, f"no job {job_id} with a gate {name!r} is known (any more)")
         return master

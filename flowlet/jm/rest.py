@@ -25,7 +25,6 @@ from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.requests import (
-    SESSION_PATH,
     Request,
     Response,
     Route,
@@ -66,12 +65,9 @@ class RestApi:
             config.secret, advertised=config.advertised_addresses, key_of=self._producers.key_of
         )
 
-    def __repr__(self) -> str:
-        return f"<RestApi of {self._dispatcher!r}>"
-
     def create_application(self) -> "web.Application":
         """The aiohttp application with all routes, behind the check of signatures."""
-        return self.protection.create_application([*self.routes(), Route("GET", SESSION_PATH, self.task_manager)])
+        return self.protection.create_application(self.routes(), self.serve_session)
 
     def routes(self) -> list[Route]:
         """All routes but that of the TaskManagers' sessions, which each carrier opens in its own way."""
@@ -114,7 +110,7 @@ class RestApi:
     async def submit(self, request: Request) -> Response:
         """Submit a job: 202 with its id; 400 not valid; 409 id or gate name taken; 503 too many jobs."""
         try:
-            job = _job_graph_decoder.decode(await request.read())  # no wait: the check of its signature has read it
+            job = _job_graph_decoder.decode(request.body)
             await check_checkpoint_directory(job)
             await self._files.check(job.code.files)
             self._dispatcher.submit(job)
@@ -190,7 +186,7 @@ class RestApi:
         """The metrics of a vertex's operators by subtask, ``get`` names some of them (``0.Map.hits,1.Map.hits``); 404:
         no such vertex.
         """
-        end = self._dispatcher.end_of(request.match_info["job_id"])
+        end = self._dispatcher.ends.get(request.match_info["job_id"])
         document = (
             job_document(self._find_job(request).view, self._clock())
             if end is None
@@ -202,7 +198,7 @@ class RestApi:
 
     def _ended_document(self, request: Request) -> Response | None:
         """Of a job that ended at an earlier JobManager."""
-        end = self._dispatcher.end_of(request.match_info["job_id"])
+        end = self._dispatcher.ends.get(request.match_info["job_id"])
         return None if end is None else Response(body=end.document)
 
     async def exceptions(self, request: Request) -> Response:
@@ -304,21 +300,15 @@ class RestApi:
         master.gates.finish(name)
         return json_response({}, status=202)
 
-    async def task_manager(self, request: "web.Request") -> "web.StreamResponse":
-        """Serve the WebSocket of one TaskManager until it ends."""
-        return await self.protection.serve_websocket(
-            request, lambda transport: self.serve_session(transport, request.remote)
-        )
-
     async def serve_session(self, transport: SessionTransport, peer: str | None) -> None:
         """Serve the session of one TaskManager until it ends; ``peer`` names it in logs until it has told its name."""
         await TaskManagerSession(transport, self._dispatcher, self._config, self._jm_id, peer=peer).run()
 
     def _find_job(self, request: Request) -> JobMaster:
         job_id = request.match_info["job_id"]
-        master = self._dispatcher.job(job_id)
+        master = self._dispatcher.jobs.get(job_id)
         if master is None:
-            end, problem = self._dispatcher.end_of(job_id), self._dispatcher.problem_of(job_id)
+            end, problem = self._dispatcher.ends.get(job_id), self._dispatcher.problems.get(job_id)
             if end is not None:
                 refuse(409, f"the job is {end.status}")
             refuse(404, "no job with this id" if problem is None else " ".join(problem.split()))

@@ -23,13 +23,14 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobGraphError
+from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.rpc.requests import Request, Response, Route, error_response, json_response, refuse
@@ -85,22 +86,6 @@ class SavepointRefusedError(FlowletError):
     """The request cannot be accepted; says why."""
 
 
-class SavepointTaker(Protocol):
-    """The part of ``JobCheckpoints`` that is needed here."""
-
-    def announce_stop(self, *, is_near: bool) -> None:
-        """One that stops the job comes, or does not after all."""
-
-    def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
-        """Take it; ``on_end`` gets None or the failure."""
-
-
-class Located(Protocol):
-    """The part of ``SavepointStorage`` that is needed here."""
-
-    location: str
-
-
 @dataclass(slots=True, eq=False)
 class JobSavepoints:
     """The savepoints of one job.
@@ -119,11 +104,11 @@ class JobSavepoints:
 
     job_id: str
     settings: CheckpointSettings | None
-    taker: SavepointTaker
+    taker: JobCheckpoints
     call_in_background: CallInBackground
     cancel: Callable[[], object]
     gates: Sequence[str] = ()
-    create: Callable[[str, str], Located] = SavepointStorage.create
+    create: Callable[[str, str], SavepointStorage] = SavepointStorage.create
     _operations: dict[str, SavepointOperation] = field(init=False, default_factory=dict)  # by request, the oldest first
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)  # set and replaced at every change
 
@@ -285,12 +270,12 @@ class SavepointApi:
         """Take a savepoint: 202 with the id of the request; 400 the body or the directory, 409 the
         job cannot take one.
         """
-        body = await _decoded(request, _trigger_decoder, "for a savepoint")
+        body = _decoded(request, _trigger_decoder, "for a savepoint")
         return self._begin(request, body, SnapshotType.SAVEPOINT, cancels_job=body.cancel_job)
 
     async def stop(self, request: Request) -> Response:
         """Stop the job with a savepoint; as ``trigger``."""
-        body = await _decoded(request, _stop_decoder, "to stop")
+        body = _decoded(request, _stop_decoder, "to stop")
         kind = SnapshotType.SAVEPOINT_TERMINATE if body.drain else SnapshotType.SAVEPOINT_SUSPEND
         return self._begin(request, body, kind)
 
@@ -325,9 +310,9 @@ class SavepointApi:
         return json_response(operation.document())
 
 
-async def _decoded(request: Request, decoder: msgspec.json.Decoder[_BodyT], purpose: str) -> _BodyT:
+def _decoded(request: Request, decoder: msgspec.json.Decoder[_BodyT], purpose: str) -> _BodyT:
     try:
-        return decoder.decode(await request.read() or b"{}")  # no wait: the check of its signature has read it
+        return decoder.decode(request.body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         refuse(400, f"the body is no request {purpose}: {error}")
 
@@ -335,16 +320,9 @@ async def _decoded(request: Request, decoder: msgspec.json.Decoder[_BodyT], purp
 PROBE_TIMEOUT_S: Final = 20.0  # below the 30 s that the client waits for the answer to a submission
 
 
-class ProbedStorage(Protocol):
-    """The part of ``CheckpointStorage`` that is needed here; blocking."""
-
-    def check_writable(self) -> None:
-        """Write a file and remove it."""
-
-
 async def check_checkpoint_directory(
     job: JobGraphMessage,
-    open_storage: Callable[[str, str], ProbedStorage] = CheckpointStorage,
+    open_storage: Callable[[str, str], CheckpointStorage] = CheckpointStorage,
     timeout_s: float = PROBE_TIMEOUT_S,
 ) -> None:
     """Raises JobGraphError: the job takes checkpoints, and they could not be written; the message names the place and

@@ -29,13 +29,7 @@ import msgspec
 
 from flowlet.errors import StateRestoreError
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
-from flowlet.messages.control_messages import (
-    AddSplits,
-    AllowSourceWatermark,
-    JobGraphMessage,
-    NoMoreSplits,
-    VertexMessage,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
 from flowlet.records import MAX_TIMESTAMP
 from flowlet.splits.enumerator import SplitEnumerator
@@ -52,7 +46,7 @@ _State = tuple[int, bytes | None]  # the version; the enumerator's state, None: 
 _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 _NOT_DISCOVERED: Final = msgspec.msgpack.encode((_STATE_VERSION, None))
 _NEW_THREAD: Final[CallInBackground] = call_in_background
-MessageFor = Callable[[bytes], AddSplits | NoMoreSplits]
+MessageFor = Callable[[bytes], messages.AddSplits | messages.NoMoreSplits]
 """Makes a message for an attempt."""
 
 
@@ -118,13 +112,13 @@ class SourceCoordinator:
         if splits:
             self._without.discard(subtask)
             waiting_bytes = self.enumerator.waiting_bytes
-            self.send(subtask, partial(AddSplits, splits=list(splits), waiting_bytes=waiting_bytes))
+            self.send(subtask, partial(messages.AddSplits, splits=list(splits), waiting_bytes=waiting_bytes))
         elif not self.enumerator.is_discovered:
             self._begin_next_source(subtask)
         elif self.enumerator.discovery_interval_ms is not None or self.enumerator.has_next_source:
             self._without.add(subtask)
         else:
-            self.send(subtask, NoMoreSplits)
+            self.send(subtask, messages.NoMoreSplits)
 
     def close(self) -> None:
         """Answer no further requests; a ``discover`` that is under way ends by itself."""
@@ -222,7 +216,7 @@ class JobSources:
     def __repr__(self) -> str:
         return f"<JobSources {list(self._coordinators.values())}>"
 
-    def prepare(self, vertices: Iterable[VertexMessage]) -> list[SourceCoordinator]:
+    def prepare(self, vertices: Iterable[messages.VertexMessage]) -> list[SourceCoordinator]:
         """Make enumerators for a run of those of the vertices that need one; to be started once the
         tasks are deployed.
         """
@@ -252,7 +246,7 @@ class JobSources:
         for coordinator in self._coordinators.values():
             coordinator.close()
 
-    def _create(self, vertex: VertexMessage, split_set: SplitSet) -> SourceCoordinator:
+    def _create(self, vertex: messages.VertexMessage, split_set: SplitSet) -> SourceCoordinator:
         return SourceCoordinator(
             vertex.name,
             enumerator_for(split_set),
@@ -284,8 +278,8 @@ class WatermarkAnnouncer:
 
     def __init__(
         self,
-        job: JobGraphMessage,
-        send: Callable[[Subtask, Callable[[bytes], AllowSourceWatermark]], None],
+        job: messages.JobGraphMessage,
+        send: Callable[[Subtask, Callable[[bytes], messages.AllowSourceWatermark]], None],
         call_later: ScheduleTimer | None = None,
     ) -> None:
         self._send = send
@@ -339,4 +333,4 @@ class WatermarkAnnouncer:
         combined = group.combined_watermark()
         for subtask in sorted(group.watermarks):
             max_allowed = min(combined + group.drifts_ms[subtask.vertex_id], MAX_TIMESTAMP)
-            self._send(subtask, partial(AllowSourceWatermark, max_allowed=max_allowed))
+            self._send(subtask, partial(messages.AllowSourceWatermark, max_allowed=max_allowed))

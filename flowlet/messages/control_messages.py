@@ -7,7 +7,7 @@ Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners are 
 Units:  times in milliseconds since the epoch, durations in milliseconds, sizes in bytes.
 """
 
-from typing import Any, Final, TypeVar, Union
+from typing import Any, Final, NamedTuple, TypeVar, Union
 
 import msgspec
 
@@ -53,22 +53,43 @@ class StateHandle(msgspec.Struct, frozen=True):
     inline: bytes = b""
 
 
-class RestoredPart(msgspec.Struct, frozen=True):
-    """What one former subtask of the vertex kept in the checkpoint."""
+class SubtaskEntry(msgspec.Struct, frozen=True):
+    """What one subtask acknowledged of a checkpoint: from its task into the manifest, and to the tasks that begin with
+    it.
+    """
 
+    vertex_id: str
     subtask: int
-    state: StateHandle | None = None  # of its operators; None: they had none
+    state: StateHandle | None = None  # of its operators; None: they have none
+    is_finished: bool = False  # its operators had finished, and do not run again
     channels: StateHandle | None = None  # its data in flight, of inputs and outputs; None: there was none
-    shared: list[StateHandle] = []  # files that several checkpoints use, and that ``state`` names
+    # Files that earlier or later checkpoints use, too, and that ``state`` names; they are not removed with this one.
+    shared: list[StateHandle] = []
+    has_union_state: bool = False  # every subtask needs this part at a restart
+    # All state belongs to keys: with another parallelism only subtasks with some of its key groups need it.
+    is_by_key: bool = False
+    operators: list[str] = []  # the ids of the operators that have state, in hex
+
+
+class CheckpointPlace(NamedTuple):
+    """Where a checkpoint lies: below a directory of its job, or a ``savepoint``, which is a directory of its own."""
+
+    directory: str
+    job_id: str
+    checkpoint_id: int
+    savepoint: str = ""
+
+    def __str__(self) -> str:
+        return self.savepoint or f"{self.directory.rstrip('/')}/{self.job_id}/chk-{self.checkpoint_id}"
 
 
 class RestoredVertex(msgspec.Struct, frozen=True):
-    """A vertex of the checkpoint that a job was started from, which had some operators of the subtask's vertex."""
+    """A vertex of the checkpoint that had some operators of the subtask's vertex."""
 
     parallelism: int
-    operators: list[str]  # their ids, in hex
-    parts: list[RestoredPart]  # only those with state that the subtask may need
-    finished: list[int] = []  # subtasks that had read and processed everything
+    operators: list[str]  # their ids, in hex; empty: those of the subtask
+    parts: list[SubtaskEntry]  # only those with state or data in flight that the subtask may need
+    finished: list[int] = []  # subtasks that had read and processed everything, and whose share others take
 
 
 class RestoredEdge(msgspec.Struct, frozen=True):
@@ -76,43 +97,36 @@ class RestoredEdge(msgspec.Struct, frozen=True):
     index), by subtask.
 
     What its former consumers had in their gate ``gate`` is in the ``channels`` of ``consumers`` or, if these are None,
-    of ``RestoredState.parts``.
+    of the first of ``RestoredState.vertices``.
     """
 
     edge_id: str  # of the edge that leads to the operator now; empty: it is inside a chain
     gate: int  # the index of the former edge among those that led into its vertex
     output: int
-    producers: list[RestoredPart]  # only those with ``channels``
+    producers: list[SubtaskEntry]  # only those with ``channels``
     former_producers: int  # the number of subtasks that the producers had
     former_consumers: int  # the number of subtasks that the vertex had
-    num_producers: int  # their number now
+    num_producers: int  # their number now; 0: the operator that feeds it is another one
     is_pointwise: bool = False
     partitioner: bytes = b""  # cloudpickled; only if the number of consumers is another one now, or ``is_by_key_now``
     new_gate: int | None = None  # the index of the edge now; None: the same
     operator: int = 0  # the index of the reader in its chain; above 0: there is no edge any more
-    consumers: list[RestoredPart] | None = None  # only those with ``channels``
+    consumers: list[SubtaskEntry] | None = None  # only those with ``channels``
     is_by_key_now: bool = False  # and was not: each record in flight may be any subtask's
 
 
 class RestoredState(msgspec.Struct, frozen=True):
-    """What a subtask begins with after a restart.
+    """What a subtask begins with after a restart, or of another job's checkpoint.
 
-    With the parallelism of the checkpoint ``parts`` is the subtask's own part, unless a part has union state;
-    otherwise, all parts of its vertex, of which it takes what is its own now: key groups, and its share of the rest.
+    Of a vertex with the parallelism of the checkpoint it gets the part with its number, unless a part has union state;
+    otherwise, all parts, of which it takes what is its own now: key groups, and its share of the rest.
     """
 
     checkpoint_id: int
-    parts: list[RestoredPart] = []
+    vertices: list[RestoredVertex] = []  # the one that the subtask belongs to comes first
     is_finished: bool = False  # its operators had finished, and do not run again
-    former_parallelism: int | None = None  # of its vertex; None: the same as now
     edges: list[RestoredEdge] = []  # those with data in flight
-    # The id of the job whose checkpoint it is; empty: this one.  The handles name files of that job.
-    former_job: str = ""
-    former_directory: str = ""  # where that job kept its checkpoints
-    former_savepoint: str = ""  # the directory of that job's savepoint; then the handles name files in it
-    former_operators: list[str] = []  # of another job's vertex: their ids, in hex
-    former_finished: list[int] = []  # as in ``RestoredVertex``
-    moved: list[RestoredVertex] = []  # other vertices, whose operators are chained otherwise now
+    former: CheckpointPlace | None = None  # another job's, where the handles name files; None: of this job
 
 
 class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):
@@ -550,16 +564,8 @@ class CheckpointAcknowledged(FromTask, frozen=True):
     """TM -> JM: this subtask's part of the checkpoint is written and synced."""
 
     checkpoint_id: int
-    state: StateHandle | None = None  # None: it has none
-    is_finished: bool = False
+    part: SubtaskEntry
     durations: CheckpointDurations = CheckpointDurations()
-    channels: StateHandle | None = None  # data in flight; None: there was none
-    # Files that earlier or later checkpoints use, too; they are not removed with this one.
-    shared: list[StateHandle] = []
-    has_union_state: bool = False  # every subtask needs this part at a restart
-    # All state belongs to keys: with another parallelism only subtasks with some of its key groups need it.
-    is_by_key: bool = False
-    operators: list[str] = []  # the ids of the operators that have state, in hex
 
 
 class CheckpointDeclined(FromTask, frozen=True):

@@ -15,6 +15,7 @@ Source:     Flink ``AbstractMetricGroup``, ``MeterView``, ``SimpleCounter``; PyF
 import numbers
 from collections import deque
 from collections.abc import Callable
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final, TypeVar
 
@@ -158,6 +159,7 @@ class _Gauge(Metric):
 _Any = _Counter | _Gauge | _Meter | _Distribution
 
 
+@dataclass(slots=True, eq=False)
 class MetricRegistry:
     """The metrics of one operator of one subtask.
 
@@ -170,21 +172,16 @@ class MetricRegistry:
         on_gauge_error: gets the name of a gauge and its first error.
     """
 
-    def __init__(
-        self,
-        now_ns: Callable[[], int] = lambda: 0,
-        start_sampling: Callable[[], object] = lambda: None,
-        on_gauge_error: Callable[[str, Exception], object] = lambda _name, _error: None,
-    ) -> None:
-        self._now_ns = now_ns
-        self._start_sampling = start_sampling
-        self._on_gauge_error = on_gauge_error
-        self._is_sampled = False
-        self._by_name: dict[str, _Any] = {}
-        # Written by the operator's thread, replaced as a whole; read anywhere.
-        self._metrics: tuple[tuple[str, _Any], ...] = ()
-        self.num_refused = 0  # how often a metric over the limit was asked for
-        self._unshown: dict[type, _Any] = {}  # what functions get then: one metric of each kind
+    now_ns: Callable[[], int] = lambda: 0
+    start_sampling: Callable[[], object] = lambda: None
+    on_gauge_error: Callable[[str, Exception], object] = lambda _name, _error: None
+    num_refused: int = field(init=False, default=0)  # how often a metric over the limit was asked for
+    _is_sampled: bool = field(init=False, default=False)
+    _by_name: dict[str, _Any] = field(init=False, default_factory=dict)
+    # Written by the operator's thread, replaced as a whole; read anywhere.
+    _metrics: tuple[tuple[str, _Any], ...] = field(init=False, default=())
+    # What functions get then: one metric of each kind.
+    _unshown: dict[type, _Any] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<MetricRegistry of {len(self._metrics)} metrics>"
@@ -204,9 +201,9 @@ class MetricRegistry:
             if isinstance(metric, _Gauge):
                 error = metric.sample()
                 if error is not None:
-                    self._on_gauge_error(name, error)
+                    self.on_gauge_error(name, error)
             elif isinstance(metric, _Meter):
-                metric.sample(self._now_ns())
+                metric.sample(self.now_ns())
 
     def counter(self, name: str) -> Counter:
         """The counter of that full name."""
@@ -227,7 +224,7 @@ class MetricRegistry:
         """The meter of that full name."""
         if not isinstance(span_s, int | float) or not span_s > 0:
             raise FlowletError(f"meter {name!r} needs a time span above 0 seconds, got {span_s!r}")
-        meter = self._get(name, _Meter, lambda: _Meter(span_s, self._now_ns()))
+        meter = self._get(name, _Meter, lambda: _Meter(span_s, self.now_ns()))
         self._begin_sampling()
         return meter
 
@@ -267,7 +264,7 @@ class MetricRegistry:
     def _begin_sampling(self) -> None:
         if not self._is_sampled:
             self._is_sampled = True
-            self._start_sampling()
+            self.start_sampling()
 
 
 class _Group(MetricGroup):

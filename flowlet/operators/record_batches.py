@@ -1,4 +1,4 @@
-"""Operators on record batches: a function of batches, records into columns, columns into records; and a source of
+"""Operators on record batches: a function of batches, records into columns, columns into records; and sources of
 batches.
 
 Hot path, per chunk.
@@ -17,7 +17,8 @@ import pyarrow as pa
 from flowlet.columns import Columns, Shape
 from flowlet.columns.arrow_batches import batch_of_columns, columns_of_batch, columns_of_records
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.source_operator import Source
+from flowlet.operators.source_operator import ShareReader, ShareSource
+from flowlet.operators.source_reader import Source, SourceReaderBase
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
@@ -157,8 +158,24 @@ class ToRecordsOperator(UserFunctionOperator):
             self.output.collect(Chunk(values, chunk.timestamps))
 
 
+class ArrowTableSource(ShareSource):
+    """The rows of a ``pyarrow.Table``, which travels with the job."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def create_reader(self, subtask: int, parallelism: int) -> ShareReader:
+        """A reader of one run."""
+        return ShareReader(self._table.num_rows, (subtask, parallelism), self._chunk_of, MAX_CHUNK_ROWS)
+
+    def _chunk_of(self, rows: range) -> Chunk:
+        (batch,) = self._table.slice(rows.start, len(rows)).combine_chunks().to_batches()
+        return Chunk.of_columns(columns_of_batch(batch))
+
+
 class ArrowSource(Source):
-    """What a function of the user gives for each subtask; see ``ArrowTableSource`` for a table.
+    """What a function of the user gives for each subtask, whose positions cannot be dealt out: only the function knows
+    what its readers have.
 
     Args:
         batches: a function of subtask and parallelism that gives an iterable of record batches, one, or None.
@@ -174,7 +191,7 @@ class ArrowSource(Source):
         return ArrowReader(_several(self._batches(subtask, parallelism)), self._schema)
 
 
-class ArrowReader:
+class ArrowReader(SourceReaderBase):
     """Reads record batches one after the other; its position is the number of rows that it gave.
 
     After a restart a function must give the same rows again; those before the position are dropped, however the batches

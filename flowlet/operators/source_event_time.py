@@ -20,14 +20,15 @@ Units:      milliseconds.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
+from flowlet.operators.source_reader import OpenSplits, SourceReaderBase
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import TimerHandle
 from flowlet.watermarks.combined_watermarks import WatermarkMultiplexer
@@ -94,7 +95,6 @@ class SourceAlignment:
         self._samples = deque([MIN_TIMESTAMP] * num_samples, maxlen=num_samples)
         self._max_allowed = MAX_TIMESTAMP
         self._is_silent = False
-        self._splits: dict[str, int] = {}
         self._paused: set[str] = set()
 
     def __repr__(self) -> str:
@@ -132,112 +132,22 @@ class SourceAlignment:
         self._samples.append(self._watermark)
         return MAX_TIMESTAMP if self._is_silent else self._watermark
 
-    def allow(self, max_allowed: int) -> SplitOrders:
-        """Set the group's limit; returns which splits to pause or resume."""
+    def allow(self, max_allowed: int) -> None:
+        """Set the group's limit; ``split_orders`` says what that means for the splits."""
         self._max_allowed = max_allowed
-        return self._split_orders()
 
-    # -- splits: only a source with several pauses them one by one
+    def split_orders(self, watermarks: Mapping[str, int]) -> SplitOrders:
+        """Which splits to pause or resume, by the watermarks of the open ones.
 
-    def split_added(self, split: str, watermark: int = MIN_TIMESTAMP) -> None:
-        """Note a new split of the reader."""
-        self._splits[split] = watermark
-
-    def split_finished(self, split: str) -> None:
-        """Note that a split has ended."""
-        self._splits.pop(split, None)
-        self._paused.discard(split)
-
-    def split_watermarks(self, watermarks: Mapping[str, int]) -> SplitOrders:
-        """Note watermarks by split, those of unknown splits aside; returns which splits to pause or resume.
-
-        All splits are compared once per call: a call per split would be quadratic.
+        All splits are compared once per call: a call per split would be quadratic.  A single split is not paused: the
+        source as a whole waits.
         """
-        known = self._splits
-        risen = {
-            split: timestamp for split, timestamp in watermarks.items() if split in known and timestamp > known[split]
-        }
-        if not risen:
-            return SplitOrders(frozenset(), frozenset())
-        known |= risen
-        return self._split_orders()
-
-    def _split_orders(self) -> SplitOrders:
-        ahead = {split for split, watermark in self._splits.items() if watermark > self._max_allowed}
-        if len(self._splits) < 2:
-            ahead = set()  # no split is paused: the source as a whole waits
-        orders = SplitOrders(frozenset(ahead - self._paused), frozenset(self._paused - ahead))
+        ahead = {split for split, watermark in watermarks.items() if watermark > self._max_allowed}
+        if len(watermarks) < 2:
+            ahead = set()
+        paused = self._paused & watermarks.keys()
         self._paused = ahead
-        return orders
-
-
-@runtime_checkable
-class SplitReader(Protocol):
-    """A reader that tells to which split its records belong."""
-
-    @property
-    def current_split(self) -> str:
-        """The split of the last polled records."""
-
-    @property
-    def open_splits(self) -> "OpenSplits":
-        """The splits that may still give records; they hold the watermark back until they do."""
-
-
-class OpenSplits(Set[str]):
-    """The open splits of a reader, and which came or went since ``take_changed``; task thread only.
-
-    A source looks at its splits with each chunk: with many of them, comparing all would take longer than the chunk.
-    """
-
-    __slots__ = ("_changed", "_names")
-
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._names = set(names)
-        self._changed = dict.fromkeys(self._names)  # in the order in which they came
-
-    def __repr__(self) -> str:
-        return f"<OpenSplits {len(self._names)}, {len(self._changed)} changed>"
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether splits came or went since ``take_changed``."""
-        return bool(self._changed)
-
-    def add(self, names: Iterable[str]) -> None:
-        """Note that splits came."""
-        for name in names:
-            self._names.add(name)
-            self._changed[name] = None
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Note that splits have ended; unknown ones are ignored."""
-        for name in names:
-            if name in self._names:
-                self._names.remove(name)
-                self._changed[name] = None
-
-    def take_changed(self) -> Sequence[str]:
-        """The splits that came or went, each once; ``in`` tells which."""
-        changed, self._changed = self._changed, {}
-        return tuple(changed)
-
-
-@runtime_checkable
-class PausableSplitReader(SplitReader, Protocol):
-    """A reader of several splits that can pause some of them."""
-
-    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Pause the splits ``pause`` and resume the splits ``resume``."""
+        return SplitOrders(frozenset(ahead - paused), frozenset(paused - ahead))
 
 
 @dataclass(slots=True)
@@ -283,7 +193,7 @@ class SourceEventTime:
         strategy: WatermarkStrategy,
         ctx: OperatorContext,
         output: OperatorOutput,
-        reader: object,
+        reader: SourceReaderBase,
         *,
         auto_watermark_interval_ms: int,
         emits_watermarks: bool = True,
@@ -303,7 +213,9 @@ class SourceEventTime:
         self._watched: OpenSplits | None = None
         self._had_splits = False
         self._ended: list[str] = []  # splits that end behind the chunk that is being processed
-        self._reader = reader if isinstance(reader, SplitReader) else None
+        self._reader = reader
+        self._has_splits = reader.open_splits is not None
+        self._pauses = self._has_splits and reader.pauses_splits
         self._whole = self._stream_of(None, self._clock)  # for records of a reader without splits
         self._timers: list[TimerHandle] = []
         self._start_timers(auto_watermark_interval_ms if emits_watermarks else 0)
@@ -332,15 +244,15 @@ class SourceEventTime:
     @property
     def current_split(self) -> str | None:
         """The split of the records that were polled last; None if the reader has none."""
-        return None if self._reader is None else self._reader.current_split
+        return self._reader.current_split if self._has_splits else None
 
     def process_some(self, chunk: Chunk, split: str | None, interrupts: Interrupts | None) -> int:
         """Process records of a split until ``interrupts`` are not empty; returns how many; none if a mail comes before
         the first.
         """
-        if self._reader is None or split is None:
-            return self._whole.process_chunk(chunk, interrupts)
         open_splits = self._reader.open_splits
+        if open_splits is None or split is None:
+            return self._whole.process_chunk(chunk, interrupts)
         if open_splits is not self._watched or open_splits.has_changed or split not in self._splits:
             # These may be a split's first records, and its last.
             self._ended += self._open_splits(open_splits, split)
@@ -348,7 +260,7 @@ class SourceEventTime:
 
     def end_chunk(self) -> None:
         """All records that were polled are processed: splits that ended with them hold no watermark back any more."""
-        if self._reader is None:
+        if not self._has_splits:
             return
         if self._ended:
             ended, self._ended = self._ended, []
@@ -379,8 +291,6 @@ class SourceEventTime:
                 self._had_splits = True
                 clock = PausableClock(self._clock)
                 self._splits[name] = _Split(clock, self._stream_of(name, clock))
-                if self.alignment is not None and isinstance(self._reader, PausableSplitReader):
-                    self.alignment.split_added(name)
         return [name for name in changed if name in self._splits and name not in open_splits]
 
     def _close_splits(self, ended: Iterable[str]) -> None:
@@ -388,23 +298,21 @@ class SourceEventTime:
             if self._splits.pop(name, None) is None:
                 continue
             self._parts.remove(name)
-            if self.alignment is not None:
-                self.alignment.split_finished(name)
 
     # -- time
 
     def _on_periodic_timer(self, timestamp_ms: int) -> None:
-        if self._reader is None:
+        open_splits = self._reader.open_splits
+        if open_splits is None:
             self._whole.ask()
         else:
-            ended = self._open_splits(self._reader.open_splits)
+            ended = self._open_splits(open_splits)
             self._parts.defer()
             for split in self._splits.values():
                 split.stream.ask()
             self._close_splits(ended)
             self._parts.update()
-            if self.alignment is not None:
-                self._order(self.alignment.split_watermarks(self._parts.watermarks()))
+            self._order_splits()
         self._emitter.flush()
 
     def _on_report_timer(self, timestamp_ms: int) -> None:
@@ -412,7 +320,7 @@ class SourceEventTime:
         assert self._report is not None, "the JobManager listens"
         sampled = self.alignment.sample()
         # A reader that has read its splits, and waits for others or for the next source, must not be waited for.
-        has_nothing = self._reader is not None and self._had_splits and not self._reader.open_splits
+        has_nothing = self._had_splits and not self._reader.open_splits
         self._report(MAX_TIMESTAMP if has_nothing else sampled)
         self._look_at_alignment()
 
@@ -443,7 +351,8 @@ class SourceEventTime:
         """Set the alignment group's limit, which the JobManager sent."""
         if self.alignment is None:
             return
-        self._order(self.alignment.allow(max_allowed_ms))
+        self.alignment.allow(max_allowed_ms)
+        self._order_splits()
         self._look_at_alignment()
 
     def _look_at_alignment(self) -> None:
@@ -456,11 +365,13 @@ class SourceEventTime:
             self._clock.resume()
             allowed.complete()
 
-    def _order(self, orders: SplitOrders) -> None:
-        if not orders or not isinstance(self._reader, PausableSplitReader):
+    def _order_splits(self) -> None:
+        if self.alignment is None or not self._pauses:
             return
-        for name in orders.pause & self._splits.keys():
+        orders = self.alignment.split_orders(self._parts.watermarks())
+        for name in orders.pause:
             self._splits[name].clock.pause()
-        for name in orders.resume & self._splits.keys():
+        for name in orders.resume:
             self._splits[name].clock.resume()
-        self._reader.pause_or_resume_splits(orders.pause, orders.resume)
+        if orders:
+            self._reader.pause_or_resume_splits(orders.pause, orders.resume)

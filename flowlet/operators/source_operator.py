@@ -1,178 +1,46 @@
-"""Sources: where records come from.
+"""The operator of a source: ``SourceOperator`` polls a reader, and gives its records event time.
 
-Side:       task.  A ``Source`` is made in the user's program and pickled; its readers live in the tasks.
-Invariants: a reader is made when its task opens and closed once.
+``CollectionSource``: the records of a collection.
+
+Side:       task.
+Invariants: what a reader gave and what has not gone through the chain belongs to the snapshot, in order.
 Rules:      a reader knows from its subtask number what is its share, or its source has an enumerator in the JobManager,
             which hands out the splits on demand (``flowlet/splits/enumerator.py``).  A checkpoint has each reader's
             position.  Watermarks are not part of it, as in Flink: after a restart they begin anew with the records that
             are read then, and idleness is found out again.
-Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``.
+Source:     Flink ``SourceOperator``.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_slices import Caution, RecordSlices
-from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, Output, StreamOperator
+from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
-from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
 from flowlet.operators.source_event_time import SourceEventTime
+from flowlet.operators.source_reader import (
+    MAX_CHUNK_RECORDS,
+    ReaderByNames,
+    Source,
+    SourceReader,
+    SourceReaderBase,
+    split_set_of,
+)
 from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
-from flowlet.splits.enumerator import SourceSplit, SplitEnumerator, SplitReceiver
-from flowlet.splits.known_splits import NumbersLeft, Runs, share_of_runs
+from flowlet.splits.enumerator import SourceSplit
+from flowlet.splits.split_kinds import Runs, share_of_runs
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.time_api import ProcessingTimeService
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
-# 1,000-2,000 records per chunk are best for records that are Python objects (hot-path measurements).
-MAX_CHUNK_RECORDS = 1_000
-
-
-class SourceReader(Protocol):
-    """Reads one subtask's share.
-
-    A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by
-    any thread.  One that may have nothing just now should have a method ``available_future()``: a future that is done
-    once it is worth to poll again; without it the reader is polled again at once.  One whose poll never waits for
-    anything should have an attribute ``never_waits``, which is true: then what several polls gave may go on its way
-    together, which is cheaper; what other readers give goes at once, since the next poll may wait.  One that reads
-    splits may be a ``SplitReader``: then each has a watermark of its own.  One whose source has an enumerator must be a
-    ``SplitReceiver``.  One that acknowledges what was processed may be a ``MarkedReader``.  One that can go on after a
-    restart has ``snapshot_position()``, which gives a value that says what was read so far and never changes, and
-    ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything
-    again.  A source whose positions can be divided among another number of readers has
-    ``redistribute_positions(positions, share)``: the positions by former subtask (None: it had read everything) and a
-    ``StateShare``; it gives the position of one reader, which is never None.  One that acknowledges what checkpoints
-    hold may be a ``PositionListener``.  One with a user's function that has states may be a ``CheckpointedReader``.
-    One that needs a clock or timers may be a ``TimedReader``.  One that calls a function of the user for each record
-    may be an ``InterruptibleReader``.
-    """
-
-    def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
-        """The next records, a watermark or status, an empty chunk if there is nothing just now, or None at the end."""
-
-    def close(self) -> None:
-        """Give back files and the like."""
-
-
-@runtime_checkable
-class MarkedReader(Protocol):
-    """A reader that wants to know when everything that it has given was processed by the whole job.
-
-    One implementer: ``RemoteGateReader`` stands on a floor above.
-    """
-
-    def mark_emitted(self, number: int) -> None:
-        """A completion mark follows what the reader has given so far."""
-
-    def mark_completed(self, number: int) -> None:
-        """The completion mark has passed every task of the job."""
-
-
-@runtime_checkable
-class PositionListener(Protocol):
-    """A reader that wants to know which of its positions a complete checkpoint holds."""
-
-    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
-        """The checkpoint has what ``snapshot_position`` just gave, and the last ``num_waiting`` records, which wait to
-        be processed.
-        """
-
-    def position_kept(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete.  Must not block."""
-
-    def position_lost(self, checkpoint_id: int) -> None:
-        """The checkpoint has failed; of some that fail nothing is said."""
-
-
-@runtime_checkable
-class CheckpointedReader(Protocol):
-    """A reader with a user's function that takes part in checkpoints, and may run on a thread of its own.
-
-    One implementer: ``BlockingSourceReader`` stands on a floor above.
-    """
-
-    @property
-    def keeps_function_state(self) -> bool:
-        """Whether the function's states tell what it has emitted, so that it does not emit that
-        again after a restart.
-        """
-
-    def initialize_function(self, ctx: OperatorContext) -> None:
-        """Let the function get its states; before the first poll."""
-
-    def hold_function(self) -> Sequence[Chunk | Watermark | WatermarkStatus]:
-        """Keep the function from changing its state until ``snapshot_function``; returns all that it emitted and that
-        was not polled.
-        """
-
-    def snapshot_function(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Let the function put what it keeps into its states, and copy them; then it goes on."""
-
-    def checkpoint_completed(self, ctx: OperatorContext, checkpoint_id: int) -> None:
-        """Tell the function, if it wants to know."""
-
-    def checkpoint_aborted(self, ctx: OperatorContext, checkpoint_id: int) -> None:
-        """Tell the function, if it wants to know."""
-
-
-@runtime_checkable
-class TimedReader(Protocol):
-    """A reader that has nothing until some time, such as one with a rate."""
-
-    def use_clock(self, clock: ProcessingTimeService) -> None:
-        """Take the clock and the timers of the task; once, before everything else.
-
-        Timers fire on the task's thread.
-        """
-
-
-@runtime_checkable
-class InterruptibleReader(Protocol):
-    """A reader whose poll calls a function of the user for each record, and gives what it has between two of them when
-    a mail comes.
-    """
-
-    def use_interrupts(self, interrupts: Interrupts) -> None:
-        """Take what is not empty while a mail waits; once, before the first poll."""
-
-
-@runtime_checkable
-class CountingReader(Protocol):
-    """A reader that leaves out messages, and counts them."""
-
-    def use_counters(self, counters: OperatorCounters) -> None:
-        """Take the counters of the operator; once, before the first poll."""
-
-
-class Source(ABC):
-    """Something to read from."""
-
-    is_bounded: bool = True
-
-    @abstractmethod
-    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """The reader of subtask ``subtask`` of ``parallelism``; together they read everything once."""
-
-    def create_enumerator(self) -> SplitEnumerator | None:
-        """What hands out the splits, in the JobManager; None: each reader knows its share."""
-        return None
-
-
-def enumerator_of(source: Source) -> SplitEnumerator | None:
-    """A new enumerator of a source, if it has any; a source of a user need not know of them."""
-    create = getattr(source, "create_enumerator", None)
-    return None if create is None else create()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +104,10 @@ class SourceOperator(StreamOperator):
         self.strategy = strategy
         self._emits_watermarks = emits_watermarks
         self._event_time: SourceEventTime | None = None  # from open on, if there is a strategy
-        self._reader: SourceReader | None = None
-        # The reader while it is open, if splits are handed out.
-        self._receiver: SplitReceiver[SourceSplit] | None = None
+        self._reader: SourceReaderBase | None = None  # while it is open
         self._last_progress: float | None = None
         self._has_nothing = False
-        self._never_waits = False  # of the reader
+        self._has_splits = False  # whether they are handed out
         self._markers: LatencyMarkerEmitter | None = None
         self._restored: object | None = None
         # What was polled and has not gone through the chain, each with its split.
@@ -276,8 +142,12 @@ class SourceOperator(StreamOperator):
 
     def hold(self) -> None:
         """Take what a function has emitted so far; it goes on after the next snapshot, or ends at ``close``."""
-        if isinstance(self._reader, CheckpointedReader):
-            self._slices.add(None, self._reader.hold_function())
+        self._slices.add(None, self._opened.hold())
+
+    @property
+    def _opened(self) -> SourceReaderBase:
+        assert self._reader is not None, "open"
+        return self._reader
 
     @property
     def has_rest(self) -> bool:
@@ -286,40 +156,32 @@ class SourceOperator(StreamOperator):
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
         """Let the reader's function put what it keeps into its states."""
-        if isinstance(self._reader, CheckpointedReader):
-            self._reader.snapshot_function(self.ctx, checkpoint_id, timestamp_ms)
+        self._opened.snapshot_function(checkpoint_id, timestamp_ms)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the reader, or its function."""
-        if isinstance(self._reader, CheckpointedReader):
-            self._reader.checkpoint_completed(self.ctx, checkpoint_id)
-        if isinstance(self._reader, PositionListener):
+        """Tell the reader."""
+        if self._reader is not None:
             with self._reader_errors():
                 self._reader.position_kept(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the reader, or its function."""
-        if isinstance(self._reader, CheckpointedReader):
-            self._reader.checkpoint_aborted(self.ctx, checkpoint_id)
-        if isinstance(self._reader, PositionListener):
+        """Tell the reader."""
+        if self._reader is not None:
             with self._reader_errors():
                 self._reader.position_lost(checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
         """How far the reader is, if it can tell, and what it gave that has not gone through the chain."""
-        position = getattr(self._reader, "snapshot_position", None)
-        if position is None:
-            self._warn_that_it_begins_anew()
+        reader = self._opened
+        if isinstance(reader, ReaderByNames) and not reader.keeps_position:
+            self._warn_that_it_begins_anew(reader.reader)
             return None
         with self._reader_errors():
-            found: object = position()
-            if isinstance(self._reader, PositionListener):
-                num_waiting = sum(len(element) for _, element in self._slices if isinstance(element, Chunk))
-                self._reader.position_taken(checkpoint_id, num_waiting)
-        keeps_rest = found is not None or (
-            isinstance(self._reader, CheckpointedReader) and self._reader.keeps_function_state
-        )
-        rest = self._kept_rest() if keeps_rest else ()  # else the reader gives it again
+            found = reader.snapshot_position()
+            reader.position_taken(
+                checkpoint_id, sum(len(element) for _, element in self._slices if isinstance(element, Chunk))
+            )
+        rest = () if found is None and reader.gives_again else self._kept_rest()
         return PositionWithRest(found, rest) if rest else found
 
     def _kept_rest(self) -> "tuple[KeptElement, ...]":
@@ -354,13 +216,13 @@ class SourceOperator(StreamOperator):
             )
         return super().redistribute(states, share)
 
-    def _warn_that_it_begins_anew(self) -> None:
+    def _warn_that_it_begins_anew(self, reader: SourceReader) -> None:
         if self.ctx.subtask == 0 and not self._has_warned:
             self._has_warned = True
             _log.warning(
                 "a reader has no snapshot_position(): after a restart the source reads everything again",
                 source=self.name,
-                reader=type(self._reader).__name__,
+                reader=type(reader).__name__,
             )
 
     def open(self) -> None:
@@ -374,43 +236,26 @@ class SourceOperator(StreamOperator):
                 subtask=self.ctx.subtask,
             )
         with self._reader_errors():
-            self._reader = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
-            self._never_waits = bool(getattr(self._reader, "never_waits", False))
-            if isinstance(self._reader, TimedReader):
-                self._reader.use_clock(self.ctx.processing_time_service)
-            if isinstance(self._reader, InterruptibleReader):
-                self._reader.use_interrupts(self.ctx.interrupts)
-            if isinstance(self._reader, CountingReader):
-                self._reader.use_counters(self.ctx.counters)
+            made = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
+            self._reader = reader = made if isinstance(made, SourceReaderBase) else ReaderByNames(made)
+            reader.setup(self.ctx)
             if self._restored is not None:
-                getattr(self._reader, "restore_position", lambda _: None)(self._restored)
-            if isinstance(self._reader, CheckpointedReader):
-                self._reader.initialize_function(self.ctx)
-            if enumerator_of(self.source) is not None:
-                self._start_receiving(self._reader)
+                reader.restore_position(self._restored)
+            self._has_splits = split_set_of(self.source) is not None
+            if self._has_splits and self.ctx.request_splits is None:
+                raise FlowletError(
+                    f"source {self.name!r}: only a JobManager hands out its splits; run the job on a cluster"
+                )
+            reader.start(self.ctx.request_splits or (lambda: None))  # who knows its share asks nothing
         if self.strategy is not None:
             self._event_time = SourceEventTime(
                 self.strategy,
                 self.ctx,
                 self.out,
-                self._reader,
+                reader,
                 auto_watermark_interval_ms=self.auto_watermark_interval_ms,
                 emits_watermarks=self._emits_watermarks,
             )
-
-    def _start_receiving(self, reader: SourceReader) -> None:
-        if self.ctx.request_splits is None:
-            raise FlowletError(
-                f"source {self.name!r}: only a JobManager hands out its splits; run the job on a cluster"
-            )
-        if not isinstance(reader, SplitReceiver):
-            kind = type(reader).__name__
-            raise FlowletError(
-                f"source {self.name!r} has an enumerator, so its {kind} needs start(), add_splits() and "
-                "no_more_splits()"
-            )
-        self._receiver = reader
-        reader.start(self.ctx.request_splits)
 
     def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
         """The JobManager gives these to the reader, and keeps so much for all readers together; nothing for a source
@@ -420,9 +265,9 @@ class SourceOperator(StreamOperator):
             FlowletError: the reader said so.
             UserFunctionError: the reader failed otherwise.
         """
-        if self._receiver is not None:
+        if self._has_splits and self._reader is not None:
             with self._reader_errors():
-                self._receiver.add_splits(splits, waiting_bytes)
+                self._reader.add_splits(splits, waiting_bytes)
 
     def no_more_splits(self) -> None:
         """The JobManager has none left for the reader; nothing for a source that has none.
@@ -431,9 +276,9 @@ class SourceOperator(StreamOperator):
             FlowletError: the reader said so.
             UserFunctionError: the reader failed otherwise.
         """
-        if self._receiver is not None:
+        if self._has_splits and self._reader is not None:
             with self._reader_errors():
-                self._receiver.no_more_splits()
+                self._reader.no_more_splits()
 
     @contextmanager
     def _reader_errors(self, *notes: str) -> Iterator[None]:
@@ -455,7 +300,6 @@ class SourceOperator(StreamOperator):
             FlowletError: the reader said so.
             UserFunctionError: the reader failed otherwise.
         """
-        assert self._reader is not None, "opened"
         event_time = self._event_time
         if self._slices.waiting:
             self._emit_waiting(should_stop)
@@ -463,7 +307,7 @@ class SourceOperator(StreamOperator):
         if event_time is not None and event_time.must_wait:
             return True
         try:
-            element = self._reader.poll_chunk()
+            element = self._opened.poll_chunk()
         except FlowletError:
             raise
         except Exception as error:
@@ -507,7 +351,7 @@ class SourceOperator(StreamOperator):
     @property
     def may_go_on(self) -> bool:
         """Whether ``emit_next`` had something, and will not wait for more when it is called at once."""
-        return self._never_waits and not self._has_nothing and not self.is_held_back
+        return self._opened.never_waits and not self._has_nothing and not self.is_held_back
 
     def process_watermark(self, watermark: Watermark) -> None:
         """One that the reader gave; or the last one, which the task gives."""
@@ -529,17 +373,16 @@ class SourceOperator(StreamOperator):
             self._event_time.allow(max_allowed_ms)
 
     def emit_mark(self, mark: CompletionMark) -> None:
-        """Emit a completion mark behind all records so far, and tell the reader, if it wants to know."""
-        if isinstance(self._reader, MarkedReader):
-            self._reader.mark_emitted(mark.number)
+        """Emit a completion mark behind all records so far, and tell the reader."""
+        self._opened.mark_emitted(mark.number)
         if self._slices:
             self._slices.add(None, (mark,))
         else:
             self.output.emit_mark(mark)
 
     def mark_completed(self, number: int) -> None:
-        """A mark has passed every task of the job: tell the reader, if it wants to know."""
-        if isinstance(self._reader, MarkedReader):
+        """A mark has passed every task of the job: tell the reader."""
+        if self._reader is not None:
             self._reader.mark_completed(number)
 
     @property
@@ -559,16 +402,13 @@ class SourceOperator(StreamOperator):
             return None
         if self._event_time is not None and self._event_time.must_wait:
             return self._event_time.wait_future
-        if not self._has_nothing:
-            return None
-        available_future = getattr(self._reader, "available_future", None)
-        return None if available_future is None else available_future()
+        return self._opened.available_future() if self._has_nothing else None
 
     @property
     def progress(self) -> float | None:
         """The fraction that was read, 0 to 1; None if the reader does not tell.  Any thread."""
         reader = self._reader
-        return self._last_progress if reader is None else getattr(reader, "progress", None)
+        return self._last_progress if reader is None else reader.progress
 
     def finish(self) -> None:
         """Nobody has to wait for this source any more."""
@@ -588,15 +428,69 @@ class SourceOperator(StreamOperator):
             self._markers.close()
         self._last_progress = self.progress
         self._slices.clear()
-        reader, self._reader, self._receiver = self._reader, None, None
-        if reader is None:
-            return
-        with self._reader_errors("raised by close()"):
-            reader.close()
+        reader = self._reader
+        self._reader = None
+        if reader is not None:
+            with self._reader_errors("raised by close()"):
+                reader.close()
 
 
-class CollectionSource(Source):
-    """The records of a collection; subtask i gets the i-th of ``parallelism`` runs of about the same length.
+class ShareSource(Source):
+    """Base class of sources of numbered records that travel with the job: a subtask gets a run of about the same
+    length, and what is left is dealt out anew.
+    """
+
+    def redistribute_positions(self, positions: Sequence[Runs | None], share: StateShare) -> Runs:
+        """A run of what is left, about as long as those of the other readers."""
+        return share_of_runs([run for runs in positions for run in runs or ()], share.subtask, share.parallelism)
+
+
+class ShareReader(SourceReaderBase):
+    """Reads runs of numbered records, one after the other.
+
+    Args:
+        num_records: of the source.
+        share: the subtask, and the parallelism.
+        chunk_of: gives the records with these numbers.
+        max_records: of a chunk.
+    """
+
+    never_waits = True
+
+    def __init__(
+        self, num_records: int, share: tuple[int, int], chunk_of: Callable[[range], Chunk], max_records: int
+    ) -> None:
+        self._left = share_of_runs([(0, num_records)], *share)
+        self._chunk_of = chunk_of
+        self._max_records = max_records
+
+    def __repr__(self) -> str:
+        return f"<ShareReader {self._left}>"
+
+    def poll_chunk(self) -> Chunk | None:
+        """The next records; None at the end."""
+        if not self._left:
+            return None
+        (start, end), *later = self._left
+        stop = min(start + self._max_records, end)
+        self._left = ((stop, end), *later) if stop < end else tuple(later)
+        return self._chunk_of(range(start, stop))
+
+    def snapshot_position(self) -> Runs:
+        """The numbers that are left."""
+        return self._left
+
+    def restore_position(self, position: Runs) -> None:
+        """Go on with these."""
+        self._left = position
+
+    def close(self) -> None:
+        """Let the records go."""
+        self._left = ()
+
+
+class CollectionSource(ShareSource):
+    """The records of a collection.
 
     Args:
         values: copied; the records travel with the job.
@@ -605,33 +499,12 @@ class CollectionSource(Source):
     def __init__(self, values: Iterable[Any]) -> None:
         self.values = list(values)
 
-    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+    def create_reader(self, subtask: int, parallelism: int) -> ShareReader:
         """A reader of one run."""
-        start, end = (len(self.values) * number // parallelism for number in (subtask, subtask + 1))
-        return _CollectionReader(self.values, start, end)
-
-    def redistribute_positions(self, positions: Sequence[Runs | None], share: StateShare) -> Runs:
-        """A run of what is left, about as long as those of the other readers."""
-        return share_of_runs([run for runs in positions for run in runs or ()], share.subtask, share.parallelism)
-
-
-class _CollectionReader:
-    never_waits = True
-
-    def __init__(self, values: list[Any], start: int, end: int) -> None:
-        self._values = values
-        self._left = NumbersLeft(((start, end),))
-
-    def poll_chunk(self) -> Chunk | None:
-        found = self._left.take(MAX_CHUNK_RECORDS)
-        return None if found is None else Chunk(self._values[found.start : found.stop])
-
-    def snapshot_position(self) -> Runs:
-        return self._left.runs
-
-    def restore_position(self, position: Runs) -> None:
-        self._left = NumbersLeft(position)
-
-    def close(self) -> None:
-        self._values = []
-        self._left = NumbersLeft(())
+        values = self.values
+        return ShareReader(
+            len(values),
+            (subtask, parallelism),
+            lambda numbers: Chunk(values[numbers.start : numbers.stop]),
+            MAX_CHUNK_RECORDS,
+        )

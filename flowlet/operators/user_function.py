@@ -10,13 +10,13 @@ Absent:     coroutine functions.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_loop import RecordLoop, WriteRecord
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
-from flowlet.common.not_yet import missing_attribute
+from flowlet.common.not_yet import ExplainsMissing
 from flowlet.datastream.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -97,7 +97,7 @@ class KeyedStates(KeyedStateStore):
         """The state of a descriptor that the user named as one of this kind."""
 
 
-class RuntimeContext(KeyedStates):
+class RuntimeContext(KeyedStates, ExplainsMissing):
     """What ``open`` is given; the names are PyFlink's.
 
     ``state_refusal``: why the operator has no keyed state; None: it has.
@@ -147,11 +147,6 @@ class RuntimeContext(KeyedStates):
         if self._state_refusal is not None:
             raise FlowletError(f"operator {self._ctx.operator_name!r}: {self._state_refusal}")
         return self._ctx.keyed_state_backend.state(descriptor, kind)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise missing_attribute(self, name)
 
 
 @dataclass(frozen=True, slots=True)

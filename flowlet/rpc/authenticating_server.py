@@ -4,44 +4,33 @@ Side:       loop.
 Invariants: the server neither reads a body nor runs a handler before the request's head is verified.  A refusal does
             not say what was wrong; the log does.
 Rules:      only ``/healthz`` needs no signature.  ``FrontDoor`` asks ``judge`` before aiohttp sees a connection; the
-            check in front of each handler asks again, for every request.  aiohttp is imported with the application,
-            which needs no more than the first connection whose peer has proved something: to judge costs a tenth of
-            that import.
-Absent:     aiohttp's middlewares.  aiohttp keeps the handlers of an application that has one in a cache of the process,
-            and with them all that they belong to: 0.4 MB for each JobManager that a program had.
+            application, whose one route has all paths, asks again for every request.  aiohttp is imported with the
+            application, which needs no more than the first connection whose peer has proved something: to judge costs
+            a tenth of that import.
+Absent:     aiohttp's routes: ``Router`` finds the handlers, as it does for requests that come by a pipe.  And its
+            middlewares: aiohttp keeps the handlers of an application that has one in a cache of the process, and with
+            them all that they belong to: 0.4 MB for each JobManager that a program had.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from flowlet.rpc.auth import (
-    AUTH_HEADER,
-    NONCE_HEADER,
-    PROOF_HEADER,
-    TIME_HEADER,
-    AcceptedRequest,
-    AuthRefusal,
-    Nonce,
-    RequestLine,
-    RequestVerifier,
-    body_digest,
-    message_keys,
-    nonce_of,
-    sign_answer,
-)
+from flowlet.rpc import auth
 from flowlet.rpc.request_head import RequestHead
 from flowlet.rpc.requests import (
     JSON,
     MAX_MESSAGE_BYTES,
+    SESSION_PATH,
     RequestError,
-    RequestHandler,
-    Response,
     Route,
+    Router,
+    ServeSession,
     WallClock,
     error_response,
     new_nonce,
+    refuse,
     steady_clock,
 )
 from netstack.log_lines import LogLines
@@ -93,39 +82,31 @@ class AuthenticatingServer:
         self._advertised = frozenset(advertised)
         self._max_body_bytes = max_body_bytes
         self._clock = steady_clock() if clock is None else clock
-        self._verifier = RequestVerifier(secret, self._clock())
+        self._verifier = auth.RequestVerifier(secret, self._clock())
         self._logged_ms = 0
         self.num_refused = 0
 
     def __repr__(self) -> str:
         return f"<AuthenticatingServer {self.num_refused} refused>"
 
-    def create_application(self, routes: "Iterable[Route | web.RouteDef]") -> "web.Application":
-        """An application with these routes behind this check; another path or method is an answer behind it, too."""
+    def create_application(self, routes: Iterable[Route], serve_session: ServeSession) -> "web.Application":
+        """An application with these routes, and the sessions of TaskManagers, behind this check."""
         from aiohttp import web
 
+        router = Router(routes)
+
+        async def check_and_answer(request: "web.Request") -> "web.StreamResponse":
+            verdict = self.judge(_head_of(request), remember=True)
+            if isinstance(verdict, EarlyAnswer):
+                return _closing_response(verdict)
+            return await self._answer(request, verdict, router, serve_session)
+
         application = web.Application(client_max_size=self._max_body_bytes)
-        paths: dict[str, list[Route | web.RouteDef]] = {}
-        for route in routes:
-            paths.setdefault(route.path, []).append(route)
-        for path, found in paths.items():
-            application.add_routes(
-                [web.RouteDef(each.method, path, self._behind_check(each.handler), _options_of(each)) for each in found]
-            )
-            methods = [each.method for each in found]
-            if "*" not in methods:
-                application.router.add_route("*", path, self._behind_check(_refuse_method(methods)))
-        application.router.add_route("*", "/{path:.*}", self._behind_check(_refuse_path))
+        application.router.add_route("*", "/{path:.*}", check_and_answer)
         application.on_response_prepare.append(self._prove)
         return application
 
-    def _behind_check(self, handler: RequestHandler) -> "Callable[[web.Request], Awaitable[web.StreamResponse]]":
-        async def check_and_handle(request: "web.Request") -> "web.StreamResponse":
-            return await self.handle(request, handler)
-
-        return check_and_handle
-
-    def judge(self, head: RequestHead, *, remember: bool) -> AcceptedRequest | EarlyAnswer:
+    def judge(self, head: RequestHead, *, remember: bool) -> auth.AcceptedRequest | EarlyAnswer:
         """Whether a request is served; ``remember`` False: the same head will be judged again."""
         if not head.is_from_loopback:
             return self._refused(head, 403, "only requests to a loopback address are served")
@@ -135,16 +116,16 @@ class AuthenticatingServer:
             return self._refused(head, 421, "this is not the address of the server", "a request for another address")
         now_ms = self._clock()
         key = self._key_of(head.target) or self._secret
-        line = RequestLine(head.method, head.host, head.target)
+        line = auth.RequestLine(head.method, head.host, head.target)
         verdict = self._verifier.verify(head.signature, line, now_ms, key=key, remember=remember)
-        if isinstance(verdict, AcceptedRequest):
+        if isinstance(verdict, auth.AcceptedRequest):
             return verdict
         headers = {}
-        if verdict is AuthRefusal.EXPIRED:
+        if verdict is auth.AuthRefusal.EXPIRED:
             assert head.signature is not None, "it was verified"
             headers = {
-                TIME_HEADER: str(now_ms),
-                PROOF_HEADER: sign_answer(key, nonce_of(head.signature), 401, b"%d" % now_ms),
+                auth.TIME_HEADER: str(now_ms),
+                auth.PROOF_HEADER: auth.sign_answer(key, auth.nonce_of(head.signature), 401, b"%d" % now_ms),
             }
         return self._refused(head, 401, "authentication failed", verdict.value, headers)
 
@@ -160,44 +141,30 @@ class AuthenticatingServer:
         self.num_refused += 1
         return EarlyAnswer(status, msgspec.json.encode({"errors": [text]}))
 
-    async def handle(self, request: "web.Request", handler: RequestHandler) -> "web.StreamResponse":
-        """The handler's answer, or a refusal."""
+    async def _answer(
+        self, request: "web.Request", accepted: auth.AcceptedRequest, router: Router, serve_session: ServeSession
+    ) -> "web.StreamResponse":
         from aiohttp import web
 
         from flowlet.rpc.signed_websocket import ACCEPTED
 
-        verdict = self.judge(_head_of(request), remember=True)
-        if isinstance(verdict, EarlyAnswer):
-            return _closing_response(verdict)
-        request[ACCEPTED] = verdict
+        request[ACCEPTED] = accepted
+        method = "GET" if request.method == "HEAD" else request.method  # aiohttp leaves the body out
         try:
-            problem = await self._problem_of_body(request)
-            if problem is not None:
-                log.warning(
-                    "request refused",
-                    reason=problem[1],
-                    method=request.method,
-                    path=repr(request.path[:200]),
-                    peer=request.remote,
-                )
-                return _as_http(error_response(*problem))
-            return _as_http(await handler(request))
+            body = await self._body_of(request)
+            if request.path == SESSION_PATH and method == "GET":
+                return await self._serve_session(request, serve_session)
+            answer = await router.answer(method, request.raw_path, body)
         except RequestError as error:
-            return _as_http(error_response(error.status, error.reason))
-        except web.HTTPException as error:
-            if error.status < 400:
-                raise
-            return _as_http(error_response(error.status, error.reason))
-        except Exception:  # the top of a request: log it, and go on serving others
-            log.exception("request failed", method=request.method, path=request.path)
-            return _as_http(error_response(500, "internal error; see the JobManager's log"))
+            path = repr(request.path[:200])
+            log.warning("request refused", reason=error.reason, method=request.method, path=path, peer=request.remote)
+            answer = error_response(error.status, error.reason)
+        except web.HTTPException as error:  # it asks for no WebSocket
+            answer = error_response(error.status, error.reason)
+        content_type = None if answer.body is None else answer.content_type
+        return web.Response(status=answer.status, body=answer.body, content_type=content_type)
 
-    async def serve_websocket(
-        self, request: "web.Request", serve: Callable[[Any], Awaitable[None]]
-    ) -> "web.StreamResponse":
-        """Open the WebSocket that an accepted request asks for, and serve it as a ``SignedWebSocket``; returns when
-        ``serve`` has.
-        """
+    async def _serve_session(self, request: "web.Request", serve: ServeSession) -> "web.StreamResponse":
         from aiohttp import web
 
         from flowlet.rpc.signed_websocket import ACCEPTED, CLOSE_TIMEOUT_S, HEADER_BYTES, SignedWebSocket
@@ -206,10 +173,11 @@ class AuthenticatingServer:
             timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_MESSAGE_BYTES + HEADER_BYTES, compress=False
         )
         server_nonce = new_nonce()
-        websocket.headers[NONCE_HEADER] = server_nonce
+        websocket.headers[auth.NONCE_HEADER] = server_nonce
         await websocket.prepare(request)
-        keys = message_keys(self._secret, request[ACCEPTED].nonce, server_nonce)
-        await serve(SignedWebSocket(websocket, send_key=keys.to_client, receive_key=keys.to_server))
+        keys = auth.message_keys(self._secret, request[ACCEPTED].nonce, server_nonce)
+        transport = SignedWebSocket(websocket, send_key=keys.to_client, receive_key=keys.to_server)
+        await serve(transport, request.remote)
         return websocket
 
     def _refused(
@@ -224,26 +192,24 @@ class AuthenticatingServer:
         answer = self.refused(status, text, reason or text, method=repr(head.method[:20])[1:-1], path=path, host=host)
         return EarlyAnswer(answer.status, answer.body, headers or {})
 
-    async def _problem_of_body(self, request: "web.Request") -> tuple[int, str] | None:
-        """Read the body; None if it is the one that was signed, else a status and what is wrong."""
+    async def _body_of(self, request: "web.Request") -> bytes:
+        """The whole body.  Raises RequestError: it is not the one that was signed."""
         from aiohttp import web
 
         from flowlet.rpc.signed_websocket import ACCEPTED
 
         if request.content_length is not None and request.content_length > self._max_body_bytes:
-            return 413, f"the body has {request.content_length} bytes, the limit is {self._max_body_bytes}"
+            refuse(413, f"the body has {request.content_length} bytes, the limit is {self._max_body_bytes}")
         try:
             async with running_timeout(_BODY_TIMEOUT_S):
                 body = await request.read()
         except TimeoutError:
-            return 408, f"the body did not arrive within {_BODY_TIMEOUT_S:g} s"
+            refuse(408, f"the body did not arrive within {_BODY_TIMEOUT_S:g} s")
         except web.HTTPRequestEntityTooLarge:
-            return 413, f"the body has more than {self._max_body_bytes} bytes, which is the limit"
-        return (
-            None
-            if body_digest(body) == request[ACCEPTED].body_sha256
-            else (400, "the body does not match the request's signature")
-        )
+            refuse(413, f"the body has more than {self._max_body_bytes} bytes, which is the limit")
+        if auth.body_digest(body) != request[ACCEPTED].body_sha256:
+            refuse(400, "the body does not match the request's signature")
+        return body
 
     async def _prove(self, request: "web.Request", response: "web.StreamResponse") -> None:
         from aiohttp import web
@@ -256,37 +222,13 @@ class AuthenticatingServer:
         body = (
             response.body
             if isinstance(response, web.Response)
-            else response.headers.get(NONCE_HEADER, Nonce("")).encode()
+            else response.headers.get(auth.NONCE_HEADER, auth.Nonce("")).encode()
         )
         assert body is None or isinstance(body, bytes), "answers are made whole"
         key = self._key_of(request.raw_path) or self._secret
-        response.headers[PROOF_HEADER] = sign_answer(key, request[ACCEPTED].nonce, response.status, body or b"")
-
-
-def _options_of(route: "Route | web.RouteDef") -> dict[str, Any]:
-    return {} if isinstance(route, Route) else route.kwargs
-
-
-def _as_http(response: "Response | web.StreamResponse") -> "web.StreamResponse":
-    if not isinstance(response, Response):
-        return response
-    from aiohttp import web
-
-    content_type = None if response.body is None else response.content_type
-    return web.Response(status=response.status, body=response.body, content_type=content_type)
-
-
-def _refuse_method(allowed: Collection[str]) -> RequestHandler:
-    async def refuse(request: "web.Request") -> Response:
-        from aiohttp import web
-
-        raise web.HTTPMethodNotAllowed(request.method, allowed)
-
-    return refuse
-
-
-async def _refuse_path(_request: object) -> Response:
-    raise RequestError(404, "Not Found")
+        response.headers[auth.PROOF_HEADER] = auth.sign_answer(
+            key, request[ACCEPTED].nonce, response.status, body or b""
+        )
 
 
 def _head_of(request: "web.Request") -> RequestHead:
@@ -297,7 +239,7 @@ def _head_of(request: "web.Request") -> RequestHead:
         request.raw_path,
         request.host,
         headers.get("Origin"),
-        headers.get(AUTH_HEADER),
+        headers.get(auth.AUTH_HEADER),
         address[0],
         address[1],
     )

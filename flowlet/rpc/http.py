@@ -13,18 +13,8 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
+from flowlet.rpc import requests
 from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.requests import (
-    ANSWER_TIMEOUT_S,
-    MAX_MESSAGE_BYTES,
-    MSGPACK,
-    SESSION_PATH,
-    RpcConnectError,
-    RpcResponse,
-    RpcStatusError,
-    WallClock,
-    wall_clock_ms,
-)
 from flowlet.rpc.signed_requests import OtherTimeError, RequestSigner, reason_of, unknown_host
 from flowlet.rpc.signed_websocket import HEADER_BYTES, SignedWebSocket
 from netstack.config import DEAD_HOST_TIMEOUT_S
@@ -59,7 +49,7 @@ class RpcClient:
         port: int,
         secret: bytes,
         *,
-        clock: WallClock = wall_clock_ms,
+        clock: requests.WallClock = requests.wall_clock_ms,
         dead_host_timeout_s: float = DEAD_HOST_TIMEOUT_S,
     ) -> None:
         self.authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -83,8 +73,8 @@ class RpcClient:
         await self.close()
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> RpcResponse:
+        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = requests.ANSWER_TIMEOUT_S
+    ) -> requests.RpcResponse:
         """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
 
         Raises:
@@ -97,11 +87,7 @@ class RpcClient:
             return await self._request(method, path, body, timeout_s, is_second=True)
 
     async def open_session(self) -> SignedWebSocket:
-        """Open the session of a TaskManager; raises as ``connect_websocket``."""
-        return await self.connect_websocket(SESSION_PATH)
-
-    async def connect_websocket(self, path: str) -> SignedWebSocket:
-        """Open a WebSocket to a server that knows the secret.
+        """Open the session of a TaskManager to a server that knows the secret.
 
         Raises:
             RpcConnectError: there is no server.
@@ -109,9 +95,9 @@ class RpcClient:
             RpcStatusError: the server refused the upgrade.
         """
         try:
-            return await self._connect_websocket(path)
+            return await self._open_session()
         except OtherTimeError:
-            return await self._connect_websocket(path, is_second=True)
+            return await self._open_session(is_second=True)
 
     async def close(self) -> None:
         """Close all connections; idempotent."""
@@ -120,10 +106,10 @@ class RpcClient:
 
     async def _request(
         self, method: str, path: str, body: bytes, timeout_s: float, *, is_second: bool = False
-    ) -> RpcResponse:
+    ) -> requests.RpcResponse:
         nonce, headers = self._signer.sign(method, path, body)
         if body:
-            headers["Content-Type"] = MSGPACK
+            headers["Content-Type"] = requests.MSGPACK
         try:
             async with running_timeout(timeout_s):
                 url = URL(self._base + path, encoded=True)
@@ -132,28 +118,32 @@ class RpcClient:
                 async with self._session.request(
                     method, url, data=data, headers=headers, allow_redirects=False
                 ) as response:
-                    answer = RpcResponse(response.status, await _read_limited(response))
+                    answer = requests.RpcResponse(response.status, await _read_limited(response))
                     self._signer.check(nonce, answer, response.headers, is_second=is_second)
                     return answer
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, timeout_s)}") from None
+            raise requests.RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, timeout_s)}") from None
 
-    async def _connect_websocket(self, path: str, *, is_second: bool = False) -> SignedWebSocket:
-        nonce, headers = self._signer.sign("GET", path, b"")
+    async def _open_session(self, *, is_second: bool = False) -> SignedWebSocket:
+        nonce, headers = self._signer.sign("GET", requests.SESSION_PATH, b"")
         try:
             async with running_timeout(_CONNECT_TIMEOUT_S):
                 websocket = await self._session.ws_connect(
-                    URL(self._base + path, encoded=True),
+                    URL(self._base + requests.SESSION_PATH, encoded=True),
                     headers=headers,
-                    max_msg_size=MAX_MESSAGE_BYTES + HEADER_BYTES,
+                    max_msg_size=requests.MAX_MESSAGE_BYTES + HEADER_BYTES,
                     compress=0,
                     timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
                 )
         except aiohttp.WSServerHandshakeError as error:
             self._signer.check_refusal(nonce, error.status, error.headers or {}, is_second=is_second)
-            raise RpcStatusError(error.status, [f"no WebSocket at {path}: HTTP status {error.status}"]) from error
+            raise requests.RpcStatusError(
+                error.status, [f"no WebSocket at {requests.SESSION_PATH}: HTTP status {error.status}"]
+            ) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, _CONNECT_TIMEOUT_S)}") from None
+            raise requests.RpcConnectError(
+                f"JobManager {self.authority}: {_reason_of(error, _CONNECT_TIMEOUT_S)}"
+            ) from None
         assert isinstance(websocket, _OpenWebSocket), "the session's ws_response_class"
         try:
             keys = self._signer.keys_of_session(nonce, websocket.headers)
@@ -179,8 +169,8 @@ async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
     chunks, size = [], 0
     async for chunk in response.content.iter_any():  # waits for the body; ended by the timeout of request()
         size += len(chunk)
-        if size > MAX_MESSAGE_BYTES:
-            raise aiohttp.ClientPayloadError(f"the answer is longer than {MAX_MESSAGE_BYTES} bytes")
+        if size > requests.MAX_MESSAGE_BYTES:
+            raise aiohttp.ClientPayloadError(f"the answer is longer than {requests.MAX_MESSAGE_BYTES} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
 

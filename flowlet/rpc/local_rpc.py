@@ -1,10 +1,9 @@
-"""A JobManager for the processes of one program: by calls within its process, by an inherited pair of sockets from a
-child.
+"""A JobManager for the processes of one program: by a pair of sockets, whose one end a child inherits, or this process
+keeps.
 
 Side:       loop.
-Invariants: what is sent arrives as the same bytes as over HTTP: nothing is shared.  At most ``MAX_WAITING`` messages of
-            a session wait to be received; then its sender waits.
-Rules:      only two processes have the ends of a pair: it has no name, and all others close it.  So no message is
+Invariants: at most ``MAX_WAITING`` messages of a session wait to be received; then its sender waits.
+Rules:      only two sides have the ends of a pair: it has no name, and all other processes close it.  So no message is
             signed, and neither side imports what speaks HTTP: 0.36 s of CPU in each process that does
             (``bench/startup.py``).
 Wire form:  of a pair: frames of 4 bytes (length) and a MessagePack array: kind, number, and what belongs to the kind:
@@ -17,32 +16,18 @@ import itertools
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, NoReturn
 
 import msgspec
 
-from flowlet.rpc.requests import (
-    ANSWER_TIMEOUT_S,
-    GOING_AWAY,
-    MAX_MESSAGE_BYTES,
-    Response,
-    Route,
-    Router,
-    RpcConnectError,
-    RpcResponse,
-    SessionEndedError,
-    SessionTransport,
-    error_response,
-)
+from flowlet.rpc import requests
 from netstack.log_lines import LogLines
 from netstack.loop.forks import ClosedInChildren
 from netstack.loop.loop_timers import running_timeout
 
-T = TypeVar("T")
-
 MAX_WAITING: Final = 1000
-_MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 64 * 1024  # target and reason are short
+_MAX_FRAME_BYTES: Final = requests.MAX_MESSAGE_BYTES + 64 * 1024  # target and reason are short
 _LENGTH: Final = struct.Struct(">I")
 _REQUEST, _ANSWER, _OPEN, _MESSAGE, _END = range(5)
 _CLOSE_TIMEOUT_S: Final = 0.3
@@ -63,38 +48,19 @@ class LocalServer:
         serve_session: serves the session of one TaskManager until it ends.
     """
 
-    def __init__(
-        self, routes: Iterable[Route], serve_session: Callable[[SessionTransport, str | None], Awaitable[None]]
-    ) -> None:
-        self._router = Router(routes)
+    def __init__(self, routes: Iterable[requests.Route], serve_session: requests.ServeSession) -> None:
+        self._router = requests.Router(routes)
         self._serve_session = serve_session
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # of requests and sessions
+        self._pipes: set[asyncio.Task[None]] = set()
         self._refuses_sessions = False
-        self.is_closed = False
 
     def __repr__(self) -> str:
-        return f"<LocalServer {len(self._tasks)} under way{', closed' if self.is_closed else ''}>"
-
-    def begin_answer(self, method: str, target: str, body: bytes) -> "asyncio.Task[Response]":
-        """Begin to answer a request; the task is cancelled when the server closes.
-
-        An error of ours is an answer, too.
-        """
-        return self._begin(self._answer(method, target, body), f"{method} {target.partition('?')[0]}")
-
-    def open_session(self) -> SessionTransport:
-        """The TaskManager's end of a new session within this process.  Raises RpcConnectError: there are no more."""
-        if self._refuses_sessions:
-            raise RpcConnectError(_STOPPING)
-        theirs, ours = _LocalTransport.pair()
-        _ = self._begin(self._serve(ours, None), "session within this process")
-        return theirs
+        return f"<LocalServer {len(self._pipes)} pipes, {len(self._tasks)} under way>"
 
     def begin_pipe(self, end: socket.socket, name: str) -> None:
-        """Serve the process that has the other end of a pair, until this server or the other end is closed; closes
-        ``end``.
-        """
-        _ = self._begin(self._serve_pipe(end, name), name)
+        """Serve who has the other end of a pair, until this server or the other end is closed; closes ``end``."""
+        _begin(self._serve_pipe(end, name), name, self._pipes)
 
     def refuse_sessions(self) -> None:
         """Open no more sessions: those that end are not to be replaced."""
@@ -102,23 +68,16 @@ class LocalServer:
 
     async def close(self, grace_s: float) -> None:
         """End what is under way; what ends by itself has so many seconds for it.  Idempotent."""
-        self.is_closed = self._refuses_sessions = True
-        if not self._tasks:
-            return
-        _, late = await asyncio.wait(self._tasks, timeout=grace_s)
+        self._refuses_sessions = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        late = self._tasks | self._pipes
         for task in late:
             task.cancel()
         if late:
             await asyncio.wait(late)  # waits for cancelled tasks; ended by their next steps
 
-    async def _answer(self, method: str, target: str, body: bytes) -> Response:
-        try:
-            return await self._router.answer(method, target, body)
-        except Exception:  # noqa: BLE001 - the top of a request: log it, and go on serving others
-            _log.exception("request failed", method=method, path=target.partition("?")[0])
-            return error_response(500, "internal error; see the JobManager's log")
-
-    async def _serve(self, transport: SessionTransport, peer: str | None) -> None:
+    async def _serve(self, transport: requests.SessionTransport, peer: str) -> None:
         try:
             await self._serve_session(transport, peer)
         finally:
@@ -128,14 +87,14 @@ class LocalServer:
         sessions: dict[int, _PipeTransport] = {}
         async with await _Pipe.open(end) as pipe:
             try:
-                async for kind, number, *content in pipe:  # waits for the child; ended by its end, or close()
+                async for kind, number, *content in pipe:  # waits for the peer; ended by its end, or close()
                     if kind == _REQUEST:
-                        _ = self._begin(self._answer_to(pipe, number, *content), f"request of {name}")
+                        _begin(self._answer_to(pipe, number, *content), f"request of {name}", self._tasks)
                     elif kind == _OPEN and self._refuses_sessions:
                         await pipe.send(_END, number, _STOPPING)
                     elif kind == _OPEN:
                         sessions[number] = _PipeTransport(pipe, number)
-                        _ = self._begin(self._serve(sessions[number], name), f"session of {name}")
+                        _begin(self._serve(sessions[number], name), f"session of {name}", self._tasks)
                     else:
                         await _deliver(sessions, kind, number, content)
             finally:
@@ -143,72 +102,21 @@ class LocalServer:
                     session.inbox.end(_GONE)
 
     async def _answer_to(self, pipe: "_Pipe", number: int, method: str, target: str, body: bytes) -> None:
-        response = await self._answer(method, target, body)
+        response = await self._router.answer(method, target, body)
         try:
             await pipe.send(_ANSWER, number, response.status, response.body or b"")
         except ConnectionError:
             _log.debug("an answer came too late", path=target.partition("?")[0])
 
-    def _begin(self, coroutine: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
-        task = asyncio.create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
-
-class LocalRpc:
-    """The JobManager in this process, for a client and TaskManagers on its loop.
-
-    Threading: that loop.  Life cycle: ``close`` it.
-    """
-
-    def __init__(self, server: LocalServer, authority: str) -> None:
-        self.authority = authority
-        self._server = server
-        self._requests: set[asyncio.Task[Response]] = set()
-        self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<LocalRpc of {self.authority}{' closed' if self._is_closed else ''}>"
-
-    async def request(
-        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> RpcResponse:
-        """As ``RpcGateway``."""
-        self._check_open()
-        answer = self._server.begin_answer(method, path, body)
-        self._requests.add(answer)
-        try:
-            await asyncio.wait((answer,), timeout=timeout_s)
-        finally:
-            self._requests.discard(answer)
-            if not answer.done():
-                answer.cancel()
-        if not answer.done():
-            raise RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s")
-        if answer.cancelled():
-            raise RpcConnectError(f"JobManager {self.authority}: it was closed")
-        response = answer.result()  # no wait: it is done
-        return RpcResponse(response.status, response.body or b"")
-
-    async def open_session(self) -> SessionTransport:
-        """As ``RpcGateway``."""
-        self._check_open()
-        return self._server.open_session()
-
-    async def close(self) -> None:
-        """End all requests; idempotent."""
-        self._is_closed = True
-        for request in self._requests:
-            request.cancel()
-
-    def _check_open(self) -> None:
-        if self._is_closed or self._server.is_closed:
-            raise RpcConnectError(f"JobManager {self.authority}: it was closed")
+def _begin(coroutine: Coroutine[Any, Any, None], name: str, tasks: set["asyncio.Task[None]"]) -> None:
+    task = asyncio.create_task(coroutine, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 class PipeRpc:
-    """The JobManager of the program that started this process.
+    """The JobManager of this program, which this process or its parent has.
 
     Threading: the loop on which it was opened.  Life cycle: ``close`` it (or use ``async with``).
     """
@@ -217,7 +125,7 @@ class PipeRpc:
         self.authority = authority
         self._pipe = pipe
         self._numbers = itertools.count()
-        self._answers: dict[int, asyncio.Future[RpcResponse]] = {}
+        self._answers: dict[int, asyncio.Future[requests.RpcResponse]] = {}
         self._sessions: dict[int, _PipeTransport] = {}
         self._reader = asyncio.create_task(self._read(), name="pipe to the JobManager")
 
@@ -236,22 +144,22 @@ class PipeRpc:
         await self.close()
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> RpcResponse:
+        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = requests.ANSWER_TIMEOUT_S
+    ) -> requests.RpcResponse:
         """As ``RpcGateway``."""
         number = next(self._numbers)
-        answer: asyncio.Future[RpcResponse] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[requests.RpcResponse] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         try:
             async with running_timeout(timeout_s):
                 await self._send(_REQUEST, number, method, path, body)
                 return await answer
         except TimeoutError:
-            raise RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s") from None
+            raise requests.RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s") from None
         finally:
             del self._answers[number]
 
-    async def open_session(self) -> SessionTransport:
+    async def open_session(self) -> requests.SessionTransport:
         """As ``RpcGateway``."""
         number = next(self._numbers)
         session = self._sessions[number] = _PipeTransport(self._pipe, number)
@@ -273,14 +181,14 @@ class PipeRpc:
             self._fail()
 
     def _fail(self) -> NoReturn:
-        raise RpcConnectError(f"JobManager {self.authority}: {_GONE}")
+        raise requests.RpcConnectError(f"JobManager {self.authority}: {_GONE}")
 
     async def _read(self) -> None:
         try:
             async for kind, number, *content in self._pipe:  # waits for the JobManager; ended by its end, or close()
                 if kind == _ANSWER:
                     if number in self._answers and not self._answers[number].done():  # else it came too late
-                        self._answers[number].set_result(RpcResponse(*content))
+                        self._answers[number].set_result(requests.RpcResponse(*content))
                 else:
                     await _deliver(self._sessions, kind, number, content)
         finally:
@@ -288,7 +196,7 @@ class PipeRpc:
                 session.inbox.end(_GONE)
             for answer in self._answers.values():
                 if not answer.done():
-                    answer.set_exception(RpcConnectError(f"JobManager {self.authority}: {_GONE}"))
+                    answer.set_exception(requests.RpcConnectError(f"JobManager {self.authority}: {_GONE}"))
 
 
 # ---------------------------------------------------------------- sessions
@@ -318,7 +226,7 @@ class _Inbox:
         async with asyncio.timeout(timeout_s):
             while not self._messages:
                 if self._reason is not None:
-                    raise SessionEndedError(self._reason)
+                    raise requests.SessionEndedError(self._reason)
                 self._has_news.clear()
                 await self._has_news.wait()  # ended by a message, the end of the session, or the timeout
         self._has_room.set()
@@ -336,35 +244,8 @@ class _Inbox:
         self.end(_CLOSED)
 
 
-class _LocalTransport:
-    """One end of a session within this process."""
-
-    def __init__(self, inbox: _Inbox, peers: _Inbox) -> None:
-        self._inbox = inbox
-        self._peers = peers
-
-    @classmethod
-    def pair(cls) -> "tuple[_LocalTransport, _LocalTransport]":
-        """Both ends."""
-        one, other = _Inbox(), _Inbox()
-        return cls(one, other), cls(other, one)
-
-    async def send(self, content: bytes) -> None:
-        """As ``SessionTransport``."""
-        await self._peers.put(content)
-
-    async def receive(self, timeout_s: float | None = None) -> bytes:
-        """As ``SessionTransport``."""
-        return await self._inbox.get(timeout_s)
-
-    async def close(self, reason: str, *, code: int = GOING_AWAY) -> None:
-        """As ``SessionTransport``."""
-        self._inbox.drop()
-        self._peers.end(f"it closed the connection: {reason}")
-
-
 class _PipeTransport:
-    """One end of a session over a pair of sockets."""
+    """One end of a session."""
 
     def __init__(self, pipe: "_Pipe", number: int) -> None:
         self._pipe = pipe
@@ -382,7 +263,7 @@ class _PipeTransport:
         """As ``SessionTransport``."""
         return await self.inbox.get(timeout_s)
 
-    async def close(self, reason: str, *, code: int = GOING_AWAY) -> None:
+    async def close(self, reason: str, *, code: int = requests.GOING_AWAY) -> None:
         """As ``SessionTransport``."""
         self.inbox.drop()
         if self._is_closed:

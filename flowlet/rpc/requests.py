@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -223,23 +223,13 @@ class RpcGateway(Protocol):
 # ---------------------------------------------------------------- the JobManager's side
 
 
-class Request(Protocol):
-    """What a handler sees; aiohttp's requests have it, too."""
+class Request(msgspec.Struct, frozen=True):
+    """A whole request, whatever carried it."""
 
-    @property
-    def raw_path(self) -> str:
-        """The target, with the query, as it was sent."""
-
-    @property
-    def query(self) -> Mapping[str, str]:
-        """The parameters; of several values the first one."""
-
-    @property
-    def match_info(self) -> Mapping[str, str]:
-        """The variable parts of the path."""
-
-    async def read(self) -> bytes:
-        """The body; no wait."""
+    raw_path: str  # the target, with the query, as it was sent
+    match_info: Mapping[str, str]  # the variable parts of the path
+    query: Mapping[str, str]  # the parameters; of several values the first one
+    body: bytes
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,8 +249,8 @@ class RequestError(Exception):
         self.reason = reason
 
 
-RequestHandler = Callable[[Any], Awaitable[Any]]
-"""From a ``Request`` to a ``Response``; of a carrier's own routes to what that carrier sends."""
+ServeSession = Callable[[SessionTransport, str | None], Awaitable[None]]
+"""Serves the session of one TaskManager until it ends; the text names its host in logs."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -268,7 +258,7 @@ class Route(msgspec.Struct, frozen=True):
 
     method: str
     path: str
-    handler: RequestHandler
+    handler: Callable[[Request], Awaitable[Response]]
 
 
 def refuse(status: int, reason: str) -> NoReturn:
@@ -299,27 +289,8 @@ def number_in(request: Request, name: str, default: int, *, what: str = "a numbe
     return int(text)
 
 
-class PlainRequest:
-    """A request that came by something else than HTTP."""
-
-    def __init__(self, raw_path: str, match_info: Mapping[str, str], body: bytes) -> None:
-        self.raw_path = raw_path
-        self.match_info = match_info
-        self.query: dict[str, str] = {}
-        for name, value in parse_qsl(raw_path.partition("?")[2], keep_blank_values=True):
-            self.query.setdefault(name, value)
-        self._body = body
-
-    def __repr__(self) -> str:
-        return f"<PlainRequest of {self.raw_path}>"
-
-    async def read(self) -> bytes:
-        """The body; no wait."""
-        return self._body
-
-
 class Router:
-    """Finds the handler of a request that came by something else than HTTP.
+    """Answers requests, whatever carries them.
 
     Args:
         routes: the first one that fits answers.
@@ -335,26 +306,26 @@ class Router:
         return f"<Router of {sum(map(len, self._routes.values()))} routes>"
 
     async def answer(self, method: str, target: str, body: bytes) -> Response:
-        """The handler's answer, or a refusal; whatever else a handler raises is raised."""
-        parts = [unquote(part) for part in target.partition("?")[0].split("/")]
-        allowed = []
+        """The handler's answer, or a refusal; an error of ours is an answer, too."""
+        path, _, query = target.partition("?")
+        parts = [unquote(part) for part in path.split("/")]
+        is_known = False
         for template, route in self._routes.get(len(parts), ()):
             match_info = _match(template, parts)
             if match_info is None:
                 continue
-            if route.method == method:
-                return await _answer_of(route.handler, PlainRequest(target, match_info, body))
-            allowed.append(route.method)
-        return error_response(405, "Method Not Allowed") if allowed else error_response(404, "Not Found")
-
-
-async def _answer_of(handler: RequestHandler, request: PlainRequest) -> Response:
-    try:
-        response = await handler(request)
-    except RequestError as error:
-        return error_response(error.status, error.reason)
-    assert isinstance(response, Response), "handlers of a JobManager answer so"
-    return response
+            is_known = True
+            if route.method != method:
+                continue
+            parameters = dict(reversed(parse_qsl(query, keep_blank_values=True)))
+            try:
+                return await route.handler(Request(target, match_info, parameters, body))
+            except RequestError as error:
+                return error_response(error.status, error.reason)
+            except Exception:  # noqa: BLE001 - the top of a request: log it, and go on serving others
+                _log.exception("request failed", method=method, path=path)
+                return error_response(500, "internal error; see the JobManager's log")
+        return error_response(405, "Method Not Allowed") if is_known else error_response(404, "Not Found")
 
 
 def _match(template: Sequence[str], parts: Sequence[str]) -> dict[str, str] | None:

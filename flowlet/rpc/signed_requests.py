@@ -13,20 +13,7 @@ import socket
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from flowlet.rpc.auth import (
-    AUTH_HEADER,
-    NONCE_HEADER,
-    PROOF_HEADER,
-    TIME_HEADER,
-    AuthenticationError,
-    MessageKeys,
-    Nonce,
-    RequestLine,
-    check_answer,
-    message_keys,
-    parse_nonce,
-    sign_request,
-)
+from flowlet.rpc import auth
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcConnectError, RpcResponse, WallClock, new_nonce, wall_clock_ms
 
 _TIMEOUT_S: Final = 30.0
@@ -60,17 +47,14 @@ class RequestSigner:
         self._clock = clock
         self._ahead_ms = 0  # of the server's time over ours; a server that was started again may have another one
 
-    def __repr__(self) -> str:
-        return f"<RequestSigner for {self._authority}>"
-
-    def sign(self, method: str, path: str, body: bytes) -> tuple[Nonce, dict[str, str]]:
+    def sign(self, method: str, path: str, body: bytes) -> tuple[auth.Nonce, dict[str, str]]:
         """The nonce and the headers of a request."""
         nonce = new_nonce()
-        line = RequestLine(method, self._authority, path)
-        signature = sign_request(self._secret, line, body, nonce, self._clock() + self._ahead_ms)
-        return nonce, {"Host": self._authority, AUTH_HEADER: signature}
+        line = auth.RequestLine(method, self._authority, path)
+        signature = auth.sign_request(self._secret, line, body, nonce, self._clock() + self._ahead_ms)
+        return nonce, {"Host": self._authority, auth.AUTH_HEADER: signature}
 
-    def check(self, nonce: Nonce, answer: RpcResponse, headers: Headers, *, is_second: bool) -> None:
+    def check(self, nonce: auth.Nonce, answer: RpcResponse, headers: Headers, *, is_second: bool) -> None:
         """Check the proof of an answer.
 
         Raises:
@@ -80,38 +64,40 @@ class RequestSigner:
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.MISDIRECTED_REQUEST):
             self.check_refusal(nonce, answer.status, headers, is_second=is_second)
         try:
-            check_answer(self._secret, nonce, answer.status, answer.body, headers.get(PROOF_HEADER))
-        except AuthenticationError as error:
-            raise AuthenticationError(f"{self._authority}: {error}") from error
+            auth.check_answer(self._secret, nonce, answer.status, answer.body, headers.get(auth.PROOF_HEADER))
+        except auth.AuthenticationError as error:
+            raise auth.AuthenticationError(f"{self._authority}: {error}") from error
 
-    def check_refusal(self, nonce: Nonce, status: int, headers: Headers, *, is_second: bool) -> None:
+    def check_refusal(self, nonce: auth.Nonce, status: int, headers: Headers, *, is_second: bool) -> None:
         """Raise what a refusal means; of other answers nothing."""
-        time_ms = headers.get(TIME_HEADER)
+        time_ms = headers.get(auth.TIME_HEADER)
         if status == HTTPStatus.MISDIRECTED_REQUEST:
-            raise AuthenticationError(
+            raise auth.AuthenticationError(
                 f"{self._authority} refused the request, because the JobManager there has another address: name the "
                 f"one that it shows when it starts, or start it with --advertise {self._authority}"
             )
         if status == HTTPStatus.UNAUTHORIZED and not is_second and time_ms is not None:
-            check_answer(self._secret, nonce, status, time_ms.encode("utf-8", "replace"), headers.get(PROOF_HEADER))
+            auth.check_answer(
+                self._secret, nonce, status, time_ms.encode("utf-8", "replace"), headers.get(auth.PROOF_HEADER)
+            )
             self._ahead_ms = int(time_ms) - self._clock()
             raise OtherTimeError
         if status == HTTPStatus.UNAUTHORIZED:
-            raise AuthenticationError(
+            raise auth.AuthenticationError(
                 f"{self._authority} refused the request: authentication failed; do both use the same secret file?"
             )
 
-    def keys_of_session(self, nonce: Nonce, headers: Headers) -> MessageKeys:
+    def keys_of_session(self, nonce: auth.Nonce, headers: Headers) -> auth.MessageKeys:
         """The keys of the session that an answer with these headers opens.
 
         Raises AuthenticationError: its proof is wrong.
         """
-        server_nonce = parse_nonce(headers.get(NONCE_HEADER)) or Nonce("")
+        server_nonce = auth.parse_nonce(headers.get(auth.NONCE_HEADER)) or auth.Nonce("")
         try:
-            check_answer(self._secret, nonce, 101, server_nonce.encode(), headers.get(PROOF_HEADER))
-        except AuthenticationError as error:
-            raise AuthenticationError(f"{self._authority}: {error}") from error
-        return message_keys(self._secret, nonce, server_nonce)
+            auth.check_answer(self._secret, nonce, 101, server_nonce.encode(), headers.get(auth.PROOF_HEADER))
+        except auth.AuthenticationError as error:
+            raise auth.AuthenticationError(f"{self._authority}: {error}") from error
+        return auth.message_keys(self._secret, nonce, server_nonce)
 
 
 def ask_once(host: str, port: int, secret: bytes, path: str, timeout_s: float = _TIMEOUT_S) -> RpcResponse:

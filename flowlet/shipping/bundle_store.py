@@ -18,6 +18,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ import msgspec
 from flowlet.errors import FlowletError, JobGraphError, StorageError
 from flowlet.messages.program_bundle import PART_BYTES, ShippedFiles
 from flowlet.rpc.requests import MSGPACK, Request, Response, Route, error_response
+from netstack.late import dataclass
 from netstack.loop.background_call import RunInBackground
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")  # a digest in hex digits
@@ -45,9 +47,6 @@ class PartStore:
     def __init__(self, find_directory: Callable[[], Path]) -> None:
         self._find_directory = find_directory
         self._directory = Path()  # Written by ``sizes``, before any other call.
-
-    def __repr__(self) -> str:
-        return f"<PartStore {self._directory}>"
 
     def sizes(self) -> dict[bytes, int]:
         """The parts that are there, the one first that was written first.  Raises StorageError."""
@@ -122,6 +121,7 @@ class FilesFullError(FlowletError):
     """The files of running jobs leave no room."""
 
 
+@dataclass(slots=True, eq=False)
 class FileKeeper:
     """Threading: the JobManager's loop.
 
@@ -131,23 +131,18 @@ class FileKeeper:
         max_bytes: of all parts together.
     """
 
-    def __init__(
-        self,
-        parts: PartStore,
-        run_in_background: RunInBackground,
-        needed: Callable[[], Iterable[ShippedFiles]],
-        max_bytes: int,
-    ) -> None:
-        self._parts = parts
-        self._run_in_background = run_in_background
-        self._needed = needed
-        self._max_bytes = max_bytes
-        # Of the parts that are there, by digest; the one first that was asked for longest ago.
-        self._sizes: dict[bytes, int] = {}
-        self._reading = asyncio.Lock()  # held while the directory is read, once
-        self._is_read = False
-        self._changing = asyncio.Lock()  # held while a part is written, and others are removed for it
-        self._changes: set[asyncio.Task[None]] = set()  # those that write, or wait for their turn
+    parts: PartStore
+    run_in_background: RunInBackground
+    needed: Callable[[], Iterable[ShippedFiles]]
+    max_bytes: int
+    # Of the parts that are there, by digest; the one first that was asked for longest ago.
+    _sizes: dict[bytes, int] = field(init=False, default_factory=dict)
+    _reading: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)  # held while the directory is read, once
+    _is_read: bool = field(init=False, default=False)
+    # Held while a part is written, and others are removed for it.
+    _changing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    # Those that write, or wait for their turn.
+    _changes: set[asyncio.Task[None]] = field(init=False, default_factory=set)
 
     def __repr__(self) -> str:
         return f"<FileKeeper {len(self._sizes)} parts, {sum(self._sizes.values())} bytes>"
@@ -177,7 +172,7 @@ class FileKeeper:
             if self._touch(digest):
                 return
             await self._make_room(len(content))
-            await self._run_in_background(lambda: self._parts.put(digest, content), THREAD_NAME)
+            await self.run_in_background(lambda: self.parts.put(digest, content), THREAD_NAME)
             self._sizes[digest] = len(content)
 
     def _change_ended(self, change: asyncio.Task[None]) -> None:
@@ -191,7 +186,7 @@ class FileKeeper:
         if not self._touch(digest):
             return None
         try:
-            return await self._run_in_background(lambda: self._parts.read(digest), THREAD_NAME)
+            return await self.run_in_background(lambda: self.parts.read(digest), THREAD_NAME)
         except PartLostError:
             self._sizes.pop(digest, None)  # so that the next job ships it again
             raise
@@ -218,14 +213,14 @@ class FileKeeper:
             return
         async with self._reading:  # the first reader reads, the others wait for it
             if not self._is_read:
-                self._sizes = await self._run_in_background(self._parts.sizes, THREAD_NAME)
+                self._sizes = await self.run_in_background(self.parts.sizes, THREAD_NAME)
                 self._is_read = True
 
     async def _make_room(self, num_bytes: int) -> None:
-        excess = sum(self._sizes.values()) + num_bytes - self._max_bytes
+        excess = sum(self._sizes.values()) + num_bytes - self.max_bytes
         if excess <= 0:
             return
-        needed = {digest for files in self._needed() for digest in files.parts()}
+        needed = {digest for files in self.needed() for digest in files.parts()}
         removed = []
         for digest, size in self._sizes.items():
             if excess > 0 and digest not in needed:
@@ -233,16 +228,16 @@ class FileKeeper:
                 excess -= size
         if excess > 0:
             raise FilesFullError(
-                f"the files of running jobs have {self._max_bytes} bytes, which is the limit of the JobManager"
+                f"the files of running jobs have {self.max_bytes} bytes, which is the limit of the JobManager"
             )
         for digest in removed:
             del self._sizes[digest]
 
         def remove_all() -> None:
             for digest in removed:
-                self._parts.remove(digest)
+                self.parts.remove(digest)
 
-        await self._run_in_background(remove_all, THREAD_NAME)
+        await self.run_in_background(remove_all, THREAD_NAME)
 
 
 _decoder: Final = msgspec.msgpack.Decoder(list[bytes])
@@ -253,9 +248,6 @@ class FileApi:
 
     def __init__(self, keeper: FileKeeper) -> None:
         self._keeper = keeper
-
-    def __repr__(self) -> str:
-        return f"<FileApi of {self._keeper!r}>"
 
     def routes(self) -> list[Route]:
         """All routes."""
@@ -268,8 +260,7 @@ class FileApi:
     async def missing(self, request: Request) -> Response:
         """Which of the parts named in the body are not here."""
         try:
-            # no wait: the check of its signature has read it
-            missing = await self._keeper.missing(_decoder.decode(await request.read()))
+            missing = await self._keeper.missing(_decoder.decode(request.body))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is no list of digests: {error}")
         except StorageError as error:
@@ -278,7 +269,7 @@ class FileApi:
 
     async def put(self, request: Request) -> Response:
         """Keep a part: 201; 400 it is not what its name says; 503 there is no room."""
-        digest, content = _digest_of(request), await request.read()  # no wait: the check of its signature has read it
+        digest, content = _digest_of(request), request.body
         if digest is None or len(content) > PART_BYTES or hashlib.sha256(content).digest() != digest:
             return error_response(400, f"a part has at most {PART_BYTES} bytes, and is named by their SHA-256")
         try:

@@ -46,7 +46,7 @@ Convert = Callable[[Any], Any]
 _BINARY: Final = Types.PRIMITIVE_ARRAY(Types.BYTE())
 _INSTANT: Final = Types.INSTANT()
 # In columns of Spark; a declared type has none of its own.
-_ARROW: Final = {_INSTANT: pa.timestamp("us"), Types.BIG_DEC(): pa.decimal128(38, 18)}
+_ARROW: Final[dict[TypeInformation, Any]] = {_INSTANT: pa.timestamp("us"), Types.BIG_DEC(): pa.decimal128(38, 18)}
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC, as everything here
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _NONE: Final = frozenset({type(None)})

@@ -1,8 +1,11 @@
-"""What enumerators and readers of splits are: ``SplitEnumerator`` discovers the splits of a source and assigns them on
-demand, and a ``SplitReceiver`` reads them.
+"""``SplitEnumerator``: discovers the splits of a source and assigns them on demand.
 
-A source that has ``create_enumerator()`` gets one enumerator per job, in the JobManager; its readers, one per subtask,
-run in the tasks and ask for splits, so a fast reader gets more.
+A source that has a ``split_set`` gets one enumerator per job, in the JobManager; its readers, one per subtask, run in
+the tasks and ask for splits, so a fast reader gets more.
+
+A split: ``discover`` finds it, a reader asks, ``next_splits`` assigns it, and from then on it is the reader's alone.
+A snapshot: ``left()`` says what is not assigned; the rest is in the readers' positions.  A rescale: ``take_left`` gets
+the same with another number of readers, and the readers' part is dealt out anew by the source.
 
 Side:       pure.
 Invariants: every split is assigned once.
@@ -21,8 +24,8 @@ Absent:     ``add_splits_back``, because all readers of a source restart togethe
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 
@@ -30,7 +33,6 @@ from flowlet.errors import StateRestoreError
 from flowlet.splits.split_kinds import AnySplit
 
 STATE_VERSION: Final = 1  # of the states of all enumerators, which begin with it
-StateT = TypeVar("StateT", bound=tuple[Any, ...])
 
 
 class SourceSplit(Protocol):
@@ -45,32 +47,11 @@ class SourceSplit(Protocol):
         """The approximate size of the data."""
 
 
-SplitT_contra = TypeVar("SplitT_contra", bound=SourceSplit, contravariant=True)
-
-
-@runtime_checkable
-class SplitReceiver(Protocol[SplitT_contra]):
-    """What a reader must be whose source has an enumerator.
-
-    Threading: task thread.
-    Life cycle: ``start`` once, before the first poll; then ``add_splits`` after each request, or ``no_more_splits``
-        after the last one.
-    """
-
-    def start(self, request_splits: Callable[[], None]) -> None:
-        """The task runs; ``request_splits`` asks the enumerator for more."""
-
-    def add_splits(self, splits: Sequence[SplitT_contra], waiting_bytes: int) -> None:
-        """The enumerator gives these; it keeps so much for all readers together."""
-
-    def no_more_splits(self) -> None:
-        """The enumerator has nothing left."""
-
-
 class SplitEnumerator(ABC):
     """Knows the splits of one source, or of several sources that are read one after the other.
 
-    Those that the JobManager makes have ``split_set``: what they find their splits from.
+    A kind of source says how splits are found (``find``, ``find_new``), who gets which (``add_found``,
+    ``next_splits``), and what is left of them (``left``, ``take_left``).
 
     Threading: one thread at a time.
     Life cycle: ``discover`` or ``restore`` once, then ``next_splits`` and ``add_found``; ``snapshot`` in between.
@@ -78,29 +59,45 @@ class SplitEnumerator(ABC):
         ``restore`` with what that gave.
 
     Attributes:
+        name: the splits, in errors.
+        state_form: the version, and what ``left`` gives.
         is_discovered: whether the splits of the present source are known.  False only with several sources: at the
             start, and again when ``next_splits`` has ended a source.
     """
 
+    name: ClassVar[str]
+    state_form: ClassVar[msgspec.msgpack.Decoder[Any]]
     is_discovered: bool = True
+    _num_readers: int = 1
 
     @property
     def has_next_source(self) -> bool:
         """Whether a reader that gets nothing must wait for another source."""
         return False
 
-    @abstractmethod
+    @property
+    def discovery_interval_ms(self) -> int | None:
+        """How often to look for new splits; None: never, so a reader that gets nothing has everything."""
+        return None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of the splits that are not assigned; 0: sizes are not known."""
+        return 0
+
     def discover(self, num_readers: int) -> None:
         """Find the splits; may block.
 
         Raises:
             FlowletError: something cannot be read; the message names it, because the job fails with it.
         """
+        found = self.find()
+        self._num_readers = num_readers
+        self.add_found(found)
 
-    @property
-    def discovery_interval_ms(self) -> int | None:
-        """How often to look for new splits; None: never, so a reader that gets nothing has everything."""
-        return None
+    def find(self) -> Sequence[Any]:
+        """The splits, if they are not known without a look; may block.  Raises FlowletError: as ``discover``."""
+        return ()
 
     def find_new(self) -> Sequence[Any]:
         """Look for new splits, and change nothing; may block.  Not called without ``discovery_interval_ms``.
@@ -110,46 +107,46 @@ class SplitEnumerator(ABC):
         """
         return []
 
-    def add_found(self, found: Sequence[Any]) -> None:  # noqa: B027  # nothing to do unless find_new finds something
-        """What ``find_new`` gave can be assigned from now on."""
+    def add_found(self, found: Sequence[Any]) -> None:  # noqa: B027  # nothing to do unless something is looked for
+        """What ``find`` or ``find_new`` gave can be assigned from now on."""
 
     @abstractmethod
     def next_splits(self, reader: int) -> Sequence[AnySplit]:
         """Assign splits to the reader with this number, from 0; empty: none are left for it, at least now."""
 
-    @abstractmethod
     def snapshot(self) -> bytes:
-        """The splits that are not assigned."""
+        """The splits that are not assigned.
 
-    @abstractmethod
+        What a former flowlet wrote is read: the version comes first.
+        """
+        return msgspec.msgpack.encode((STATE_VERSION, *self.left()))
+
     def restore(self, state: bytes, num_readers: int) -> None:
         """Go on where ``snapshot`` was called.
 
         Raises:
             StateRestoreError: the state is damaged, or of another version.
         """
+        try:
+            version, *left = self.state_form.decode(state)
+        except msgspec.MsgspecError as error:
+            raise StateRestoreError(f"{self.name} in a checkpoint cannot be read: {error}") from error
+        if version != STATE_VERSION:
+            raise StateRestoreError(
+                f"{self.name} in a checkpoint have version {version}, this flowlet reads version {STATE_VERSION}"
+            )
+        self._num_readers = num_readers
+        self.take_left(*left)
 
-    @property
-    def waiting_bytes(self) -> int:
-        """The size of the splits that are not assigned; 0: sizes are not known."""
-        return 0
+    @abstractmethod
+    def left(self) -> tuple[Any, ...]:
+        """What is not assigned, as plain data."""
 
+    @abstractmethod
+    def take_left(self, *left: Any) -> None:
+        """Take what ``left`` gave; nothing is looked for again.
 
-def stored_state(
-    decoder: msgspec.msgpack.Decoder[StateT],
-    state: bytes,
-    what: str,
-    mismatch: str = "have version {}, this flowlet reads version {}",
-) -> StateT:
-    """The state of an enumerator.
-
-    Raises:
-        StateRestoreError: it is damaged, or of another version; ``what`` is its subject.
-    """
-    try:
-        found = decoder.decode(state)
-    except msgspec.MsgspecError as error:
-        raise StateRestoreError(f"{what} in a checkpoint cannot be read: {error}") from error
-    if found[0] != STATE_VERSION:
-        raise StateRestoreError(f"{what} in a checkpoint {mismatch.format(found[0], STATE_VERSION)}")
-    return found
+        Raises:
+            StateRestoreError: it does not fit the source.
+            FlowletError: several sources: the present one had not been discovered, and cannot be.
+        """

@@ -1,56 +1,149 @@
-"""The kinds of enumerators: what the JobManager makes of the description of a source; ``HybridSplitEnumerator``, which
-hands out the splits of several sources, one source after the other.
+"""The kinds of enumerators, and what the JobManager makes of the description of a source (``enumerator_for``).
+
+``NumberSplitEnumerator`` and ``PlannedSplitEnumerator``: of numbers, and of what the program has planned, which are
+known without a look.  ``HybridSplitEnumerator``: hands out the splits of several sources, one source after the other.
 
 Side:       shared; ``discover``, ``restore`` and ``find_new`` are those of the present source.
-Invariants: no split of a source is handed out before every reader has read all splits of the source before it.
-Rules:      a reader that asks when nothing is left of the present source gets its end.  It reads what it has, and asks
-            again: so it has finished the source.  It gets no answer until all readers have.  Then the next source is
-            present, whose splits are discovered only now: files that were written meanwhile belong to it, and "the
-            newest" means now.  Who has finished is in no checkpoint: after a restart each reader asks again, and gets
-            the end again if nothing is left.
-Source:     Flink ``HybridSourceSplitEnumerator``.
+Invariants: every number is assigned once, in ascending order; memory does not grow with the sequence.  No split of a
+            source is handed out before every reader has read all splits of the source before it.
+Rules:      a single reader gets all numbers at once.  Several get half of a fair share of what is left, so a fast
+            reader gets more and none is left with much at the end; the last splits have a 64th of a fair share of the
+            whole, but ``LEAST_SPLIT`` numbers if that is more, and an eighth of the share if that is less.  Whatever a
+            reader gets is above all that it had, so event time that follows the numbers does not go back.
+
+            A reader of several sources that asks when nothing is left of the present one gets its end.  It reads what
+            it has, and asks again: so it has finished the source.  It gets no answer until all readers have.  Then the
+            next source is present, whose splits are discovered only now: files that were written meanwhile belong to
+            it, and "the newest" means now.  Who has finished is in no checkpoint: after a restart each reader asks
+            again, and gets the end again if nothing is left.
+Source:     Flink ``NumberSequenceSource.NumberSequenceSplit``, ``IteratorSourceEnumerator``; guided self-scheduling as
+            in the enumerator of files (Flink cuts into as many splits as there are readers).  Flink
+            ``HybridSourceSplitEnumerator``.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from itertools import compress
+from operator import not_
 from typing import Any, Final, assert_never
 
 import msgspec
 
+from flowlet.connectors.files.split import FileSplitEnumerator
+from flowlet.connectors.kafka.split import KafkaSplitEnumerator
 from flowlet.errors import StateRestoreError
-from flowlet.splits.enumerator import STATE_VERSION, SplitEnumerator, stored_state
-from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
-from flowlet.splits.known_splits import NumberSplitEnumerator, PlannedSplitEnumerator
+from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.split_kinds import (
     FileSet,
     HybridSplit,
     HybridSplits,
     KafkaTopics,
     NumberRange,
-    PlainSplitSet,
+    NumberSplit,
+    PlannedSplit,
     PlannedSplits,
     SplitSet,
 )
 
-# The version; the number of the present source; its state, None: it was not discovered.
-_State = tuple[int, int, bytes | None]
-_state_decoder: Final = msgspec.msgpack.Decoder(_State)
+LEAST_SPLIT: Final = 1_000  # a chunk of a reader, which then asks with every chunk; not measured
+
+
+class NumberSplitEnumerator(SplitEnumerator):
+    """The numbers of one source that are not assigned.  Threading: one thread at a time."""
+
+    name = "the numbers of a source"
+    state_form = msgspec.msgpack.Decoder(tuple[int, int, int])
+
+    def __init__(self, numbers: NumberRange) -> None:
+        self.split_set = numbers
+        self._next = numbers.start
+        self._end = numbers.end
+
+    def __repr__(self) -> str:
+        return (
+            f"<NumberSplitEnumerator {self.waiting_bytes} of {self.split_set.end - self.split_set.start} numbers wait>"
+        )
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many numbers are not assigned."""
+        return self._end - self._next
+
+    def next_splits(self, reader: int) -> list[NumberSplit]:
+        """The next numbers; empty: none are left."""
+        num_left = self.waiting_bytes
+        if num_left <= 0:
+            return []
+        start = self._next
+        self._next += min(self._length(num_left), num_left)
+        return [NumberSplit(start, self._next)]
+
+    def _length(self, num_left: int) -> int:
+        if self._num_readers == 1:
+            return num_left
+        num_numbers = self.split_set.end - self.split_set.start
+        least = max(LEAST_SPLIT, _ceiling(num_numbers, 64 * self._num_readers))
+        return max(min(least, _ceiling(num_numbers, 8 * self._num_readers)), _ceiling(num_left, 2 * self._num_readers))
+
+    def left(self) -> tuple[int, int]:
+        """The first number that is not assigned, and the one behind the last."""
+        return self._next, self._end
+
+    def take_left(self, start: int, end: int) -> None:
+        """Go on with these, whatever the numbers of the program are now."""
+        self._next = start
+        self._end = end
+
+
+def _ceiling(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
+class PlannedSplitEnumerator(SplitEnumerator):
+    """The splits of a user's source, which the program planned when the job started.
+
+    Without a limit of open splits each reader gets its share at once, in turns, so that all splits are read from the
+    start.  With a limit a reader gets one whenever it asks, so that a fast reader gets more.
+    """
+
+    name = "the splits of a source"
+    state_form = msgspec.msgpack.Decoder(tuple[int, list[tuple[int, str, bytes]]])  # number, name, content
+
+    def __init__(self, planned: PlannedSplits) -> None:
+        self.split_set = planned
+        self._waiting = deque(enumerate(planned.splits))  # each with its number, which says whose it is
+
+    def __repr__(self) -> str:
+        return f"<PlannedSplitEnumerator {len(self._waiting)} of {len(self.split_set.splits)} splits wait>"
+
+    def next_splits(self, reader: int) -> list[PlannedSplit]:
+        """The next split, or all that are the reader's; empty: none are left."""
+        if self.split_set.is_on_demand:
+            return [self._waiting.popleft()[1]] if self._waiting else []
+        is_mine = [number % self._num_readers == reader for number, _ in self._waiting]
+        found = list(compress(self._waiting, is_mine))
+        self._waiting = deque(compress(self._waiting, map(not_, is_mine)))
+        return [split for _, split in found]
+
+    def left(self) -> tuple[list[tuple[int, str, bytes]]]:
+        """The splits that are not assigned."""
+        return ([(number, split.name, split.content) for number, split in self._waiting],)
+
+    def take_left(self, waiting: list[tuple[int, str, bytes]]) -> None:
+        """Go on with these."""
+        self._waiting = deque((number, PlannedSplit(name, content)) for number, name, content in waiting)
 
 
 class HybridSplitEnumerator(SplitEnumerator):
-    """Those of several sources, one after the other.
+    """Those of several sources, one after the other."""
 
-    Args:
-        splits: of all sources.
-        create: makes the enumerator of one of them.
-    """
+    name = "the sources of a hybrid source"
+    state_form = msgspec.msgpack.Decoder(tuple[int, int, bytes | None])  # number and state of the present source
 
-    def __init__(self, splits: HybridSplits, create: Callable[[PlainSplitSet], SplitEnumerator]) -> None:
+    def __init__(self, splits: HybridSplits) -> None:
         self.split_set = splits
-        self._create = create
-        self._num_readers = 1
         self._source = 0
-        self._present = create(splits.sources[0])
+        self._present = enumerator_for(splits.sources[0])
         self._told: set[int] = set()  # the readers that know the end of the present source
         self._finished: set[int] = set()  # those that have read everything of it
         self.is_discovered = False
@@ -106,21 +199,17 @@ class HybridSplitEnumerator(SplitEnumerator):
             self._begin(self._source + 1)
         return []
 
-    def snapshot(self) -> bytes:
-        """The number of the present source, and what of it is not assigned."""
-        state = self._present.snapshot() if self.is_discovered else None
-        return msgspec.msgpack.encode((STATE_VERSION, self._source, state))
+    def left(self) -> tuple[int, bytes | None]:
+        """The number of the present source, and what of it is not assigned; None: it was not discovered."""
+        return self._source, self._present.snapshot() if self.is_discovered else None
 
-    def restore(self, state: bytes, num_readers: int) -> None:
-        """Go on where ``snapshot`` was called; discovers the present source if it was not; may block.
+    def take_left(self, source: int, present: bytes | None) -> None:
+        """Go on there; discovers the present source if it was not; may block.
 
         Raises:
             StateRestoreError: the state is damaged, of another version, or of more sources than there are.
             FlowletError: as the enumerator of the present source.
         """
-        _, source, present = stored_state(
-            _state_decoder, state, "the state of a hybrid source", "has version {}, this flowlet reads {}"
-        )
         if not 0 <= source < len(self.split_set.sources):
             raise StateRestoreError(
                 f"a hybrid source is at its source {source} in the checkpoint, and has "
@@ -128,15 +217,14 @@ class HybridSplitEnumerator(SplitEnumerator):
             )
         self._begin(source)
         if present is None:
-            self.discover(num_readers)
+            self.discover(self._num_readers)
             return
-        self._num_readers = num_readers
-        self._present.restore(present, num_readers)
+        self._present.restore(present, self._num_readers)
         self.is_discovered = True
 
     def _begin(self, source: int) -> None:
         self._source = source
-        self._present = self._create(self.split_set.sources[source])
+        self._present = enumerator_for(self.split_set.sources[source])
         self._told.clear()
         self._finished.clear()
         self.is_discovered = False
@@ -146,7 +234,7 @@ def enumerator_for(split_set: SplitSet) -> SplitEnumerator:
     """A new enumerator."""
     match split_set:
         case HybridSplits():
-            return HybridSplitEnumerator(split_set, enumerator_for)
+            return HybridSplitEnumerator(split_set)
         case FileSet():
             return FileSplitEnumerator(split_set)
         case KafkaTopics():
@@ -157,9 +245,3 @@ def enumerator_for(split_set: SplitSet) -> SplitEnumerator:
             return PlannedSplitEnumerator(split_set)
         case _:
             assert_never(split_set)
-
-
-def split_set_of(enumerator: SplitEnumerator) -> SplitSet | None:
-    """What ``enumerator_for`` makes it of; None: the JobManager does not know the kind."""
-    found = getattr(enumerator, "split_set", None)
-    return found if isinstance(found, SplitSet) else None

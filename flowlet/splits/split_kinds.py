@@ -11,6 +11,7 @@ Source: Flink ``SourceSplit``, ``FileSourceSplit``, ``KafkaPartitionSplit``, ``K
         ``SwitchSourceEvent``, which is the end of a source here, or the first split of the next one.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
@@ -137,6 +138,25 @@ class NumberSplit(msgspec.Struct, frozen=True, tag="number"):
     def size_bytes(self) -> int:
         """How many numbers there are."""
         return self.end - self.start
+
+
+Runs = tuple[tuple[int, int], ...]
+"""The first number of each run, and the one behind its last."""
+
+
+def share_of_runs(runs: Iterable[tuple[int, int]], subtask: int, parallelism: int) -> Runs:
+    """The numbers of reader ``subtask`` of ``parallelism``: about as many as each of the others has."""
+    left = list(runs)
+    num_left = sum(end - start for start, end in left)
+    first, behind = (num_left * number // parallelism for number in (subtask, subtask + 1))
+    found = []
+    for start, end in left:
+        part = max(start, start + first), min(end, start + behind)
+        if part[0] < part[1]:
+            found.append(part)
+        first -= end - start
+        behind -= end - start
+    return tuple(found)
 
 
 class NumberRange(msgspec.Struct, frozen=True, tag="numbers"):

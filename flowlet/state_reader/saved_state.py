@@ -24,7 +24,6 @@ from flowlet.checkpoint.state_codec import decode_state, operator_sizes
 from flowlet.common.paths import absolute_url
 from flowlet.common.types import Row, fields_of_record
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
-from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
 from flowlet.keys.exact_keys import NamespacedKey
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
 from flowlet.rpc.secret import load_secret
@@ -38,7 +37,7 @@ from flowlet.state.state_snapshots import (
     StateKind,
     TypeForm,
 )
-from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key
 from flowlet.storage.state_files import StateFiles
 from netstack.late import dataclass
@@ -458,15 +457,8 @@ def read_state(path: str | Path, *, secret_file: Path | None = None, secret: byt
         StorageError: there is none, a file is missing or was changed, or it is of a cluster with another secret.
         ConfigError: there is no secret.
     """
-    place = place_of(absolute_url(str(path)))
     key = manifest_key(load_secret(secret_file) if secret is None else secret)
-    storage: CheckpointStorage | SavepointStorage
-    if isinstance(place, CheckpointPlace):
-        storage = CheckpointStorage(place.directory, place.job_id, key)
-        manifest = storage.read_manifest(place.checkpoint_id)
-    else:
-        storage = SavepointStorage(place, key)
-        manifest = storage.read_manifest()
+    place, storage, manifest = open_checkpoint(absolute_url(str(path)), key)
     if not manifest.vertices:
         raise StorageError(f"{place} names no operators: it is of an older flowlet")
     return SavedState(str(place), storage, manifest)

@@ -22,8 +22,8 @@ from typing import Final
 
 from flowlet.common.paths import check_checkpoint_url, is_directory, root_of
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import StateHandle
-from flowlet.storage.manifest import CheckpointManifest, StoredManifest
+from flowlet.messages.control_messages import CheckpointPlace, StateHandle
+from flowlet.storage.manifest import CheckpointManifest
 from flowlet.storage.state_files import INLINE_BYTES, MANIFEST, NAME, StateFiles, files_at
 from flowlet.storage.storage_files import Folder
 
@@ -96,11 +96,6 @@ class CheckpointStorage(StateFiles):
                 f"checkpoint file {self._files.location(folder, MANIFEST)} is that of {what} {manifest.checkpoint_id} "
                 f"of job {manifest.job_id}: put the original back, or restore another checkpoint"
             )
-
-    def _settle(self, stored: StoredManifest, folder: Folder) -> None:
-        super()._settle(stored, folder)
-        if any(each.shared for each in stored.manifest.subtasks):
-            self._files.settle((self._job_id, _SHARED))
 
     def complete_checkpoints(self) -> list[int]:
         """The ids of all checkpoints with a manifest, the oldest first.  Raises StorageError."""
@@ -235,3 +230,39 @@ def target_root(target: str) -> str:
             f"s3://bucket/folder that the JobManager and all TaskManagers reach ({str(error).split(';')[0]})"
         ) from error
     return root_of(target)
+
+
+_PLACE: Final = re.compile(r"(?P<root>.*)/(?P<job>[0-9a-f]{32})/chk-(?P<id>0|[1-9][0-9]{0,18})(/_metadata)?")
+
+
+def place_of(path: str) -> CheckpointPlace | str:
+    """What a path names: the place of a checkpoint, or the directory of a savepoint.
+
+    Raises StorageError: it can be neither.
+    """
+    try:
+        root = root_of(path)
+    except StorageError as error:
+        raise StorageError(
+            f"{path!r} names no checkpoint or savepoint; name it by the absolute path, or the URL, of its directory, "
+            "which is <execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-..., or of the "
+            "file _metadata in it"
+        ) from error
+    found = _PLACE.fullmatch(root)
+    if found is None:
+        return root.removesuffix("/_metadata") or "/"
+    return CheckpointPlace(found["root"] or "/", found["job"], int(found["id"]))
+
+
+def open_checkpoint(path: str, key: bytes) -> tuple[CheckpointPlace, StateFiles, CheckpointManifest]:
+    """What a path names: where it lies, its files, and its manifest, which was verified with ``key``.
+
+    Raises StorageError: it names none; or a file of it is missing, changed, or of a cluster with another secret.
+    """
+    place = place_of(path)
+    if isinstance(place, CheckpointPlace):
+        storage = CheckpointStorage(place.directory, place.job_id, key)
+        return place, storage, storage.read_manifest(place.checkpoint_id)
+    savepoint = SavepointStorage(place, key)
+    manifest = savepoint.read_manifest()
+    return CheckpointPlace("", manifest.job_id, manifest.checkpoint_id, place), savepoint, manifest

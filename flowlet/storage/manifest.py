@@ -14,22 +14,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import StateHandle
+from flowlet.messages.control_messages import StateHandle, SubtaskEntry
 from netstack.late import dataclass
-
-
-class SubtaskEntry(msgspec.Struct, frozen=True):
-    """One subtask's part: the fields of ``CheckpointAcknowledged``."""
-
-    vertex_id: str
-    subtask: int
-    state: StateHandle | None = None
-    is_finished: bool = False
-    channels: StateHandle | None = None
-    shared: list[StateHandle] = []
-    has_union_state: bool = False
-    is_by_key: bool = False
-    operators: list[str] = []
 
 
 class SourceEntry(msgspec.Struct, frozen=True):
@@ -177,7 +163,7 @@ MAX_MANIFEST_BYTES: Final = 1 << 30
 _VERSION: Final = 1
 _START: Final = struct.Struct(">4sH8sQ")
 HEADER_BYTES: Final = _START.size + 32
-_MANIFEST: Final = SignedFile(
+MANIFEST_FILE: Final = SignedFile(
     "checkpoint file",
     b"FLCM",
     (b"flowlet manifests of checkpoints 1", b"flowlet id of the key of manifests 1"),
@@ -185,19 +171,5 @@ _MANIFEST: Final = SignedFile(
     "the secret file of that cluster, or restore a checkpoint of this one",
     "put the original back, or restore another checkpoint",
 )
-_decoder: Final = msgspec.msgpack.Decoder(StoredManifest)
-manifest_key: Final = _MANIFEST.key
-
-
-def encode_manifest(stored: StoredManifest, key: bytes) -> bytes:
-    """The bytes of the file."""
-    return _MANIFEST.encode(stored, key)
-
-
-def decode_manifest(data: bytes, key: bytes, path: str) -> StoredManifest:
-    """What ``encode_manifest`` was given.
-
-    Raises:
-        StorageError: the bytes are cut off, changed, or were written with another key; the message names ``path``.
-    """
-    return _MANIFEST.decode(data, _decoder, key, path)
+manifest_decoder: Final = msgspec.msgpack.Decoder(StoredManifest)
+manifest_key: Final = MANIFEST_FILE.key

@@ -35,13 +35,13 @@ from flowlet.common.paths import check_checkpoint_url, directory_of, is_director
 from flowlet.errors import FlowletError, StorageError
 from flowlet.messages.control_messages import StateHandle
 from flowlet.storage.manifest import (
+    MANIFEST_FILE,
     MAX_MANIFEST_BYTES,
     CheckpointManifest,
     SourceEntry,
     StoredManifest,
     StoredSource,
-    decode_manifest,
-    encode_manifest,
+    manifest_decoder,
 )
 from flowlet.storage.storage_files import Folder, LocalFiles, ObjectFiles, StorageFiles
 
@@ -205,11 +205,6 @@ class StateFiles(ABC):
     def _place(self, path: str) -> tuple[Folder, str]:
         """Folder and name of a handle's path.  Raises StorageError: it would lead out of the storage."""
 
-    def _settle(self, stored: StoredManifest, folder: Folder) -> None:
-        """Make the folders of its files outlast a loss of power, before the manifest names them."""
-        if any(each.path is not None for each in _handles(stored)):
-            self._files.settle(folder)
-
     @abstractmethod
     def _check_identity(self, manifest: CheckpointManifest, folder: Folder) -> None:
         """Raises StorageError: it is not the manifest that belongs into this folder."""
@@ -249,7 +244,7 @@ class StateFiles(ABC):
         ]
         stored = StoredManifest(msgspec.structs.replace(manifest, sources=[]), sources)
         self._check_files(stored)
-        content = encode_manifest(stored, self._key)
+        content = MANIFEST_FILE.encode(stored, self._key)
         folder = self._folder(manifest.checkpoint_id)
         if len(content) > MAX_MANIFEST_BYTES:
             place = self._files.location(folder, MANIFEST)
@@ -257,7 +252,9 @@ class StateFiles(ABC):
                 f"checkpoint file {place} would have {len(content)} bytes, the most is {MAX_MANIFEST_BYTES}; use fewer "
                 "subtasks"
             )
-        self._settle(stored, folder)
+        # The folders of its files must outlast a loss of power before the manifest names them.
+        for each in {self._place(handle.path)[0] for handle in _handles(stored) if handle.path is not None}:
+            self._files.settle(each)
         self._files.write(folder, MANIFEST, content)
 
     def _read_manifest(self, folder: Folder) -> CheckpointManifest:
@@ -266,7 +263,8 @@ class StateFiles(ABC):
             raise StorageError(
                 f"checkpoint file {place} cannot be verified without the cluster's secret: give the key of manifests"
             )
-        stored = decode_manifest(self._files.read(folder, MANIFEST, MAX_MANIFEST_BYTES), self._key, place)
+        data = self._files.read(folder, MANIFEST, MAX_MANIFEST_BYTES)
+        stored = MANIFEST_FILE.decode(data, manifest_decoder, self._key, place)
         self._check_identity(stored.manifest, folder)
         self._check_files(stored)
         sources = [SourceEntry(each.vertex_id, self.read_state(each.state)) for each in stored.sources]

@@ -15,16 +15,14 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from flowlet.chain.operator_chain import OperatorChain
 from flowlet.checkpoint.barrier_orders import BarrierMachine
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
-from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
 from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
+from flowlet.checkpoint.task_checkpoints import OperatorSnapshots, TaskCheckpoints
 from flowlet.errors import MailboxClosedError
 from flowlet.graph.partitioner import Broadcast, Partitioner
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
@@ -124,17 +122,6 @@ class TaskOutputs:
 _NS_PER_MS = 1_000_000
 
 
-def operator_snapshots(
-    chain: OperatorChain, is_closed: Callable[[], bool], check_cancelled: Callable[[], None]
-) -> OperatorSnapshots:
-    """The operators of a chain for checkpoints, by their ids in hex."""
-    members = [
-        SnapshotOperator(ctx.operator_id.hex(), operator, ctx.timers, ctx.keyed_state, ctx.operator_state)
-        for ctx, operator in zip(chain.contexts, chain.operators, strict=True)
-    ]
-    return OperatorSnapshots(members, is_closed, check_cancelled)
-
-
 def task_checkpoints(
     environment: TaskEnvironment,
     config: Checkpointing,
@@ -232,11 +219,11 @@ def checkpoint_metrics(checkpoints: TaskCheckpoints | None) -> dict[str, int]:
     statistics = checkpoints.statistics
     return {
         "checkpoint_alignment_ms": checkpoints.alignment_duration_ns // _NS_PER_MS,
-        "checkpoint_start_delay_ms": checkpoints.start_delay_ns // _NS_PER_MS,
+        "checkpoint_start_delay_ms": checkpoints.start_delay_ms,
         "num_checkpoints": statistics.num_acknowledged,
         "num_declined_checkpoints": statistics.num_declined,
         "last_checkpoint_id": statistics.last_checkpoint_id,
-        "last_checkpoint_sync_ms": statistics.last.sync_duration_ns // _NS_PER_MS,
-        "last_checkpoint_async_ms": statistics.last.async_duration_ns // _NS_PER_MS,
+        "last_checkpoint_sync_ms": statistics.last.sync_ms,
+        "last_checkpoint_async_ms": statistics.last.async_ms,
         "last_checkpoint_in_flight_bytes": statistics.last.bytes_persisted_during_alignment,
     }

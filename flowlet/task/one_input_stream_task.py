@@ -20,6 +20,7 @@ Source: none in Flink, where people compare the watermarks of all channels by ha
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from functools import partial
 from typing import Final, Protocol
 
@@ -104,27 +105,20 @@ class SlowVertices:
 SLOW_VERTICES: Final = SlowVertices()
 
 
+@dataclass(slots=True, eq=False)
 class LightTask:
     """Runs one task in slices; ``try_run`` works on the loop's thread and returns False on any other."""
 
-    def __init__(
-        self,
-        processor: MailboxProcessor,
-        gate: PeekableGate,
-        work: LightInput,
-        is_loop_thread: Callable[[], bool],
-        clock_ns: Callable[[], int],
-        on_slow: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._processor = processor
-        self._gate = gate
-        self._work = work
-        self._is_loop_thread = is_loop_thread
-        self._clock_ns = clock_ns
-        self._on_slow = on_slow
-        self._end_ns = 0  # Loop thread only: the end of the present slice.
-        self._is_heavy_until_ns = 0  # Loop thread only: until then the task stays on its own thread.
-        self._pause_ns = 0  # Loop thread only: how long it last stayed there.
+    processor: MailboxProcessor
+    gate: PeekableGate
+    work: LightInput
+    is_loop_thread: Callable[[], bool]
+    clock_ns: Callable[[], int]
+    on_slow: Callable[[], None] = lambda: None
+    _end_ns: int = field(init=False, default=0)  # Loop thread only: the end of the present slice.
+    # Loop thread only: until then the task stays on its own thread, and how long it last stayed there.
+    _is_heavy_until_ns: int = field(init=False, default=0)
+    _pause_ns: int = field(init=False, default=0)
 
     def __repr__(self) -> str:
         if self._is_heavy_until_ns == _NEVER_NS:
@@ -135,16 +129,16 @@ class LightTask:
         """Process the data that arrived, instead of resuming ``suspension``; False if the task's
         own thread must do it.
         """
-        if not self._is_loop_thread():
+        if not self.is_loop_thread():
             return False
-        now_ns = self._clock_ns()
+        now_ns = self.clock_ns()
         if now_ns < self._is_heavy_until_ns:
             return False
         self._end_ns = now_ns + BUDGET_NS
-        return self._processor.try_run_parked(suspension, self._run, now_ns)
+        return self.processor.try_run_parked(suspension, self._run, now_ns)
 
     def _run(self, controller: MailboxProcessor) -> None:
-        gate, work, clock_ns, end_ns = self._gate, self._work, self._clock_ns, self._end_ns
+        gate, work, clock_ns, end_ns = self.gate, self.work, self.clock_ns, self._end_ns
         if not gate.next_is_data:
             return  # an event or an error is next: left to the task's own thread
         now_ns = end_ns - BUDGET_NS
@@ -163,7 +157,7 @@ class LightTask:
     def _go_back(self, began_ns: int, now_ns: int) -> None:
         if now_ns - began_ns > SLOW_NS:
             self._is_heavy_until_ns = _NEVER_NS
-            self._on_slow()
+            self.on_slow()
             return
         quick_ns = now_ns - self._is_heavy_until_ns
         self._pause_ns = _FIRST_PAUSE_NS if quick_ns >= self._pause_ns else min(2 * self._pause_ns, _MAX_PAUSE_NS)
@@ -250,12 +244,7 @@ class GateFedStreamTask(StreamTask):
         )
 
     def _input_processor(
-        self,
-        number: int,
-        gates: list[SingleInputGate],
-        head: HeadInput,
-        *,
-        collected: SortedInput | None = None,
+        self, number: int, gates: list[SingleInputGate], head: HeadInput, *, collected: SortedInput | None = None
     ) -> InputProcessor:
         """The processor of input ``number``, from 1; ``collected``: gets its elements instead of the head."""
         processor = InputProcessor(

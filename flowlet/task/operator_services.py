@@ -22,7 +22,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import Any, Final
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
@@ -34,13 +34,7 @@ from flowlet.keys.exact_keys import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.mailbox.task_timings import TaskTimings
-from flowlet.messages.control_messages import (
-    LatencyMetrics,
-    OperatorMetrics,
-    SourceWatermarkReported,
-    SplitsRequested,
-    UserMetric,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.operators.source_operator import SourceOperator
@@ -52,15 +46,16 @@ from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 
-def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[OperatorMetrics]:
+def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[messages.OperatorMetrics]:
     """The metrics of each operator, in the order of the chain."""
     found = []
     for index, (ctx, latency) in enumerate(zip(chain.contexts, latencies, strict=True)):
         watermarks = [] if isinstance(chain.operators[index], SourceOperator) else chain.input_watermarks(index)
-        metrics = OperatorMetrics(
+        metrics = messages.OperatorMetrics(
             name=ctx.operator_name,
             operator_id=ctx.operator_id.hex(),
             **asdict(ctx.counters),
@@ -68,10 +63,12 @@ def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) ->
             current_input_watermarks=watermarks,
             current_output_watermark=chain.output_watermark(index),
             latencies=[
-                LatencyMetrics(name, **(asdict(histogram.statistics()) | {"count": histogram.count}))
+                messages.LatencyMetrics(name, **(asdict(histogram.statistics()) | {"count": histogram.count}))
                 for name, histogram in latency.histograms().items()
             ],
-            user_metrics=[UserMetric(**(asdict(each) | {"kind": each.kind.value})) for each in ctx.metrics.values()],
+            user_metrics=[
+                messages.UserMetric(**(asdict(each) | {"kind": each.kind.value})) for each in ctx.metrics.values()
+            ],
             num_refused_user_metrics=ctx.metrics.num_refused,
         )
         found.append(metrics)
@@ -166,6 +163,7 @@ def create_keyed_state_backend(
 _log = LogLines(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class OperatorServices:
     """Makes the contexts of a task's operators, and ends their services.
 
@@ -173,26 +171,17 @@ class OperatorServices:
     Life cycle: ``context`` for each operator -> ``quiesce`` of each before it finishes -> ``close``.
     """
 
-    def __init__(
-        self,
-        environment: TaskEnvironment,
-        chain: Sequence[ChainedOperator],
-        processor: MailboxProcessor,
-        timings: TaskTimings,
-        interrupts: Interrupts,
-        attention: Attention,
-    ) -> None:
-        self._environment = environment
-        self._chain = chain
-        self._processor = processor
-        self._timings = timings
-        self._interrupts = interrupts
-        self._attention = attention
-        self._clocks: dict[int, SystemProcessingTimeService] = {}
-        self._timers: dict[int, KeyedTimerServiceManager] = {}
-        self._keyed_states: list[KeyedStateBackend] = []
-        self.latencies: list[LatencyStats] = []
-        self._metrics: list[MetricRegistry] = []
+    environment: TaskEnvironment
+    chain: Sequence[ChainedOperator]
+    processor: MailboxProcessor
+    timings: TaskTimings
+    interrupts: Interrupts
+    attention: Attention
+    latencies: list[LatencyStats] = field(init=False, default_factory=list)
+    _clocks: dict[int, SystemProcessingTimeService] = field(init=False, default_factory=dict)
+    _timers: dict[int, KeyedTimerServiceManager] = field(init=False, default_factory=dict)
+    _keyed_states: list[KeyedStateBackend] = field(init=False, default_factory=list)
+    _metrics: list[MetricRegistry] = field(init=False, default_factory=list)
 
     def __repr__(self) -> str:
         return f"<OperatorServices {list(self._clocks.values())!r}>"
@@ -204,16 +193,16 @@ class OperatorServices:
 
     def context(self, index: int, operator_name: str) -> OperatorContext:
         """The context of the operator at ``index``."""
-        environment = self._environment
-        operator_id = operator_id_of(self._chain[index].operator, environment.vertex_id, index)
+        environment = self.environment
+        operator_id = operator_id_of(self.chain[index].operator, environment.vertex_id, index)
         # As in Flink, priorities start at 1; 0 is for sources chained into an operator with several inputs.
-        executor = self._processor.executor(index + 1)
+        executor = self.processor.executor(index + 1)
         clock = SystemProcessingTimeService(
-            environment.schedule_timer, executor, paused_ns=lambda: self._timings.snapshot().back_pressured_ns
+            environment.schedule_timer, executor, paused_ns=lambda: self.timings.snapshot().back_pressured_ns
         )
         key_context = KeyContext()
         # With a sorted input there is one key at a time, whose state needs no disk.
-        ends_keys = index == 0 and _ends_keys(environment, self._chain[0].operator)
+        ends_keys = index == 0 and _ends_keys(environment, self.chain[0].operator)
         key_groups = key_group_range(environment.max_parallelism, environment.parallelism, environment.subtask)
         timers = KeyedTimerServiceManager(
             key_context,
@@ -222,9 +211,9 @@ class OperatorServices:
             environment.max_parallelism,
             should_interrupt=lambda: executor.should_interrupt,
             executor=executor,
-            clock_ns=self._timings.now_ns,
+            clock_ns=self.timings.now_ns,
             is_batch=ends_keys,
-            has_records_behind=lambda: self._attention.has_records_behind,
+            has_records_behind=lambda: self.attention.has_records_behind,
         )
         latency = LatencyStats(operator_id, environment.subtask)
         checkpointing = environment.checkpointing
@@ -257,15 +246,15 @@ class OperatorServices:
             restored_checkpoint_id=None if checkpointing is None else checkpointing.restored_checkpoint_id,
             latency=latency,
             report_watermark=lambda timestamp: environment.send(
-                SourceWatermarkReported(environment.attempt, timestamp)
+                messages.SourceWatermarkReported(environment.attempt, timestamp)
             ),
-            request_splits=lambda: environment.send(SplitsRequested(environment.attempt)),
+            request_splits=lambda: environment.send(messages.SplitsRequested(environment.attempt)),
             job_id=environment.job_id,
             has_checkpoints=checkpointing is not None and checkpointing.are_periodic,
             delay=self._delay,
-            is_cancelled=lambda: self._attention.is_cancelled,
-            interrupts=self._interrupts,
-            attention=self._attention,
+            is_cancelled=lambda: self.attention.is_cancelled,
+            interrupts=self.interrupts,
+            attention=self.attention,
             metrics=self._create_metrics(operator_name, clock),
             job_parameters=environment.job_parameters,
             cached_files=environment.cached_files,
@@ -296,7 +285,7 @@ class OperatorServices:
 
     def _delay(self, duration_ms: int) -> AvailabilityFuture:
         future = AvailabilityFuture()
-        self._environment.schedule_timer(duration_ms / 1_000, future.complete)
+        self.environment.schedule_timer(duration_ms / 1_000, future.complete)
         return future
 
     def quiesce(self, index: int) -> AvailabilityFuture:

@@ -23,7 +23,7 @@ from flowlet.chain.record_slices import SLOW_NS, Caution
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.snapshots import RecoveredStream
-from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
+from flowlet.checkpoint.task_checkpoints import OperatorSnapshots, TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.io.output_flusher import OutputFlushers
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
@@ -33,7 +33,7 @@ from flowlet.messages.control_messages import MarkPassed, TaskMetrics
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import Chunk
-from flowlet.task.checkpoint_wiring import checkpoint_metrics, operator_snapshots, task_checkpoints
+from flowlet.task.checkpoint_wiring import checkpoint_metrics, task_checkpoints
 from flowlet.task.operator_services import EdgeFunctions, OperatorServices, operator_metrics
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment, TaskLifecycle
 from netstack.availability import AvailabilityFuture
@@ -137,7 +137,7 @@ class StreamTask(ABC):
         # Task thread only; of operators with data in flight to begin with.
         self._inner_inputs: dict[int, Callable[[Chunk], int]] = {}
         self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
-        self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed, self._attention.check)
+        self._snapshots = OperatorSnapshots(self._chain.operators, lambda: self._is_closed, self._attention.check)
         self.checkpoints = self._create_checkpoints()  # None: the job has no checkpoints
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from dataclasses import field
 
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import RecoveredStream
+from flowlet.checkpoint.snapshots import OperatorState, RecoveredStream
 from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointResponder
 from flowlet.common.job_settings import BatchSettings, StateSettings
 from flowlet.graph.partitioner import Partitioner
@@ -49,7 +49,7 @@ class Checkpointing:
     timers: Timers  # for barriers that time out; any thread
     channel_state: InMemoryChannelStateWriter
     mode: BarrierMode | None = BarrierMode.ALTERNATING  # None: at least once, barriers are only counted
-    restored: Mapping[str, object] = field(default_factory=dict)  # ``SubtaskState.operators``
+    restored: Mapping[str, OperatorState] = field(default_factory=dict)  # ``SubtaskState.operators``
     in_flight: Sequence[RecoveredStream] = ()  # processed before anything is read
     restored_checkpoint_id: int | None = None  # the checkpoint that the job goes on from; None: there is none
     # Also after tasks have ended; then each task waits at its end for one more checkpoint.

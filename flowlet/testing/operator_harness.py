@@ -24,30 +24,13 @@ from flowlet.async_io.async_calls import AsyncCalls
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.datastream.functions import (
-    CoFlatMapFunction,
-    CoMapFunction,
-    CoProcessFunction,
-    FilterFunction,
-    FlatMapFunction,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    MapFunction,
-    ProcessFunction,
-    ReduceFunction,
-)
+from flowlet.datastream import functions
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
+from flowlet.operators import process_operator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-from flowlet.operators.process_operator import (
-    CoProcessOperator,
-    FilterOperator,
-    FlatMapOperator,
-    MapOperator,
-    ProcessOperator,
-)
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.deploy_blobs import dump_chain, load_chain
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
@@ -75,39 +58,41 @@ def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
     match function:
         case StreamOperator():
             return function
-        case MapFunction():
-            return MapOperator(function, *key_selectors)
-        case FlatMapFunction():
-            return FlatMapOperator(function, *key_selectors)
-        case FilterFunction():
-            return FilterOperator(function, *key_selectors)
+        case functions.MapFunction():
+            return process_operator.MapOperator(function, *key_selectors)
+        case functions.FlatMapFunction():
+            return process_operator.FlatMapOperator(function, *key_selectors)
+        case functions.FilterFunction():
+            return process_operator.FilterOperator(function, *key_selectors)
         case AsyncFunction():
             return AsyncWaitOperator(function, timeout_ms=_ASYNC_TIMEOUT_MS, capacity=_ASYNC_CAPACITY, is_ordered=True)
-        case ProcessFunction():
-            return ProcessOperator(function, *key_selectors)
-        case CoMapFunction():
+        case functions.ProcessFunction():
+            return process_operator.ProcessOperator(function, *key_selectors)
+        case functions.CoMapFunction():
             return CoMapOperator(function, _pair(key_selectors))
-        case CoFlatMapFunction():
+        case functions.CoFlatMapFunction():
             return CoFlatMapOperator(function, _pair(key_selectors))
-        case CoProcessFunction():
-            return CoProcessOperator(function, _pair(key_selectors))
+        case functions.CoProcessFunction():
+            return process_operator.CoProcessOperator(function, _pair(key_selectors))
         case _:
             return _keyed_operator_of(function, key_selectors)
 
 
 def _keyed_operator_of(function: Any, key_selectors: tuple[Any, ...]) -> StreamOperator:
-    if not isinstance(function, KeyedProcessFunction | ReduceFunction | KeyedCoProcessFunction):
+    if not isinstance(
+        function, functions.KeyedProcessFunction | functions.ReduceFunction | functions.KeyedCoProcessFunction
+    ):
         raise JobGraphError(
             f"no operator is known for a {type(function).__name__}; pass an operator, such as MapOperator(function)"
         )
-    num_needed = 2 if isinstance(function, KeyedCoProcessFunction) else 1
+    num_needed = 2 if isinstance(function, functions.KeyedCoProcessFunction) else 1
     if len(key_selectors) != num_needed:
         raise JobGraphError(f"a {type(function).__name__} needs {num_needed} key selectors, got {len(key_selectors)}")
-    if isinstance(function, KeyedProcessFunction):
-        return ProcessOperator(function, *key_selectors)
-    if isinstance(function, ReduceFunction):
+    if isinstance(function, functions.KeyedProcessFunction):
+        return process_operator.ProcessOperator(function, *key_selectors)
+    if isinstance(function, functions.ReduceFunction):
         return KeyedReduceOperator(key_selectors[0], function)
-    return CoProcessOperator(function, _pair(key_selectors))
+    return process_operator.CoProcessOperator(function, _pair(key_selectors))
 
 
 def _pair(key_selectors: tuple[Any, ...]) -> tuple[Any, Any] | None:

@@ -139,12 +139,9 @@ class KeyedTimerService:
 
     # -- firing
 
-    def advance_watermark(self, timestamp: int) -> None:
-        """Fire all event time timers up to and including ``timestamp``, even those that are registered meanwhile."""
-        self.try_advance_watermark(timestamp, never)
-
     def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
-        """As ``advance_watermark``, but may stop after a timer; False if due timers are left.
+        """Fire all event time timers up to and including ``timestamp``, even those that are registered meanwhile; may
+        stop after a timer: False if due timers are left.
 
         Fires at least one timer, so repeated calls come to an end.
         """

@@ -136,9 +136,17 @@ class KeyedTimerServiceManager:
         self._max_parallelism = max_parallelism
         self._should_interrupt = should_interrupt
         self._executor = executor
-        self._watermarks: MailboxWatermarkProcessor | None = None  # made for the first watermark that can fire timers
         self._services: dict[str, KeyedTimerService] = {}
         self._restored: dict[str, dict[int, KeyGroupTimers]] = {}  # for services that were not made yet
+        self._output: WatermarkOutput | None = None  # set with the first watermark that can fire timers
+        self._end_ns = 0
+        # Watermarks whose timers have not all fired; few: no record passes meanwhile.
+        self._targets: deque[int] = deque()
+        self._emitted = MIN_TIMESTAMP
+        self.is_interrupted = False
+        """Whether timers up to the last watermark are left, which a mail will fire."""
+        self._has_left_rest = False
+        self._is_idle_next = False  # whether the input became idle while timers were left
 
     def __repr__(self) -> str:
         return f"<KeyedTimerServiceManager of {list(self._services.values())!r}>"
@@ -179,43 +187,66 @@ class KeyedTimerServiceManager:
                 service.end_keys()
 
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
-        """Fire the timers up to a watermark, then pass it on; mails may interrupt, then the rest follows in a mail."""
-        if self._watermarks is None and not self._services:
-            output.emit_watermark(watermark)
-        else:
-            self._processor(output).emit_watermark(watermark)
+        """Fire the timers up to a watermark, then pass it on; mails may interrupt, then the rest follows in a mail.
 
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether timers up to the last watermark are left, which a mail will fire."""
-        return self._watermarks is not None and self._watermarks.is_interrupted
+        The task lets no record pass before all timers have fired (``is_interrupted``); a barrier may.
+        """
+        if self._output is None and not self._services:
+            output.emit_watermark(watermark)
+            return
+        self._output = output
+        target = max(self._emitted, watermark.timestamp)  # one that comes again fires what was set up to it in between
+        if not self._targets or target > self._targets[-1]:
+            self._targets.append(target)
+        if not self.is_interrupted or self._has_records_behind():
+            self._go_on(output)
+
+    def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
+        """Pass a status on behind the watermarks that came before it: consumers drop those of an idle input."""
+        if not self.is_interrupted:
+            output.emit_watermark_status(status)
+        else:
+            self._is_idle_next = status.is_idle  # "active" only cancels an "idle" that was not passed on yet
 
     def leave_rest(self) -> None:
         """Fire no more of the timers that mails have interrupted: they stay for the snapshot that follows."""
-        if self._watermarks is not None:
-            self._watermarks.leave_rest()
+        if self._output is not None:
+            self._has_left_rest = True
+            self.is_interrupted = False
 
-    def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
-        """Pass a status on behind the watermarks that came before it."""
-        if self._watermarks is None:
-            output.emit_watermark_status(status)
-        else:
-            self._watermarks.emit_watermark_status(status)
+    def _go_on(self, output: WatermarkOutput) -> None:
+        self._end_ns = self._clock_ns() + BUDGET_NS
+        should_stop = never if self._executor is None or self._has_records_behind() else self._should_stop
+        while self._targets:
+            target = self._targets[0]
+            if not self.try_advance_watermark(target, should_stop):
+                if (drain := getattr(output, "drain", None)) is not None:
+                    drain()  # the results so far, which else would wait for the watermark
+                if not self.is_interrupted:
+                    assert self._executor is not None, "only an operator with an executor is interrupted"
+                    self.is_interrupted = True
+                    # Deferrable: yields of operators do not run it.
+                    self._executor.execute(self._on_mail, "timers up to %s", target, options=MailOptions.DEFERRABLE)
+                return
+            self._targets.popleft()
+            if target > self._emitted:
+                self._emitted = target
+                output.emit_watermark(Watermark(target))
+        if self._is_idle_next:
+            self._is_idle_next = False
+            output.emit_watermark_status(IDLE)
 
-    def _processor(self, output: WatermarkOutput) -> "MailboxWatermarkProcessor":
-        if self._watermarks is None:
-            self._watermarks = MailboxWatermarkProcessor(
-                output, self, self._executor, self._should_interrupt, self._clock_ns, self._has_records_behind
-            )
-        return self._watermarks
+    def _should_stop(self) -> bool:
+        return self._should_interrupt() or self._clock_ns() >= self._end_ns
 
-    def advance_watermark(self, timestamp: int) -> None:
-        """Fire all event time timers up to and including ``timestamp``."""
-        for service in self._services.values():
-            service.advance_watermark(timestamp)
+    def _on_mail(self) -> None:
+        if not self._has_left_rest:
+            assert self._output is not None, "a watermark was interrupted"
+            self.is_interrupted = False
+            self._go_on(self._output)
 
     def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
-        """As ``advance_watermark``, but may stop after a timer; False if due timers are left."""
+        """Fire the event time timers of every service up to ``timestamp``; False if due ones are left."""
         return all(service.try_advance_watermark(timestamp, should_stop) for service in self._services.values())
 
     def snapshot(self) -> TimersByKeyGroup:
@@ -243,100 +274,3 @@ class KeyedTimerServiceManager:
         """Cancel the clock's callbacks: no processing time timer fires any more."""
         for service in self._services.values():
             service.close()
-
-
-class MailboxWatermarkProcessor:
-    """Passes watermarks on once their timers have fired, and lets mails run between two timers; task thread only.
-
-    The task lets no record pass before all timers have fired (``is_interrupted``); a barrier may.
-    "Idle" waits for the watermarks before it, because consumers drop the watermarks of an idle input.
-
-    Args: output: gets the watermarks.  timers: the operator's.  executor: the operator's.  Its deferrable mails, which
-        yields of operators do not run, fire the rest of the timers.  None: timers are
-            never interrupted.
-        should_interrupt: whether a mail (a barrier) waits.
-        clock_ns: see ``KeyedTimerServiceManager``.
-        has_records_behind: likewise.
-    """
-
-    def __init__(
-        self,
-        output: WatermarkOutput,
-        timers: KeyedTimerServiceManager,
-        executor: MailboxExecutor | None,
-        should_interrupt: Callable[[], bool],
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        has_records_behind: Callable[[], bool] = never,
-    ) -> None:
-        self._output = output
-        self._has_records_behind = has_records_behind
-        self._drain: Callable[[], None] = getattr(output, "drain", lambda: None)
-        self._timers = timers
-        self._executor = executor
-        self._should_interrupt = should_interrupt
-        self._clock_ns = clock_ns
-        self._end_ns = 0
-        # Watermarks whose timers have not all fired; few: no record passes meanwhile.
-        self._targets: deque[int] = deque()
-        self._emitted = MIN_TIMESTAMP
-        self._is_mailed = False
-        self._has_left_rest = False
-        self._is_idle_next = False  # whether the input became idle while timers were left
-
-    def __repr__(self) -> str:
-        return f"<MailboxWatermarkProcessor at {self._emitted} on the way to {list(self._targets)}>"
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether a mail has to fire the rest of the timers."""
-        return self._is_mailed
-
-    def leave_rest(self) -> None:
-        """Fire no more timers."""
-        self._has_left_rest, self._is_mailed = True, False
-
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Fire the timers up to a watermark, then pass it on; if interrupted, a mail does the rest."""
-        target = max(self._emitted, watermark.timestamp)  # one that comes again fires what was set up to it in between
-        if not self._targets or target > self._targets[-1]:
-            self._targets.append(target)
-        if not self._is_mailed or self._has_records_behind():
-            self._go_on()
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Pass a status on behind the watermarks before it."""
-        if not self._is_mailed:
-            self._output.emit_watermark_status(status)
-        else:
-            self._is_idle_next = status.is_idle  # "active" only cancels an "idle" that was not passed on yet
-
-    def _go_on(self) -> None:
-        self._end_ns = self._clock_ns() + BUDGET_NS
-        should_stop = never if self._executor is None or self._has_records_behind() else self._should_stop
-        while self._targets:
-            target = self._targets[0]
-            if not self._timers.try_advance_watermark(target, should_stop):
-                self._drain()  # the results so far, which else would wait for the watermark
-                if not self._is_mailed:
-                    assert self._executor is not None, "only an operator with an executor is interrupted"
-                    self._is_mailed = True
-                    self._executor.execute(self._on_mail, "timers up to %s", target, options=MailOptions.DEFERRABLE)
-                return
-            self._targets.popleft()
-            if target > self._emitted:
-                self._emitted = target
-                self._output.emit_watermark(Watermark(target))
-        self._emit_idle()
-
-    def _should_stop(self) -> bool:
-        return self._should_interrupt() or self._clock_ns() >= self._end_ns
-
-    def _emit_idle(self) -> None:
-        if self._is_idle_next:
-            self._is_idle_next = False
-            self._output.emit_watermark_status(IDLE)
-
-    def _on_mail(self) -> None:
-        if not self._has_left_rest:
-            self._is_mailed = False
-            self._go_on()

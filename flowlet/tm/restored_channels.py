@@ -18,7 +18,7 @@ from flowlet.checkpoint.input_recovery import KeyRangeFilter
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, RecoveredStream
 from flowlet.graph.partitioner import Broadcast, KeyGroups, Partitioner
 from flowlet.keys.exact_keys import key_group_range
-from flowlet.messages.control_messages import RestoredEdge, RestoredPart, StateHandle, TaskDeploymentDescriptor
+from flowlet.messages.control_messages import RestoredEdge, StateHandle, SubtaskEntry, TaskDeploymentDescriptor
 from flowlet.serde.deploy_blobs import load_partitioner
 from netstack.late import dataclass
 
@@ -49,7 +49,7 @@ def restored_streams(
     shares = [_share(edge, descriptor) for edge in restored.edges]
     kept: _Pieces = defaultdict(list)  # by the consumers
     behind: _Pieces = defaultdict(list)  # by the producers
-    for handle, places in _handles(restored.parts, shares).items():
+    for handle, places in _handles(restored.vertices[0].parts if restored.vertices else [], shares).items():
         data = read(handle)
         for index, subtask, is_consumer in places:
             edge = shares[index].edge
@@ -69,7 +69,7 @@ def restored_streams(
 _Pieces = defaultdict[tuple[int, int, int], list[bytes]]
 
 
-def _handles(parts: Sequence[RestoredPart], shares: Sequence[_Share]) -> dict[StateHandle, list[tuple[int, int, bool]]]:
+def _handles(parts: Sequence[SubtaskEntry], shares: Sequence[_Share]) -> dict[StateHandle, list[tuple[int, int, bool]]]:
     """What to read, each once, with the share and the subtask that it is of, and whether as a consumer."""
     handles: dict[StateHandle, list[tuple[int, int, bool]]] = defaultdict(list)
     for index, share in enumerate(shares):

@@ -88,9 +88,6 @@ class StandardDescriptors:
         self._duplicates = {each: duplicate for each in descriptors if (duplicate := _duplicate(each)) is not None}
         self._foreign: set[int] = set()  # those that belong to something else, as was told
 
-    def __repr__(self) -> str:
-        return f"<StandardDescriptors {self._duplicates}>"
-
     def duplicate_of(self, descriptor: int) -> int | None:
         """The number of the duplicate, which programs that are executed do not inherit; None: it was closed from the
         beginning.
@@ -130,9 +127,6 @@ class DescriptorLimit:
 
     def __init__(self) -> None:
         self._soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-    def __repr__(self) -> str:
-        return f"<DescriptorLimit {self._soft}>"
 
     def mend(self) -> list[str]:
         """Raise a lowered limit as far as the hard limit allows, and say so."""
@@ -195,9 +189,6 @@ class SharedProcess:
         self._free = FreeDescriptors()
         self._descriptors = StandardDescriptors()
         self._stack.callback(self._descriptors.close)
-
-    def __repr__(self) -> str:
-        return f"<SharedProcess {self._modules!r} {self._descriptors!r} {self._limit!r}>"
 
     def __enter__(self) -> Self:
         for name, descriptor in _STREAMS.items():

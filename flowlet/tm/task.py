@@ -17,11 +17,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from flowlet.chain.loop_code import operator_in
-from flowlet.common.job_settings import (
-    DEFAULT_CANCELLATION_INTERVAL_MS,
-    DEFAULT_CANCELLATION_TIMEOUT_MS,
-    JobSettings,
-)
+from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
 from flowlet.errors import FlowletError
 from flowlet.logs import bind_task
 from flowlet.messages import control_messages as messages

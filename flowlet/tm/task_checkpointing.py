@@ -26,19 +26,19 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter, decode_channels, encode_channels
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import (
-    CheckpointMetadata,
-    CheckpointMetrics,
     OperatorState,
     RecoveredStream,
     SubtaskState,
 )
-from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
-from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointCounts, CheckpointStatistics
+from flowlet.checkpoint.state_assignment import assigned_states, is_by_key
+from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointStatistics
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import FlowletError, StateRestoreError
@@ -48,7 +48,7 @@ from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.shipping.program_modules import MAIN_OBJECTS
 from flowlet.state.state_backends import SharedFiles, handle_of
-from flowlet.state.state_snapshots import IncrementalSnapshot
+from flowlet.state.state_snapshots import IncrementalSnapshot, StateShare
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
@@ -57,7 +57,14 @@ from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.forks import end_stranded_child, serving_thread
 from netstack.loop.loop_timers import Timers
-from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointOptions, SavepointFormat, SnapshotType
+from netstack.wire.events import (
+    NO_ALIGNED_TIMEOUT,
+    Alignment,
+    CheckpointBarrier,
+    CheckpointOptions,
+    SavepointFormat,
+    SnapshotType,
+)
 
 _log = LogLines(__name__)
 
@@ -156,10 +163,6 @@ class CheckpointServices:
     open_savepoint: Callable[[str], SavepointStorage] = SavepointStorage  # its directory
 
 
-# Where the states of the operators and of the channels in one checkpoint lie; None: the subtask has none.
-_Kept = tuple[messages.StateHandle | None, messages.StateHandle | None]
-
-
 @dataclass(slots=True, eq=False)
 class TaskCheckpointing:
     """The checkpoints of one attempt; implements ``CheckpointResponder``.
@@ -177,12 +180,12 @@ class TaskCheckpointing:
     name: str
     services: CheckpointServices
     send: Callable[[messages.FromTask], None]
-    _counts: CheckpointCounts = field(init=False, default_factory=CheckpointCounts)
     # Written by the task thread before the first checkpoint; so are the operators' names, by their ids.
     _storage: CheckpointStorage | None = field(init=False, default=None)
     _names: Mapping[str, str] = field(init=False, default_factory=dict)
     _lock: threading.Lock = field(init=False)
-    # Guarded by _lock.
+    # Guarded by _lock.  Read anywhere: it is replaced as a whole.
+    statistics: CheckpointStatistics = field(init=False, default_factory=CheckpointStatistics)
     _unsent: set[int] = field(init=False, default_factory=set)  # checkpoints whose state is being written
     # An acknowledgement may come after its abort.
     _aborted: deque[int] = field(init=False, default_factory=lambda: deque(maxlen=_MAX_ABORTED))
@@ -196,11 +199,6 @@ class TaskCheckpointing:
             f"<TaskCheckpointing of {self.name}: {sorted(self._unsent)} being "
             f"written{', closed' if self._is_closed else ''}>"
         )
-
-    @property
-    def statistics(self) -> CheckpointStatistics:
-        """The counts so far; any thread."""
-        return self._counts.statistics
 
     # ---------------------------------------------------------------- task thread
 
@@ -248,49 +246,45 @@ class TaskCheckpointing:
 
     def _storage_of(self, restored: messages.RestoredState | None) -> StateFiles | None:
         """Where the state lies that the task begins with; None: it begins with nothing, and takes no checkpoints."""
-        if restored is not None and restored.former_savepoint:
-            return self.services.open_savepoint(restored.former_savepoint)
-        if restored is not None and restored.former_job:
-            return self.services.open_storage(restored.former_directory, restored.former_job)
-        return self._storage
+        former = None if restored is None else restored.former
+        if former is None:
+            return self._storage
+        if former.savepoint:
+            return self.services.open_savepoint(former.savepoint)
+        return self.services.open_storage(former.directory, former.job_id)
 
     def _read(
         self, storage: StateFiles, restored: messages.RestoredState, operators: Mapping[str, StreamOperator]
-    ) -> Mapping[str, object]:
+    ) -> Mapping[str, OperatorState]:
         # Operators that had finished are not run again, so nobody needs their state; sinks still commit.
         if restored.is_finished:
             operators = {operator_id: each for operator_id, each in operators.items() if each.runs_after_finish}
             if not operators:
                 return {}
-        descriptor = self.descriptor
-        ids = restored.former_operators if restored.former_job else list(operators)
-        width = restored.former_parallelism or descriptor.parallelism
-        vertices = [messages.RestoredVertex(width, ids, restored.parts, restored.former_finished), *restored.moved]
-        former = [
-            FormerVertex(
-                vertex.parallelism,
-                frozenset(vertex.operators),
-                {
-                    each.subtask: self._read_part(storage, restored, each.state)
-                    for each in vertex.parts
-                    if each.state is not None
-                },
-                frozenset(vertex.finished),
-            )
-            for vertex in vertices
-        ]
-        try:
-            return assigned_states(
-                operators, former, NewSubtask(descriptor.subtask, descriptor.parallelism, descriptor.max_parallelism)
-            )
-        except StateRestoreError as error:
-            raise StateRestoreError(
-                f"task {self.name}: its state in checkpoint {restored.checkpoint_id} cannot be restored: {error}"
-            ) from error
+        found: dict[str, OperatorState] = {}
+        for vertex in restored.vertices:
+            states = {
+                each.subtask: self._read_part(storage, restored, each.state)
+                for each in vertex.parts
+                if each.state is not None
+            }
+            share = self._share_of(vertex)
+            try:
+                found |= assigned_states(operators, vertex.operators or operators, states, share)
+            except StateRestoreError as error:
+                raise StateRestoreError(
+                    f"task {self.name}: its state in checkpoint {restored.checkpoint_id} cannot be restored: {error}"
+                ) from error
+        return found
+
+    def _share_of(self, former: messages.RestoredVertex) -> StateShare:
+        own = self.descriptor
+        finished = frozenset(former.finished)
+        return StateShare(own.subtask, own.parallelism, own.max_parallelism, former.parallelism, finished)
 
     def _read_part(
         self, storage: StateFiles, restored: messages.RestoredState, handle: messages.StateHandle
-    ) -> Mapping[str, object]:
+    ) -> Mapping[str, OperatorState]:
         from flowlet.checkpoint.state_codec import decode_state  # here and below, as most tasks begin without a state
 
         place = "in the deployment" if handle.path is None else f"in the file {handle.path}"
@@ -359,9 +353,9 @@ class TaskCheckpointing:
     def _trigger(self, order: messages.TriggerCheckpoint, checkpoints: TaskCheckpoints) -> None:
         settings = self.descriptor.settings.checkpoints
         assert settings is not None, "a task with checkpoints has their settings"
-        metadata = CheckpointMetadata(order.checkpoint_id, order.timestamp_ms, time.time_ns() // _NS_PER_MS)
+        barrier = CheckpointBarrier(order.checkpoint_id, order.timestamp_ms, _options(settings, order))
         try:
-            future = checkpoints.trigger_checkpoint_async(metadata, _options(settings, order))
+            future = checkpoints.trigger_checkpoint_async(barrier)
         except CheckpointError as error:
             self.decline_checkpoint(order.checkpoint_id, error)
             return
@@ -386,16 +380,18 @@ class TaskCheckpointing:
 
     # ---------------------------------------------------------------- the responder, any thread
 
-    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+    def acknowledge_checkpoint(
+        self, checkpoint_id: int, durations: messages.CheckpointDurations, state: SubtaskState
+    ) -> None:
         """Write the state on a thread of the pool, then send the acknowledgement."""
         with self._lock:
             if self._is_closed or checkpoint_id in self._aborted:
                 return
             self._unsent.add(checkpoint_id)
         if state.operators or state.channels.num_bytes:
-            self._execute(partial(self._write, checkpoint_id, metrics, state, self.services.clock_ns()))
+            self._execute(partial(self._write, checkpoint_id, durations, state, self.services.clock_ns()))
         else:
-            self._acknowledge(checkpoint_id, metrics, (None, None), state)
+            self._acknowledge(checkpoint_id, durations, self._part(state))
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
         """Send that the task could not take its part."""
@@ -403,7 +399,7 @@ class TaskCheckpointing:
             if self._is_closed:
                 return
             self._unsent.discard(checkpoint_id)
-        self._counts.declined()
+            self.statistics = replace(self.statistics, num_declined=self.statistics.num_declined + 1)
         _log.info(
             "declined a checkpoint",
             task=self.name,
@@ -433,23 +429,27 @@ class TaskCheckpointing:
 
         self.services.pool.execute(run)
 
-    def _write(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState, begun_ns: int) -> None:
+    def _write(
+        self, checkpoint_id: int, durations: messages.CheckpointDurations, state: SubtaskState, begun_ns: int
+    ) -> None:
         with self._lock:
             if checkpoint_id not in self._unsent:
                 return
         try:
-            kept = self._keep(checkpoint_id, state)
+            part = self._keep(checkpoint_id, state)
         except BaseException as error:  # noqa: BLE001 - a user's pickling code, any file system: it fails the checkpoint, not the task
             end_stranded_child()
-            if self._take_unsent(checkpoint_id):
+            with self._lock:
+                is_wanted = checkpoint_id in self._unsent
+            if is_wanted:
                 self.decline_checkpoint(
                     checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error)
                 )
             return
-        async_ns = metrics.async_duration_ns + self.services.clock_ns() - begun_ns
-        self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), kept, state)
+        async_ms = durations.async_ms + (self.services.clock_ns() - begun_ns) // _NS_PER_MS
+        self._acknowledge(checkpoint_id, msgspec.structs.replace(durations, async_ms=async_ms), part)
 
-    def _keep(self, checkpoint_id: int, state: SubtaskState) -> _Kept:
+    def _keep(self, checkpoint_id: int, state: SubtaskState) -> messages.SubtaskEntry:
         storage = self.services.open_savepoint(state.location) if state.location else self._storage
         descriptor = self.descriptor
         assert storage is not None, "opened before the first checkpoint"
@@ -462,44 +462,48 @@ class TaskCheckpointing:
             operators = storage.write_state(checkpoint_id, name, encode_state(state, self._names))
         if state.channels.num_bytes:
             channels = storage.write_state(checkpoint_id, f"{name}-channels", encode_channels(state.channels))
-        return operators, channels
+        return self._part(state, operators, channels)
+
+    def _part(
+        self,
+        state: SubtaskState,
+        operators: messages.StateHandle | None = None,
+        channels: messages.StateHandle | None = None,
+    ) -> messages.SubtaskEntry:
+        return messages.SubtaskEntry(
+            self.descriptor.vertex_id,
+            self.descriptor.subtask,
+            operators,
+            state.is_finished,
+            channels,
+            _shared_of(state),
+            has_union_state=state.has_union_state,
+            is_by_key=is_by_key(state.operators),
+            operators=list(state.operators),
+        )
 
     def _failed(self, checkpoint_id: int, reason: CheckpointFailureReason, cause: BaseException) -> CheckpointError:
         error = CheckpointError(checkpoint_id, reason, f"{self.name}: {type(cause).__name__}: {cause}")
         error.__cause__ = cause
         return error
 
-    def _acknowledge(self, checkpoint_id: int, metrics: CheckpointMetrics, kept: _Kept, state: SubtaskState) -> None:
-        if not self._take_unsent(checkpoint_id):
-            return  # it was aborted, or the task has ended: the JobManager removes the checkpoint with its files
-        self._counts.acknowledged(checkpoint_id, metrics)
-        operators, channels = kept
-        self.send(
-            messages.CheckpointAcknowledged(
-                self.descriptor.attempt,
-                checkpoint_id,
-                operators,
-                state.is_finished,
-                _durations(metrics),
-                channels,
-                _shared_of(state),
-                has_union_state=state.has_union_state,
-                is_by_key=is_by_key(state.operators),
-                operators=list(state.operators),
-            )
-        )
-
-    def _take_unsent(self, checkpoint_id: int) -> bool:
+    def _acknowledge(
+        self, checkpoint_id: int, durations: messages.CheckpointDurations, part: messages.SubtaskEntry
+    ) -> None:
         with self._lock:
             if checkpoint_id not in self._unsent:
-                return False
+                return  # it was aborted, or the task has ended: the JobManager removes the checkpoint with its files
             self._unsent.remove(checkpoint_id)
-            return True
+            number = self.statistics.num_acknowledged + 1
+            self.statistics = replace(
+                self.statistics, num_acknowledged=number, last_checkpoint_id=checkpoint_id, last=durations
+            )
+        self.send(messages.CheckpointAcknowledged(self.descriptor.attempt, checkpoint_id, part, durations))
 
 
 def _shared_of(state: SubtaskState) -> list[messages.StateHandle]:
     """The files that the state names and that other checkpoints use, too."""
-    keyed = [each.keyed for each in state.operators.values() if isinstance(each, OperatorState)]
+    keyed = [each.keyed for each in state.operators.values()]
     return [handle_of(file) for each in keyed if isinstance(each, IncrementalSnapshot) for file in each.shared.values()]
 
 
@@ -507,7 +511,7 @@ def _former_classes(restored: messages.RestoredState) -> RunningClasses | None:
     """A job that goes on after a failure has the very classes of its state; those of another
     program are found by name.
     """
-    return RunningClasses(MAIN_OBJECTS.class_of) if restored.former_job else None
+    return RunningClasses(MAIN_OBJECTS.class_of) if restored.former is not None else None
 
 
 def _shared_files(
@@ -541,15 +545,3 @@ def _mode(settings: CheckpointSettings) -> BarrierMode | None:
     if not settings.is_exactly_once:
         return None
     return BarrierMode.ALTERNATING if settings.is_unaligned else BarrierMode.ALIGNED
-
-
-def _durations(metrics: CheckpointMetrics) -> messages.CheckpointDurations:
-    return messages.CheckpointDurations(
-        start_delay_ms=metrics.start_delay_ns // _NS_PER_MS,
-        alignment_ms=metrics.alignment_duration_ns // _NS_PER_MS,
-        sync_ms=metrics.sync_duration_ns // _NS_PER_MS,
-        async_ms=metrics.async_duration_ns // _NS_PER_MS,
-        bytes_processed_during_alignment=metrics.bytes_processed_during_alignment,
-        bytes_persisted_during_alignment=metrics.bytes_persisted_during_alignment,
-        is_unaligned=metrics.is_unaligned,
-    )

@@ -14,23 +14,17 @@ Invariants: either everything is created, or nothing is left: on an error the pa
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.job_settings import JobSettings
 from flowlet.errors import StateRestoreError
-from flowlet.messages.control_messages import (
-    FromTask,
-    GateReported,
-    InputChannelDescriptor,
-    InputGateDescriptor,
-    MarkRequested,
-    ResultPartitionDescriptor,
-    TaskDeploymentDescriptor,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import DeploymentError, load_chain, load_partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
@@ -47,7 +41,7 @@ from netstack.loop.loop_timers import LoopTimers, Timers
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 
 if TYPE_CHECKING:
-    from flowlet.connectors.remote_gate_source import RemoteGateSource
+    from flowlet.connectors.gates.reader import RemoteGateSource
 
 
 def finished_chain(chain: Sequence[ChainedOperator]) -> list[ChainedOperator]:
@@ -135,13 +129,13 @@ OpenCheckpointing = Callable[[Timers, Mapping[str, StreamOperator]], Checkpointi
 
 
 def create_task_from_descriptor(
-    descriptor: TaskDeploymentDescriptor,
+    descriptor: messages.TaskDeploymentDescriptor,
     network: NetworkEnvironment,
     loop: EventLoopThread,
     tm_id: str,
     *,
     cached_files: Mapping[str, str] | None = None,
-    send: Callable[[FromTask], None] = lambda _: None,
+    send: Callable[[messages.FromTask], None] = lambda _: None,
     runs_light_tasks: bool = False,
     open_checkpointing: OpenCheckpointing | None = None,
 ) -> StreamTask:
@@ -183,7 +177,10 @@ def create_task_from_descriptor(
 
 
 def _create_environment(
-    descriptor: TaskDeploymentDescriptor, gates: list[SingleInputGate], outputs: list[OutputEdge], loop: EventLoopThread
+    descriptor: messages.TaskDeploymentDescriptor,
+    gates: list[SingleInputGate],
+    outputs: list[OutputEdge],
+    loop: EventLoopThread,
 ) -> TaskEnvironment:
     return TaskEnvironment(
         job_id=descriptor.job_id,
@@ -206,7 +203,7 @@ def _create_environment(
 
 
 def _checkpointing(
-    descriptor: TaskDeploymentDescriptor,
+    descriptor: messages.TaskDeploymentDescriptor,
     chain: list[ChainedOperator],
     loop: EventLoopThread,
     open_checkpointing: OpenCheckpointing | None,
@@ -225,7 +222,9 @@ def _limits(settings: JobSettings) -> ElementLimits:
 
 
 def _create_output(
-    descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment
+    descriptor: messages.TaskDeploymentDescriptor,
+    output: messages.ResultPartitionDescriptor,
+    network: NetworkEnvironment,
 ) -> OutputEdge:
     partitioner = load_partitioner(output.partitioner, descriptor.task_name, descriptor.code)
     partition_id = _id_of(descriptor, output)
@@ -235,22 +234,27 @@ def _create_output(
     return OutputEdge(output.source_operator, partition, partitioner, timeout_ms, output.tag)
 
 
-def results_of(descriptor: TaskDeploymentDescriptor) -> list[ResultPartitionID]:
+def results_of(descriptor: messages.TaskDeploymentDescriptor) -> list[ResultPartitionID]:
     """The partitions that a task will have."""
     return [_id_of(descriptor, each) for each in descriptor.partitions]
 
 
-def blocking_results(descriptor: TaskDeploymentDescriptor) -> list[ResultPartitionID]:
+def blocking_results(descriptor: messages.TaskDeploymentDescriptor) -> list[ResultPartitionID]:
     """The partitions of a task that stay when it has finished."""
     return [_id_of(descriptor, each) for each in descriptor.partitions if each.is_blocking]
 
 
-def _id_of(descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor) -> ResultPartitionID:
+def _id_of(
+    descriptor: messages.TaskDeploymentDescriptor, output: messages.ResultPartitionDescriptor
+) -> ResultPartitionID:
     return ResultPartitionID(IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt))
 
 
 def _create_gate(
-    descriptor: TaskDeploymentDescriptor, gate: InputGateDescriptor, network: NetworkEnvironment, tm_id: str
+    descriptor: messages.TaskDeploymentDescriptor,
+    gate: messages.InputGateDescriptor,
+    network: NetworkEnvironment,
+    tm_id: str,
 ) -> SingleInputGate:
     return network.create_input_gate(
         owner_name(descriptor), [channel_spec(channel, tm_id) for channel in gate.channels]
@@ -258,24 +262,27 @@ def _create_gate(
 
 
 def _create_offered_gate(
-    descriptor: TaskDeploymentDescriptor,
+    descriptor: messages.TaskDeploymentDescriptor,
     chain: list[ChainedOperator],
     network: NetworkEnvironment,
-    send: Callable[[FromTask], None],
+    send: Callable[[messages.FromTask], None],
 ) -> OfferedInputGate | None:
     """The remote gate of a task that begins with one, or None."""
     head = chain[0].operator
     source = head.source if isinstance(head, SourceOperator) else None
-    if not is_instance_of_late(source, "flowlet.connectors.remote_gate_source", "RemoteGateSource"):
+    if not is_instance_of_late(source, "flowlet.connectors.gates.reader", "RemoteGateSource"):
         return None
     source = cast("RemoteGateSource", source)
     job_id, shape = bytes.fromhex(descriptor.job_id), source.shape(descriptor.parallelism)
     gate = network.create_offered_gate(owner_name(descriptor), job_id, descriptor.subtask, shape)
     settings = descriptor.settings
-    source.bind(
+    from flowlet.connectors.gates.reader import RemoteGateReader  # loaded with the source
+
+    source.open_gate = partial(
+        RemoteGateReader,
         gate,
-        lambda counts, completed: send(GateReported(descriptor.attempt, counts, completed)),
-        lambda after: send(MarkRequested(descriptor.attempt, after)),
+        lambda counts, completed: send(messages.GateReported(descriptor.attempt, counts, completed)),
+        lambda after: send(messages.MarkRequested(descriptor.attempt, after)),
         retries=settings.gates.retries,
         takes_checkpoints=settings.takes_checkpoints,
         waits_for_checkpoints=settings.acknowledges_checkpointed,
@@ -283,7 +290,7 @@ def _create_offered_gate(
     return gate
 
 
-def channel_spec(channel: InputChannelDescriptor, tm_id: str | None) -> ChannelSpec:
+def channel_spec(channel: messages.InputChannelDescriptor, tm_id: str | None) -> ChannelSpec:
     """What a channel reads, for TaskManager ``tm_id``, whose own partitions need no connection; None: a client, which
     has none.
     """
@@ -294,7 +301,7 @@ def channel_spec(channel: InputChannelDescriptor, tm_id: str | None) -> ChannelS
     return ChannelSpec(partition_id, channel.subpartition, connection)
 
 
-def owner_name(descriptor: TaskDeploymentDescriptor) -> str:
+def owner_name(descriptor: messages.TaskDeploymentDescriptor) -> str:
     """The subtask's name for people: ``name (2/4)``, counted from one."""
     return f"{descriptor.task_name} ({descriptor.subtask + 1}/{descriptor.parallelism})"
 

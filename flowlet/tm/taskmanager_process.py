@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
-from flowlet.common.written_values import parse_address, parse_job_manager_option
+from flowlet.common.written_values import parse_address, parse_bytes, parse_job_manager_option
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging, configure_program_logging
 from flowlet.rpc.early_signals import STOP_SIGNALS
@@ -30,18 +30,7 @@ from flowlet.shipping.program_modules import SHIPPED_CODE
 from flowlet.tm.jobmanager_connection import DEFAULT_GIVE_UP_AFTER_S, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import TaskLoad
 from flowlet.tm.latency.latency_policy import Goal, KeepAwake, LatencyPolicy, SwitchInterval, TaskDriver
-from flowlet.tm.process.process_model import (
-    DEFAULT_GC_THRESHOLD,
-    NUM_DESCRIPTORS,
-    GarbageCollectorTuning,
-    ParentWatch,
-    TaskScheduling,
-    check_free_descriptors,
-    end_now,
-    keep_apart,
-    leave,
-    pin_to_cpu,
-)
+from flowlet.tm.process import process_model
 from flowlet.tm.process.program_start import enter_program, started_by, tell_program
 from flowlet.tm.shared_process import SharedProcess
 from flowlet.tm.task import CancellationConfig
@@ -66,7 +55,7 @@ _TASK_MODULES: Final = (
     "cryptography.hazmat.primitives.ciphers.aead",
     "numpy",
     "flowlet.columns.number_tuples",
-    "flowlet.connectors.remote_gate_source",
+    "flowlet.connectors.gates.reader",
     "flowlet.sinks.function_sink",
     "flowlet.io.create_record_writer",
     "flowlet.checkpoint.input_recovery",
@@ -79,7 +68,6 @@ _TASK_MODULES: Final = (
 )
 STOP_S: Final = 1.8  # of the promised 2 s
 _TASKS_STOP_S: Final = 1.3
-_UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,32 +93,18 @@ class TaskManagerSettings:
     parent_pid: int | None = None
     pin_cpu: int | None = None
     switch_interval_ms: float | None = None
-    task_scheduling: TaskScheduling = TaskScheduling.NORMAL
+    task_scheduling: process_model.TaskScheduling = process_model.TaskScheduling.NORMAL
     keep_awake: bool = False
     task_driver: TaskDriver = TaskDriver.THREAD
     busy_poll_us: int | None = None
     latency_mode: bool = False
-    gc_threshold: int = DEFAULT_GC_THRESHOLD
+    gc_threshold: int = process_model.DEFAULT_GC_THRESHOLD
     secret_file: Path | None = None
     cancellation_interval: int = DEFAULT_CANCELLATION_INTERVAL_MS
     cancellation_timeout: int = DEFAULT_CANCELLATION_TIMEOUT_MS
     registration_timeout_s: float = DEFAULT_GIVE_UP_AFTER_S
     log_level: str = "info"
     log_format: str = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessOptions:
-    """What concerns the process, not the TaskManager in it."""
-
-    jobmanager_host: str
-    jobmanager_port: int
-    secret: bytes = field(repr=False)
-    # Of the pair whose other end the JobManager has, if a program has forked this process.
-    program_end: socket.socket | None = None
-    parent_pid: int | None = None
-    gc_tuning: GarbageCollectorTuning = field(default_factory=GarbageCollectorTuning)
-    switch_interval: SwitchInterval | None = None  # None: it stays as it is
 
 
 def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | None = None) -> None:
@@ -146,7 +120,7 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
     else:
         configure_program_logging(started.loggers, started.disabled)
     if settings.pin_cpu is not None:
-        pin_to_cpu(settings.pin_cpu)
+        process_model.pin_to_cpu(settings.pin_cpu)
     policy = LatencyPolicy.of(
         Goal.LATENCY if settings.latency_mode else Goal.THROUGHPUT,
         keeps_awake=settings.keep_awake,
@@ -155,18 +129,9 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
         switch_interval_ms=settings.switch_interval_ms,
     )
     switch_interval = policy.begin()
-    jm_host, jm_port = parse_job_manager_option(settings.jobmanager, os.environ)
+    jobmanager = parse_job_manager_option(settings.jobmanager, os.environ)
     secret = load_or_create_secret(settings.secret_file)
     advertised = None if settings.advertise is None else parse_address(settings.advertise, "--advertise")
-    process = ProcessOptions(
-        jm_host,
-        jm_port,
-        secret,
-        program_end,
-        settings.parent_pid,
-        GarbageCollectorTuning(settings.gc_threshold),
-        switch_interval,
-    )
     network = NetstackConfig(
         network_memory_bytes=parse_memory_size(settings.network_memory, "--network-memory"),
         segment_size_bytes=parse_memory_size(settings.segment_size, "--segment-size"),
@@ -191,7 +156,7 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
         latency=policy,
     )
     with policy.keeper() as keeper:
-        run(process, config, keeper)
+        run(_Process(settings, *jobmanager, secret, program_end, config, keeper, switch_interval))
 
 
 def import_task_modules() -> None:
@@ -211,78 +176,79 @@ def complain(message: str) -> None:
         print(f"{PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
 
 
-def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake | None = None) -> None:
-    """Run until a signal comes, the parent dies, or the JobManager refuses us; ``keeper`` rests while a watched task is
-    busy.
+def run(process: "_Process") -> None:
+    """Run until a signal comes, the parent dies, or the JobManager refuses us.
 
     Raises:
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
     """
     import_task_modules()
     enter_program()  # after the options were read: packages that do that import parts of themselves late
-    check_free_descriptors(NUM_DESCRIPTORS, "a TaskManager")
-    keep_apart(STOP_SIGNALS)
+    process_model.check_free_descriptors(process_model.NUM_DESCRIPTORS, "a TaskManager")
+    process_model.keep_apart(STOP_SIGNALS)
     SHIPPED_CODE.owns_process = True
     with SharedProcess(SHIPPED_CODE.brings) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
         if sys.stderr is not None:
             faulthandler.enable()  # after standard error is what it stays
-        failure = runner.run(_Process(process, config, shared, keeper).run())
+        failure = runner.run(process.run(shared))
     if failure is not None:
         raise FlowletError(failure)
 
 
+@dataclass(slots=True, eq=False)
 class _Process:
     """The life of the process on its loop."""
 
-    def __init__(
-        self,
-        options: ProcessOptions,
-        config: TaskExecutorConfig,
-        shared: SharedProcess,
-        keeper: KeepAwake | None = None,
-    ) -> None:
-        self._options = options
-        self._shared = shared
-        self._keeper = keeper
-        self._config = config
-        self._stop = asyncio.Event()
-        self._failure: str | None = None
-        self._num_signals = 0
-        self._executor: TaskExecutor | None = None
+    settings: TaskManagerSettings
+    jobmanager_host: str
+    jobmanager_port: int
+    secret: bytes = field(repr=False)
+    program_end: socket.socket | None  # of the pair whose other end the JobManager has, if a program has forked this
+    config: TaskExecutorConfig
+    keeper: KeepAwake | None  # rests while a watched task is busy
+    switch_interval: SwitchInterval | None  # None: it stays as it is
+    _stop: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _failure: str | None = field(init=False, default=None)
+    _num_signals: int = field(init=False, default=0)
+    _executor: TaskExecutor | None = field(init=False, default=None)
 
-    async def run(self) -> str | None:
+    async def run(self, shared: SharedProcess) -> str | None:
         """Returns why it could not go on; None after a signal."""
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
-        parent_pid = self._options.parent_pid
-        watch = None if parent_pid is None else ParentWatch(loop, parent_pid, self._parent_died)
+        parent_pid = self.settings.parent_pid
+        watch = None if parent_pid is None else process_model.ParentWatch(loop, parent_pid, self._parent_died)
         try:
             with serving_thread(loop), closing(EventLoopThread.adopt(loop, "flowlet-tm")) as event_loop:
-                await self._serve(event_loop)
+                await self._serve(event_loop, shared)
         finally:
             if watch is not None:
                 watch.close()
         return self._failure
 
-    async def _serve(self, event_loop: EventLoopThread) -> None:
-        gc_tuning = self._options.gc_tuning
+    async def _serve(self, event_loop: EventLoopThread, shared: SharedProcess) -> None:
+        gc_tuning = process_model.GarbageCollectorTuning(self.settings.gc_threshold)
 
         # The collector is tuned after the whole batch of deployments was taken in, not in the middle of it.
         def busy() -> None:
             event_loop.loop.call_soon(gc_tuning.freeze)
+
+        def deploying(job: str, task: str) -> None:
+            if self.switch_interval is not None:
+                self.switch_interval.task_deployed()
+            shared.before_deployment(job, task)
 
         hooks = ProcessHooks(
             busy=busy,
             idle=gc_tuning.thaw,
             failed=self._failed,
             loaded=self._loaded,
-            deploying=self._deploying,
-            ended=self._shared.after_task,
-            heartbeat=self._shared.at_heartbeat,
+            deploying=deploying,
+            ended=shared.after_task,
+            heartbeat=shared.at_heartbeat,
         )
-        executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", self._config, event_loop, hooks)
-        self._executor = executor
+        self._executor = executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", self.config, event_loop, hooks)
         async with await self._rpc() as rpc:
             try:
                 address = await executor.start(rpc)
@@ -293,23 +259,17 @@ class _Process:
                 await self._shut_down(executor)
 
     async def _rpc(self) -> "PipeRpc | RpcClient":
-        options = self._options
-        if options.program_end is not None:
-            return await PipeRpc.open(options.program_end, f"{options.jobmanager_host}:{options.jobmanager_port}")
+        if self.program_end is not None:
+            return await PipeRpc.open(self.program_end, f"{self.jobmanager_host}:{self.jobmanager_port}")
         from flowlet.rpc.http import RpcClient  # here, as a process that a program forks needs no aiohttp
 
-        return RpcClient(options.jobmanager_host, options.jobmanager_port, options.secret)
-
-    def _deploying(self, job: str, task: str) -> None:
-        if self._options.switch_interval is not None:
-            self._options.switch_interval.task_deployed()
-        self._shared.before_deployment(job, task)
+        return RpcClient(self.jobmanager_host, self.jobmanager_port, self.secret)
 
     def _loaded(self, load: TaskLoad) -> None:
-        if self._keeper is not None:
-            self._keeper.rest(is_crowded=load.is_crowded)
-        if self._options.switch_interval is not None:
-            self._options.switch_interval.follow(load)
+        if self.keeper is not None:
+            self.keeper.rest(is_crowded=load.is_crowded)
+        if self.switch_interval is not None:
+            self.switch_interval.follow(load)
 
     async def _registered_before_stop(self, executor: TaskExecutor) -> bool:
         # waits for the JobManager; ended by a signal, or give_up_after_s
@@ -324,7 +284,7 @@ class _Process:
         return registered in done
 
     def _announce(self, tm_id: str, address: str) -> None:
-        jobmanager = f"{self._options.jobmanager_host}:{self._options.jobmanager_port}"
+        jobmanager = f"{self.jobmanager_host}:{self.jobmanager_port}"
         ready_line = f"TaskManager {tm_id} listening on {address}, registered at {jobmanager}"
         if not tell_program(ready_line):
             print(ready_line, flush=True)  # noqa: T201 - for the person or script that waits for it
@@ -340,14 +300,14 @@ class _Process:
 
     def _leave(self, reason: str) -> NoReturn:
         """End without asking the threads that do not listen; exit functions run."""
-        leave(_told_code(reason, self._failure))
+        process_model.leave(_told_code(reason, self._failure))
 
     def _signalled(self, number: signal.Signals) -> None:
         self._num_signals += 1
         if self._executor is not None:
             self._executor.announce_end(f"it got {number.name}")
         if self._num_signals > 1:
-            end_now(_told_code(f"{number.name} again", self._failure))
+            process_model.end_now(_told_code(f"{number.name} again", self._failure))
         _log.info("stopping", signal=number.name)
         self._stop.set()
 
@@ -371,14 +331,10 @@ def _told_code(reason: str, failure: str | None) -> int:
 
 
 def parse_memory_size(text: str, option: str) -> int:
-    """Bytes of ``1048576``, ``1024k``, ``64m`` or ``1g``.
-
-    Raises:
-        ConfigError: it is something else; names the option.
-    """
-    number, unit = text.strip().lower().removesuffix("b"), ""
-    if number[-1:] in _UNITS and number:
-        number, unit = number[:-1], number[-1]
-    if not number.isascii() or not number.isdigit():
-        raise ConfigError(f"{option} is {text!r}, expected a number of bytes, or one with k, m or g, such as 64m")
-    return int(number) * _UNITS[unit]
+    """Bytes of ``1048576``, ``1024k``, ``64m`` or ``1g``.  Raises ConfigError, which names the option: it is none."""
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        raise ConfigError(
+            f"{option} is {text!r}, expected a number of bytes, or one with k, m or g, such as 64m"
+        ) from None

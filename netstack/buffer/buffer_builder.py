@@ -76,11 +76,9 @@ class BufferConsumer:
         return cls(lease, lease, data_type)
 
     @classmethod
-    def of_buffer(cls, buffer: NetworkBuffer, partial_record_length: int = 0) -> Self:
+    def of_buffer(cls, buffer: NetworkBuffer) -> Self:
         """A consumer of a complete buffer; it takes over the caller's reference."""
-        consumer = cls(
-            buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type, partial_record_length
-        )
+        consumer = cls(buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type)
         consumer._read = buffer.offset
         consumer.is_compressed = buffer.is_compressed
         return consumer
@@ -191,29 +189,24 @@ class BufferBuilder:
     Ownership: holds a reference on the segment from construction to ``close``.
     """
 
-    __slots__ = ("_capacity", "_has_consumer", "_is_closed", "_lease", "_marker", "_position", "_view")
+    __slots__ = ("_has_consumer", "_is_closed", "_lease", "_marker", "_position", "_view", "capacity_bytes")
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
         self._lease = self._marker = BufferLease(segment, recycler)
         self._view = view = segment.view
-        self._capacity = len(view)
+        self.capacity_bytes = len(view)  # how many bytes it takes in all; less after ``trim``
         self._position = 0  # how many bytes are written
         self._has_consumer = False
         self._is_closed = False
 
     def __repr__(self) -> str:
         state = shown_state("open", closed=self._is_closed, finished=self.is_finished)
-        return f"<BufferBuilder {state}, {self._position} of {self._capacity} bytes>"
-
-    @property
-    def capacity_bytes(self) -> int:
-        """How many bytes it takes in all: the size of the segment, or less after ``trim``."""
-        return self._capacity
+        return f"<BufferBuilder {state}, {self._position} of {self.capacity_bytes} bytes>"
 
     @property
     def is_full(self) -> bool:
         """Whether nothing fits any more."""
-        return self._position == self._capacity
+        return self._position == self.capacity_bytes
 
     @property
     def is_finished(self) -> bool:
@@ -226,8 +219,8 @@ class BufferBuilder:
         assert marker.position >= 0, "a finished buffer takes no more data"
         position = self._position
         num_bytes = len(data)
-        if num_bytes > self._capacity - position:
-            num_bytes = self._capacity - position
+        if num_bytes > self.capacity_bytes - position:
+            num_bytes = self.capacity_bytes - position
             data = memoryview(data)[:num_bytes]
         end = position + num_bytes
         self._view[position:end] = data
@@ -238,7 +231,7 @@ class BufferBuilder:
         """Take ``size_bytes`` in all (buffer debloating): never less than is written, never more than the segment
         holds.
         """
-        self._capacity = min(len(self._view), max(size_bytes, self._position))
+        self.capacity_bytes = min(len(self._view), max(size_bytes, self._position))
 
     def finish(self) -> int:
         """Close for writing; returns the bytes written.  The second call changes nothing."""

@@ -17,9 +17,9 @@ import struct
 from typing import Any, Final
 
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.errors import ConfigError, RemoteProtocolError
+from netstack.errors import RemoteProtocolError
+from netstack.late import dataclass
 
-CODECS: Final = ("lz4",)
 HEADER: Final = struct.Struct("<ii")
 
 
@@ -35,28 +35,10 @@ def raw_lz4() -> Any:
     return pa.Codec("lz4_raw")
 
 
-def check_codec(codec: str) -> None:
-    """Refuse what is no codec.
-
-    Raises:
-        ConfigError: it is unknown.
-    """
-    if codec not in CODECS:
-        raise ConfigError(f"unknown compression {codec!r}, known are {', '.join(CODECS)}")
-
-
 class BufferCompressor:
-    """Compresses data buffers.
+    """Compresses data buffers."""
 
-    Raises:
-        ConfigError: the codec is unknown.
-    """
-
-    __slots__ = ("codec",)
-
-    def __init__(self, codec: str = "lz4") -> None:
-        check_codec(codec)
-        self.codec = codec
+    __slots__ = ()
 
     def compress(self, buffer: NetworkBuffer) -> NetworkBuffer:
         """``buffer`` itself, or a smaller one in its place: takes the caller's reference over, and returns one that he
@@ -73,20 +55,15 @@ class BufferCompressor:
         return smaller
 
 
+@dataclass(frozen=True, slots=True)
 class BufferDecompressor:
     """Restores what a ``BufferCompressor`` or Flink compressed.
 
-    Raises:
-        ConfigError: the codec is unknown.
+    Args:
+        max_bytes: the size of a segment; nothing bigger is restored.
     """
 
-    __slots__ = ("codec", "max_bytes")
-
-    def __init__(self, max_bytes: int, codec: str = "lz4") -> None:
-        """``max_bytes``: the size of a segment; nothing bigger is restored."""
-        check_codec(codec)
-        self.codec = codec
-        self.max_bytes = max_bytes
+    max_bytes: int
 
     def decompress(self, buffer: NetworkBuffer) -> NetworkBuffer:
         """The original in place of a compressed ``buffer``, anything else as it is; one reference in, one out.

@@ -36,19 +36,24 @@ NO_SUBPARTITION: Final = -1  # a request that no subpartition's maximum counts
 class SubpartitionRecycler(BufferRecycler):
     """Brings segments home that count for one subpartition."""
 
-    __slots__ = ("_pool", "_subpartition")
+    __slots__ = ("_pool", "subpartition")
 
     def __init__(self, pool: "LocalBufferPool", subpartition: int) -> None:
         self._pool = pool
-        self._subpartition = subpartition
+        self.subpartition = subpartition
+
+    @property
+    def home(self) -> "LocalBufferPool":
+        """The pool, which takes the segments of all its subpartitions back at once."""
+        return self._pool
 
     def recycle(self, segment: MemorySegment) -> None:
         """Take ``segment`` back; any thread."""
-        self._pool.recycle(segment, self._subpartition)
+        self._pool.recycle(segment, self.subpartition)
 
     def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
         """Take ``segments`` back, in one lock round; any thread."""
-        self._pool.recycle_run(segments, self._subpartition)
+        self._pool.recycle_runs(((self.subpartition, segments),))
 
 
 class LocalBufferPool(BufferRecycler):
@@ -93,12 +98,12 @@ class LocalBufferPool(BufferRecycler):
         self._availability = AvailabilityHelper()
         self._listeners: deque[BufferListener] = deque()
         self._parked = ParkedThreads(self._lock)
-        self._is_destroyed = False
+        self.is_destroyed = False  # A bare read may be one moment stale.
         account.pool = self
         self.adjust()
 
     def __repr__(self) -> str:
-        state = "destroyed, " if self._is_destroyed else ""
+        state = "destroyed, " if self.is_destroyed else ""
         num_waiting = self._parked.num_waiting
         parked = f", {num_waiting} threads wait for a buffer" if num_waiting else ""
         full = (
@@ -145,11 +150,6 @@ class LocalBufferPool(BufferRecycler):
     def best_effort_used(self) -> int:
         """How many segments are in use; a moment's guess while others request and recycle."""
         return max(0, self._account.num_requested - len(self._free))
-
-    @property
-    def is_destroyed(self) -> bool:
-        """Whether ``destroy`` was called."""
-        return self._is_destroyed
 
     @property
     def is_available(self) -> bool:
@@ -278,7 +278,7 @@ class LocalBufferPool(BufferRecycler):
         destroyed.
         """
         with self._lock:
-            if self._free or self._is_destroyed:
+            if self._free or self.is_destroyed:
                 return False
             self._listeners.append(listener)
             return True
@@ -335,19 +335,25 @@ class LocalBufferPool(BufferRecycler):
             run_all(wakeups)
 
     def recycle_run(self, segments: Sequence[MemorySegment], subpartition: int = NO_SUBPARTITION) -> None:
-        """``recycle`` for several segments of one subpartition: one lock round, and whoever waits finds all of them."""
+        """``recycle`` for several segments of one subpartition."""
+        self.recycle_runs(((subpartition, segments),))
+
+    def recycle_runs(self, runs: Sequence[tuple[int, Sequence[MemorySegment]]]) -> None:
+        """``recycle`` for segments of several subpartitions: one lock round, and whoever waits finds all of them."""
         calls: list[Callable[[], object]] = []
         wakeups: list[Callable[[], object]] = []
+        segments = runs[0][1] if len(runs) == 1 else [segment for _, run in runs for segment in run]
         with self._lock:
             num_parked = len(self._parked.line)
-            if subpartition >= 0:
-                self._uncount_locked(subpartition, len(segments), wakeups)
+            for subpartition, run in runs:
+                if subpartition >= 0:
+                    self._uncount_locked(subpartition, len(run), wakeups)
             account = self._account
             free = self._free
             if self._ledger is not None:
                 for segment in segments:
                     self._ledger.give_back(segment.index)
-            if free and not self._listeners and account.num_requested <= account.num_buffers and not self._is_destroyed:
+            if free and not self._listeners and account.num_requested <= account.num_buffers and not self.is_destroyed:
                 free.extend(segments)  # beside another one, so whoever waits for one has been told
             else:
                 for segment in segments:
@@ -378,7 +384,7 @@ class LocalBufferPool(BufferRecycler):
         has to know.
         """
         account = self._account
-        if self._is_destroyed or account.num_requested > account.num_buffers:
+        if self.is_destroyed or account.num_requested > account.num_buffers:
             return False, None
         if self._listeners:
             return True, self._listeners.popleft()
@@ -409,7 +415,7 @@ class LocalBufferPool(BufferRecycler):
         wakeups: list[Callable[[], object]] = []
         listener = None
         with self._lock:
-            if self._is_destroyed:
+            if self.is_destroyed:
                 return
             account = self._account
             free = self._free
@@ -434,9 +440,9 @@ class LocalBufferPool(BufferRecycler):
     def destroy(self) -> None:
         """Wake every waiter with an error and give the free segments back; the second call does nothing."""
         with self._lock:
-            if self._is_destroyed:
+            if self.is_destroyed:
                 return
-            self._is_destroyed = True
+            self.is_destroyed = True
             segments = self._free
             self._free = []
             calls = self._parked.wake_all_locked()
@@ -451,7 +457,7 @@ class LocalBufferPool(BufferRecycler):
         """Assert the invariants of this module."""
         with self._lock:
             account = self._account
-            if self._is_destroyed:
+            if self.is_destroyed:
                 assert not self._free, "a destroyed pool keeps nothing"
                 assert not self._listeners, "a destroyed pool has no listeners"
                 assert self._availability.is_available, "nobody waits for a destroyed pool"
@@ -476,7 +482,7 @@ class LocalBufferPool(BufferRecycler):
         return ResourceClosedError(f"the buffer pool of {self.owner} was destroyed")
 
     def _take_locked(self, subpartition: int) -> MemorySegment | None:
-        if self._is_destroyed:
+        if self.is_destroyed:
             raise self._destroyed()
         free = self._free
         if free:
@@ -507,7 +513,7 @@ class LocalBufferPool(BufferRecycler):
 
     def _fetch_locked(self) -> MemorySegment | None:
         """A segment of the network pool if this one is empty and below its size; None puts it into the line there."""
-        return None if self._free or self._is_destroyed else self._parent.take_or_wait(self._account)
+        return None if self._free or self.is_destroyed else self._parent.take_or_wait(self._account)
 
     def _wait_for_segment(self, subpartition: int) -> MemorySegment:
         parked = self._parked

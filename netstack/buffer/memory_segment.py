@@ -143,9 +143,18 @@ class MemorySegment:
 
 
 class BufferRecycler(ABC):
-    """Takes back the segments of buffers that nobody uses any more; any thread."""
+    """Takes back the segments of buffers that nobody uses any more; any thread.
+
+    Several recyclers may bring segments to one ``home``, each those of its ``subpartition`` (-1: of none).
+    """
 
     __slots__ = ()
+    subpartition = -1
+
+    @property
+    def home(self) -> "BufferRecycler":
+        """The recycler that takes the segments of several recyclers back at once."""
+        return self
 
     @abstractmethod
     def recycle(self, segment: MemorySegment) -> None:
@@ -154,6 +163,12 @@ class BufferRecycler(ABC):
     def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
         """Take back several segments at once, if it can, with one wake-up for who waits."""
         run_all([partial(self.recycle, segment) for segment in segments])
+
+    def recycle_runs(self, runs: Sequence[tuple[int, Sequence[MemorySegment]]]) -> None:
+        """Take back the segments of several subpartitions at once, of the recyclers that name this one as their
+        ``home``.
+        """
+        run_all([partial(self.recycle_run, segments) for _, segments in runs])
 
 
 class FreeingBufferRecycler(BufferRecycler):

@@ -244,8 +244,7 @@ class NetworkBuffer:
 
 
 def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
-    """Give one reference of each buffer back; segments of one recycler go home together, with one wake-up for who
-    waits.
+    """Give one reference of each buffer back; segments of one pool go home together, with one wake-up for who waits.
 
     Raises:
         BufferOwnershipError: one was recycled by its last holder already; the others were recycled all the same.
@@ -273,7 +272,11 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
     if len(runs) == 1 and not calls and last is not None:
         last.recycle_run(segments)
         return
-    run_all([*(partial(recycler.recycle_run, run) for recycler, run in runs.items()), *calls])
+    # One lock round for each pool, however many of its subpartitions the segments count for.
+    homes: dict[BufferRecycler, list[tuple[int, Sequence[MemorySegment]]]] = {}
+    for recycler, run in runs.items():
+        homes.setdefault(recycler.home, []).append((recycler.subpartition, run))
+    run_all([*(partial(home.recycle_runs, returned) for home, returned in homes.items()), *calls])
 
 
 def recycle_segments(segments: Sequence[MemorySegment], recycler: BufferRecycler) -> None:

@@ -177,7 +177,7 @@ class NetworkBufferPool:
             raise ValueError(f"{owner}: a pool cannot have at most {text}")
         with self._lock:
             self._reserve_locked(owner, num_required)
-            account = PoolAccount(num_required, max_buffers)
+            account = PoolAccount(num_required, max_buffers, num_required)
             self._accounts.append(account)
             self._num_guaranteed += num_required
             resized = self._redistribute_locked()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from netstack.buffer.local_buffer_pool import LocalBufferPool
@@ -36,6 +37,7 @@ class AccountState(Enum):
     CLOSED = "closed"
 
 
+@dataclass(slots=True, eq=False)
 class PoolAccount:
     """What the network pool knows about one local pool.
 
@@ -45,15 +47,12 @@ class PoolAccount:
     by a segment that is on its way here, and a change of the second is followed by ``adjust``.
     """
 
-    __slots__ = ("max_buffers", "num_buffers", "num_requested", "num_required", "pool", "state")
-
-    def __init__(self, num_required: int, max_buffers: int | None) -> None:
-        self.num_required = num_required
-        self.max_buffers = max_buffers
-        self.num_buffers = num_required  # the present size
-        self.num_requested = 0
-        self.state = AccountState.OPEN
-        self.pool: LocalBufferPool | None = None  # Written once, before anybody can wait.
+    num_required: int
+    max_buffers: int | None
+    num_buffers: int  # the present size
+    num_requested: int = 0
+    state: AccountState = AccountState.OPEN
+    pool: "LocalBufferPool | None" = None  # Written once, before anybody can wait.
 
     def capacity(self, num_available: int) -> int:
         """How many of ``num_available`` segments the pool could use beyond its guarantee."""

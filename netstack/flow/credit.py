@@ -1,7 +1,7 @@
 """The sender's half of credit-based flow control.
 
 Side:       pure.
-Invariants: ``0 <= available == granted - spent <= max_outstanding``; one credit pays for one data buffer, events are
+Invariants: ``0 <= available == granted - spent <= MAX_CREDIT``; one credit pays for one data buffer, events are
             free.
 Units:      buffers.
 Source:     Flink ``CreditBasedSequenceNumberingViewReader``; range and overflow are checked more strictly than there.
@@ -18,19 +18,16 @@ class SenderCredit:
     A receiver without exclusive buffers starts with 0; it grants credit when it hears of the backlog.
 
     Raises:
-        RemoteProtocolError: ``initial`` is below zero or above ``max_outstanding``.
+        RemoteProtocolError: ``initial`` is below zero or above ``MAX_CREDIT``.
     """
 
-    __slots__ = ("granted", "max_outstanding", "spent")
+    __slots__ = ("granted", "spent")
 
-    def __init__(self, initial: int, *, max_outstanding: int = MAX_CREDIT) -> None:
-        if not 0 <= initial <= max_outstanding:
-            raise RemoteProtocolError(
-                f"the receiver starts with {initial} credits; 0 to {max_outstanding} are possible"
-            )
+    def __init__(self, initial: int) -> None:
+        if not 0 <= initial <= MAX_CREDIT:
+            raise RemoteProtocolError(f"the receiver starts with {initial} credits; 0 to {MAX_CREDIT} are possible")
         self.granted = initial  # without credit that ``reset`` took back
         self.spent = 0
-        self.max_outstanding = max_outstanding
 
     def __repr__(self) -> str:
         return f"<SenderCredit {self.available} of {self.granted}>"
@@ -44,13 +41,13 @@ class SenderCredit:
         """Add what the receiver granted.
 
         Raises:
-            RemoteProtocolError: ``credit`` is below 1, or more than ``max_outstanding`` would be available.
+            RemoteProtocolError: ``credit`` is below 1, or more than ``MAX_CREDIT`` would be available.
         """
         if credit < 1:
             raise RemoteProtocolError(f"the receiver granted {credit} credits; at least 1 is needed")
-        if self.available + credit > self.max_outstanding:
+        if self.available + credit > MAX_CREDIT:
             raise RemoteProtocolError(
-                f"the receiver granted {credit} credits on top of {self.available}: more than {self.max_outstanding}"
+                f"the receiver granted {credit} credits on top of {self.available}: more than {MAX_CREDIT}"
             )
         self.granted += credit
 
@@ -71,6 +68,4 @@ class SenderCredit:
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         assert 0 <= self.spent <= self.granted, f"{self.spent} buffers sent, {self.granted} credits granted"
-        assert self.available <= self.max_outstanding, (
-            f"{self.available} credits outstanding, {self.max_outstanding} allowed"
-        )
+        assert self.available <= MAX_CREDIT, f"{self.available} credits outstanding, {MAX_CREDIT} allowed"

@@ -79,15 +79,6 @@ class UnknownInputChannel(InputChannel):
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Nothing: the producer starts with its own size, and hears of the next one."""
 
-    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """Nothing came, nothing is persisted."""
-
-    def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """Nothing was started."""
-
-    def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
-        """Nothing: the gate tells what replaces the channel."""
-
     def release(self) -> None:
         """It has nothing to give back."""
         with self._lock:

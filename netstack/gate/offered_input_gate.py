@@ -51,17 +51,12 @@ class ProducerQuota:
         self._buffers_per_channel = buffers_per_channel
         self._max_percent = max_percent
         self._lock = threading.Lock()
-        self._num_taken = 0  # Guarded by _lock.
+        self.num_taken = 0  # Channels now.  Guarded by _lock for writes.
 
     def __repr__(self) -> str:
         return (
-            f"<ProducerQuota {self._num_taken} of {'any number' if self._max_channels is None else self._max_channels}>"
+            f"<ProducerQuota {self.num_taken} of {'any number' if self._max_channels is None else self._max_channels}>"
         )
-
-    @property
-    def num_taken(self) -> int:
-        """Channels now; any thread, for statistics."""
-        return self._num_taken
 
     @property
     def reason(self) -> str:
@@ -76,15 +71,15 @@ class ProducerQuota:
     def try_take(self) -> bool:
         """Take room for one more channel, until it is given back; False if there is none."""
         with self._lock:
-            if self._max_channels is not None and self._num_taken >= self._max_channels:
+            if self._max_channels is not None and self.num_taken >= self._max_channels:
                 return False
-            self._num_taken += 1
+            self.num_taken += 1
             return True
 
     def give_back(self, num_channels: int) -> None:
         """There is room for other channels; whoever took it says so once."""
         with self._lock:
-            self._num_taken -= num_channels
+            self.num_taken -= num_channels
 
 
 ChannelFactory = Callable[[SingleInputGate, int, SubpartitionOffer, OfferedPartitionClient], RemoteInputChannel]

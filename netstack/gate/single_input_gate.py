@@ -30,7 +30,6 @@ from netstack.gate.channels.input_channel import (
     InputChannel,
     PartitionStateChecker,
     PrioritizedDeque,
-    is_before,
 )
 from netstack.gate.gate_channels import GateChannels
 from netstack.gate.input_gate import (
@@ -44,7 +43,7 @@ from netstack.gate.input_gate import (
 )
 from netstack.log_lines import shown_state
 from netstack.wire.events import EndOfPartition
-from netstack.wire.messages import DataType
+from netstack.wire.messages import DataType, is_before
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE

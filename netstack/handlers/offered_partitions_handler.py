@@ -21,9 +21,9 @@ from netstack.errors import ResourceClosedError
 from netstack.flow.admission import RateLimit
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import InputChannelID
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
-from netstack.transport.authentication_handler import PeerAuthenticated
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.messages import ChannelOrder
 from netstack.wire.offer_messages import GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer
@@ -137,6 +137,7 @@ def _readable(gate: GateIdentity) -> str:
     return datetime.fromtimestamp(gate.expires_ms / _MS_PER_S, UTC).isoformat(timespec="seconds")
 
 
+@dataclass(eq=False)
 class NetworkOfferedPartitionClient:
     """The ``PartitionRequestClient`` of offered partitions: uses the connection of the offer and never makes another
     one.
@@ -144,33 +145,25 @@ class NetworkOfferedPartitionClient:
     Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
     """
 
-    def __init__(self, handler: OfferedPartitionsHandler, loop: EventLoopThread) -> None:
-        self._handler = handler
-        self._loop = loop
-
-    def __repr__(self) -> str:
-        return f"<NetworkOfferedPartitionClient of {self._handler!r}>"
+    handler: OfferedPartitionsHandler
+    loop: EventLoopThread
 
     def request_subpartition(self, channel: "RemoteInputChannel") -> None:
         """Request the offered subpartition; it exists already, so the request is never repeated."""
-        self._order(self._handler.request_subpartition, channel)
+        self._order(self.handler.request_subpartition, channel)
 
-    def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
-        """The channel has credit to announce."""
-        self._order(self._handler.order, channel, None)
-
-    def order(self, channel: "RemoteInputChannel", message: ChannelOrder) -> None:
-        """Send ``message`` to the producer, behind what was ordered before."""
-        self._order(self._handler.order, channel, message)
+    def order(self, channel: "RemoteInputChannel", message: ChannelOrder | None) -> None:
+        """Send ``message`` to the producer, behind what was ordered before; None: announce the channel's credit."""
+        self._order(self.handler.order, channel, message)
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
         """The channel reads no more."""
-        self._order(self._handler.cancel, channel)
+        self._order(self.handler.cancel, channel)
 
     def refuse(self, offer: SubpartitionOffer, code: RefusalCode, reason: str) -> None:
         """The gate takes nothing (more) from ``offer``, or nothing yet if the code says so."""
-        self._handler.will_refuse(offer, code, reason)
-        self._order(self._handler.write_refusals)
+        self.handler.will_refuse(offer, code, reason)
+        self._order(self.handler.write_refusals)
 
     def run_later(self, function: Callable[[], None]) -> None:
         """Run a function on the loop thread."""
@@ -179,9 +172,10 @@ class NetworkOfferedPartitionClient:
     def _order(self, order: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
         with contextlib.suppress(ResourceClosedError):
-            self._loop.execute_threadsafe(partial(order, *args, **kwargs))
+            self.loop.execute_threadsafe(partial(order, *args, **kwargs))
 
 
+@dataclass(eq=False)
 class ConnectionRoles(ChannelHandler):
     """The handler right behind the authentication.
 
@@ -190,24 +184,13 @@ class ConnectionRoles(ChannelHandler):
         of_gates: the handler that takes offers.
     """
 
-    def __init__(self, of_consumers: Sequence[ChannelHandler], of_gates: OfferedPartitionsHandler) -> None:
-        self._of_consumers = of_consumers
-        self._of_gates = of_gates
-        self._is_of_gate = False
-
-    def __repr__(self) -> str:
-        return "<ConnectionRoles>"
-
-    def user_event_triggered(self, ctx: ChannelHandlerContext, event: object) -> None:
-        """Remember the gate of the peer's token, if it has one."""
-        if isinstance(event, PeerAuthenticated) and event.gate is not None:
-            self._is_of_gate = True
-            self._of_gates.identity = event.gate
-        ctx.fire_user_event_triggered(event)
+    of_consumers: Sequence[ChannelHandler]
+    of_gates: OfferedPartitionsHandler
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Remove the handlers of the other role, then pass the event on."""
-        for handler in self._of_consumers if self._is_of_gate else (self._of_gates,):
+        self.of_gates.identity = ctx.channel.peer_gate
+        for handler in (self.of_gates,) if ctx.channel.peer_gate is None else self.of_consumers:
             ctx.pipeline.remove(handler)
         ctx.pipeline.remove(self)
         ctx.fire_channel_active()

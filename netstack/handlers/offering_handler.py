@@ -12,14 +12,8 @@ from netstack.errors import ConnectionLostError, NetstackError
 from netstack.flow.offer_book import Stage
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.wire.messages import (
-    AckAllUserRecordsProcessed,
-    CancelPartitionRequest,
-    ErrorCode,
-    ErrorResponse,
-    PartitionRequest,
-    TaskEventRequest,
-)
+from netstack.wire import messages
+from netstack.wire.messages import ErrorCode, ErrorResponse
 from netstack.wire.offer_messages import OfferRefused, RefusalCode, SubpartitionOffer, decode_held
 
 
@@ -102,10 +96,10 @@ class OfferingHandler(ChannelHandler):
         if isinstance(message, OfferRefused):
             self._on_refused(message)
             return
-        if isinstance(message, TaskEventRequest) and (num_records := decode_held(message.event)) is not None:
+        if isinstance(message, messages.TaskEventRequest) and (num_records := decode_held(message.event)) is not None:
             self._tell(message.receiver, lambda listener, subtask: listener.held(subtask, num_records))
             return
-        if isinstance(message, PartitionRequest):
+        if isinstance(message, messages.PartitionRequest):
             key = self._by_partition.get((message.partition, message.first_subpartition))
             # Not for the handlers behind: they would wait for the partition, and a place of the gate with them.
             if key is None:
@@ -118,11 +112,11 @@ class OfferingHandler(ChannelHandler):
                 self._receivers.setdefault(key, []).append(message.receiver)
         ctx.fire_channel_read(message)
         match message:
-            case PartitionRequest():
+            case messages.PartitionRequest():
                 self._tell(message.receiver, lambda listener, subtask: listener.advanced(subtask, Stage.REQUESTED))
-            case AckAllUserRecordsProcessed(receiver):
+            case messages.AckAllUserRecordsProcessed(receiver):
                 self._tell(receiver, lambda listener, subtask: listener.advanced(subtask, Stage.PROCESSED))
-            case CancelPartitionRequest(receiver):
+            case messages.CancelPartitionRequest(receiver):
                 self._tell(receiver, _left)
             case _:
                 pass

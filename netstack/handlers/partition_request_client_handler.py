@@ -31,20 +31,8 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.wire.messages import (
-    AddCredit,
-    BacklogAnnouncement,
-    BufferResponse,
-    BufferRun,
-    CancelPartitionRequest,
-    ChannelOrder,
-    CloseRequest,
-    DataType,
-    ErrorCode,
-    ErrorResponse,
-    Heartbeat,
-    PartitionRequest,
-)
+from netstack.wire import messages
+from netstack.wire.messages import BufferResponse, BufferRun, ChannelOrder, DataType, ErrorCode, ErrorResponse
 
 _log = LogLines(__name__)
 
@@ -118,9 +106,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._not_found.discard(channel.channel_id)
         channel.receiver.wakeups = self._wakeups
         self._cancelled.pop(channel.channel_id, None)
-        first, last = channel.subpartition, channel.last_subpartition
+        first, last, credit = channel.subpartition, channel.last_subpartition, channel.initial_credit
         try:
-            self._write(PartitionRequest(channel.partition_id, first, last, channel.channel_id, channel.initial_credit))
+            self._write(messages.PartitionRequest(channel.partition_id, first, last, channel.channel_id, credit))
         except Exception as error:  # noqa: BLE001 - the encoder or a handler refused it; nothing was sent
             self._forget(channel.channel_id)
             channel.on_error(_as_netstack_error(error, "sending the partition request failed"))
@@ -142,7 +130,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         if ctx is not None and ctx.channel.is_active:
             self._channels.clear()
             self._not_found.clear()
-            ctx.write_and_flush(CloseRequest())
+            ctx.write_and_flush(messages.CloseRequest())
             ctx.close()
 
     @property
@@ -186,9 +174,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         match message:
             case ErrorResponse():
                 self._on_error_response(ctx, message)
-            case BacklogAnnouncement(receiver, backlog):
+            case messages.BacklogAnnouncement(receiver, backlog):
                 self._on_backlog(receiver, backlog)
-            case Heartbeat():
+            case messages.Heartbeat():
                 ctx.fire_channel_read(message)
             case _:
                 self._on_other(message)
@@ -314,12 +302,12 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
                 continue
             credit = channel.buffer_manager.take_unannounced()
             if credit > 0:
-                ctx.write(AddCredit(channel.channel_id, credit))
+                ctx.write(messages.AddCredit(channel.channel_id, credit))
                 has_written = True
         if has_written:
             ctx.flush()
 
-    def _write(self, message: PartitionRequest | CancelPartitionRequest) -> None:
+    def _write(self, message: messages.PartitionRequest | messages.CancelPartitionRequest) -> None:
         if self._ctx is not None and self._ctx.channel.is_active:
             self._ctx.write_and_flush(message)
 
@@ -339,7 +327,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         if len(cancelled) > _MAX_CANCELLED:
             del cancelled[next(iter(cancelled))]
         if not is_answer or self._replies.spend(_CANCEL_BYTES, is_writable=ctx.channel.is_writable):
-            self._write(CancelPartitionRequest(receiver))
+            self._write(messages.CancelPartitionRequest(receiver))
         else:
             self._end(ctx, RemoteProtocolError(f"{ctx.channel.peer} sends to strangers and does not read our answers"))
 

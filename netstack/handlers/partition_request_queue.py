@@ -33,14 +33,17 @@ from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer, OutboundRun, encode_buffer
 from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES
-from netstack.wire.messages import BacklogAnnouncement, DataType, ErrorCode, ErrorResponse
+from netstack.wire.messages import (
+    MAX_SEQUENCE_NUMBER,
+    BacklogAnnouncement,
+    DataType,
+    ErrorCode,
+    ErrorResponse,
+    wrapped_number,
+)
 
 _log = LogLines(__name__)
 
-# Sequence numbers are signed 32-bit integers that wrap, as in Java.
-_MAX_SEQUENCE_NUMBER = 2**31 - 1
-_MIN_SEQUENCE_NUMBER = -(2**31)
-_SEQUENCE_MODULUS = 2**32
 _NONE = DataType.NONE
 _new_tuple = tuple.__new__
 _LOGS_PER_S = 1.0  # of the error replies to one peer
@@ -134,8 +137,8 @@ class PartitionRequestQueue(ChannelHandler):
             if little is None:  # more than one small buffer, or none (the partition was released)
                 return False
             buffer, backlog, _, sequence_number = little
-            if sequence_number > _MAX_SEQUENCE_NUMBER:
-                sequence_number = _wrapped(sequence_number)
+            if sequence_number > MAX_SEQUENCE_NUMBER:
+                sequence_number = wrapped_number(sequence_number)
             reader.last_sequence_number = sequence_number
             direct.write(
                 encode_buffer(reader.receiver, reader.subpartition, sequence_number, backlog, buffer, self._seal)
@@ -404,8 +407,8 @@ class PartitionRequestQueue(ChannelHandler):
         credit = reader.credit
         if next_data_type is not _NONE and (credit.granted > credit.spent or next_data_type.is_event):
             self._ready[reader] = None
-        if sequence_number > _MAX_SEQUENCE_NUMBER:
-            sequence_number = _wrapped(sequence_number)
+        if sequence_number > MAX_SEQUENCE_NUMBER:
+            sequence_number = wrapped_number(sequence_number)
         reader.last_sequence_number = sequence_number
         # The size is read before the write: a written buffer may be recycled at any moment.
         size = buffer.size
@@ -429,8 +432,8 @@ class PartitionRequestQueue(ChannelHandler):
         credit = reader.credit
         if next_data_type is not _NONE and (credit.granted > credit.spent or next_data_type.is_event):
             self._ready[reader] = None
-        first = _wrapped(sequence_number)
-        reader.last_sequence_number = _wrapped(sequence_number + len(segments) - 1)
+        first = wrapped_number(sequence_number)
+        reader.last_sequence_number = wrapped_number(sequence_number + len(segments) - 1)
         self._gather.append(OutboundRun(reader.receiver, reader.subpartition, first, backlog, segments, recycler))
         return len(segments) * frame_bytes
 
@@ -468,10 +471,6 @@ class PartitionRequestQueue(ChannelHandler):
         code = ErrorCode.PROTOCOL if isinstance(error, RemoteProtocolError) else ErrorCode.INTERNAL
         ctx.write_and_flush(ErrorResponse(code, describe_error(error), None))
         ctx.close()
-
-
-def _wrapped(sequence_number: int) -> int:
-    return (sequence_number - _MIN_SEQUENCE_NUMBER) % _SEQUENCE_MODULUS + _MIN_SEQUENCE_NUMBER
 
 
 def describe_error(error: BaseException) -> str:

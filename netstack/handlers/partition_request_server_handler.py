@@ -20,45 +20,28 @@ from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
 from netstack.handlers.partition_request_queue import PartitionRequestQueue, describe_error
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.loop_timers import RunningTimer
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.wire import messages
 from netstack.wire.events import deserialize_event
-from netstack.wire.messages import (
-    AckAllUserRecordsProcessed,
-    AddCredit,
-    CancelPartitionRequest,
-    CloseRequest,
-    ErrorCode,
-    ErrorResponse,
-    Heartbeat,
-    NewBufferSize,
-    PartitionRequest,
-    ResumeConsumption,
-    SegmentId,
-    TaskEventRequest,
-)
+from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest
 
 _log = LogLines(__name__)
 
 
+@dataclass(eq=False)
 class PartitionRequestServerHandler(ChannelHandler):
     """Turns messages into calls of the ``PartitionRequestQueue`` behind it."""
 
-    def __init__(
-        self,
-        config: NetstackConfig,
-        loop: EventLoopThread,
-        manager: ResultPartitionManager,
-        queue: PartitionRequestQueue,
-    ) -> None:
-        self._config = config
-        self._loop = loop
-        self._manager = manager
-        self._queue = queue
-        self._num_waiting = 0
+    config: NetstackConfig
+    loop: EventLoopThread
+    manager: ResultPartitionManager
+    queue: PartitionRequestQueue
+    _num_waiting: int = 0
 
     def __repr__(self) -> str:
         return f"<PartitionRequestServerHandler {self._num_waiting} requests wait for their partition>"
@@ -66,27 +49,27 @@ class PartitionRequestServerHandler(ChannelHandler):
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message."""
         match message:
-            case AddCredit(receiver, credit):
-                self._queue.start_read()
-                self._queue.add_credit(receiver, credit)
+            case messages.AddCredit(receiver, credit):
+                self.queue.start_read()
+                self.queue.add_credit(receiver, credit)
             case PartitionRequest():
                 self._serve_request(message)
-            case ResumeConsumption(receiver):
-                self._queue.resume_consumption(receiver)
-            case NewBufferSize(receiver, size_bytes):
-                self._queue.tell_producer(receiver, lambda view: view.notify_new_buffer_size(size_bytes))
-            case CancelPartitionRequest(receiver):
-                self._queue.cancel(receiver)
-            case AckAllUserRecordsProcessed(receiver):
-                self._queue.acknowledge_all_data_processed(receiver)
-            case TaskEventRequest():
+            case messages.ResumeConsumption(receiver):
+                self.queue.resume_consumption(receiver)
+            case messages.NewBufferSize(receiver, size_bytes):
+                self.queue.tell_producer(receiver, lambda view: view.notify_new_buffer_size(size_bytes))
+            case messages.CancelPartitionRequest(receiver):
+                self.queue.cancel(receiver)
+            case messages.AckAllUserRecordsProcessed(receiver):
+                self.queue.acknowledge_all_data_processed(receiver)
+            case messages.TaskEventRequest():
                 self._publish(message)
-            case SegmentId(receiver, subpartition, segment):
-                self._queue.tell_producer(receiver, lambda view: view.notify_required_segment_id(subpartition, segment))
-            case CloseRequest():
-                self._queue.release_all()
+            case messages.SegmentId(receiver, subpartition, segment):
+                self.queue.tell_producer(receiver, lambda view: view.notify_required_segment_id(subpartition, segment))
+            case messages.CloseRequest():
+                self.queue.release_all()
                 ctx.close()
-            case Heartbeat():
+            case messages.Heartbeat():
                 ctx.fire_channel_read(message)
             case _:
                 raise RemoteProtocolError(f"a server does not serve {type(message).__name__}")
@@ -99,18 +82,18 @@ class PartitionRequestServerHandler(ChannelHandler):
     # ---------------------------------------------------------------- partition requests
 
     def _serve_request(self, request: PartitionRequest) -> None:
-        if self._queue.is_full and self._queue.reader(request.receiver) is None:
-            text = f"this connection has {self._config.max_readers} readers already (max_readers)"
-            self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
+        if self.queue.is_full and self.queue.reader(request.receiver) is None:
+            text = f"this connection has {self.config.max_readers} readers already (max_readers)"
+            self.queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
             return
         reader = CreditBasedSequenceNumberingViewReader(
             request.receiver,
             request.credit,
-            self._queue,
+            self.queue,
             first=request.first_subpartition,
             last=request.last_subpartition,
         )
-        self._queue.add_reader(reader)
+        self.queue.add_reader(reader)
         self._try_to_open(request, reader)
 
     def _try_to_open(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
@@ -123,22 +106,22 @@ class PartitionRequestServerHandler(ChannelHandler):
         def on_partition() -> None:
             # The loop was closed and serves nobody; the registering thread continues.
             with contextlib.suppress(ResourceClosedError):
-                self._loop.execute_threadsafe(self._on_partition_registered, request, reader)
+                self.loop.execute_threadsafe(self._on_partition_registered, request, reader)
 
         partition = request.partition
         first = request.first_subpartition
         last = request.last_subpartition
-        view = self._manager.create_view_or_listen(
+        view = self.manager.create_view_or_listen(
             partition, first, reader, on_partition, last=None if last == first else last
         )
         if view is not None:
             reader.set_view(view)
-            self._queue.enqueue_available_reader(reader)
-        elif self._num_waiting == (max_waiting := self._config.max_waiting_requests):
-            self._manager.cancel_listener(partition, on_partition)
-            self._queue.remove_reader(request.receiver)
+            self.queue.enqueue_available_reader(reader)
+        elif self._num_waiting == (max_waiting := self.config.max_waiting_requests):
+            self.manager.cancel_listener(partition, on_partition)
+            self.queue.remove_reader(request.receiver)
             text = f"{max_waiting} requests of this connection wait for their partition already (max_waiting_requests)"
-            self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
+            self.queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
         else:
             self._wait(request, reader, on_partition)
 
@@ -149,14 +132,14 @@ class PartitionRequestServerHandler(ChannelHandler):
         on_partition: Callable[[], None],
     ) -> None:
         timer = RunningTimer(
-            self._loop.loop, self._config.partition_request_timeout_s, partial(self._on_timeout, request, reader)
+            self.loop.loop, self.config.partition_request_timeout_s, partial(self._on_timeout, request, reader)
         )
         self._num_waiting += 1
 
         def stop_waiting() -> None:
             self._num_waiting -= 1
             timer.cancel()
-            self._manager.cancel_listener(request.partition, on_partition)
+            self.manager.cancel_listener(request.partition, on_partition)
 
         reader.on_release = stop_waiting
 
@@ -175,32 +158,32 @@ class PartitionRequestServerHandler(ChannelHandler):
     def _on_timeout(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
         if reader.is_released:
             return
-        if self._manager.is_announced(request.partition):  # its producer is being deployed
+        if self.manager.is_announced(request.partition):  # its producer is being deployed
             self._try_again(request, reader)
         else:
-            timeout_s = self._config.partition_request_timeout_s
+            timeout_s = self.config.partition_request_timeout_s
             text = f"partition {request.partition} was not registered at its producer within {timeout_s:g} s"
             self._refuse(request, PartitionNotFoundError(text), is_late=True)
 
     def _refuse(self, request: PartitionRequest, error: Exception, *, is_late: bool = False) -> None:
         receiver = request.receiver
-        self._queue.remove_reader(receiver)
+        self.queue.remove_reader(receiver)
         # After the manager's shutdown every partition is missing; the consumer did nothing wrong.
         if isinstance(error, PartitionNotFoundError | ResourceClosedError):
-            self._queue.reply(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, str(error), receiver), is_late=is_late)
+            self.queue.reply(ErrorResponse(ErrorCode.PARTITION_NOT_FOUND, str(error), receiver), is_late=is_late)
             return
         code = ErrorCode.SUBPARTITION_TAKEN if isinstance(error, LocalProtocolError) else ErrorCode.INTERNAL
-        self._queue.reply(ErrorResponse(code, describe_error(error), None, about=receiver))
+        self.queue.reply(ErrorResponse(code, describe_error(error), None, about=receiver))
 
     # ---------------------------------------------------------------- task events
 
-    def _publish(self, request: TaskEventRequest) -> None:
+    def _publish(self, request: messages.TaskEventRequest) -> None:
         event = deserialize_event(memoryview(request.event))
         try:
-            is_published = self._manager.task_events.publish(request.partition, event)
+            is_published = self.manager.task_events.publish(request.partition, event)
         except Exception as error:  # noqa: BLE001 - a handler of the producing task failed: the sender of the event is told
-            self._queue.reply(ErrorResponse(ErrorCode.INTERNAL, describe_error(error), None, about=request.receiver))
+            self.queue.reply(ErrorResponse(ErrorCode.INTERNAL, describe_error(error), None, about=request.receiver))
             return
         if not is_published:
             text = f"Task event receiver not found. Partition {request.partition} takes no events here."
-            self._queue.reply(ErrorResponse(ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER, text, request.receiver))
+            self.queue.reply(ErrorResponse(ErrorCode.UNKNOWN_TASK_EVENT_RECEIVER, text, request.receiver))

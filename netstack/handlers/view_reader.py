@@ -65,7 +65,6 @@ class CreditBasedSequenceNumberingViewReader:
     ) -> None:
         self.receiver = receiver
         self.credit = SenderCredit(initial_credit)
-        self.queue = queue
         self.is_released = False
         self.is_blocked = False
         self.last_sequence_number = -1

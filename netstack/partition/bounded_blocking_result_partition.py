@@ -4,8 +4,8 @@ Side:       shared.  The task thread writes and flushes; any thread releases.
 Invariants: readers come only after ``finish``; the file is deleted when the subpartition was released and the last
             reader, or the write that was going on, is over.
 Units:      backlog in data buffers.
-Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners and the partition are called after it,
-            and files but for the first read of a new reader.  ``BoundedBlockingSubpartitionReader._lock`` is one, too.
+Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners, the partition and files are called
+            after it.  ``BoundedBlockingSubpartitionReader._lock`` is one, too.
 Source:     Flink ``BoundedBlockingResultPartition``, ``BoundedBlockingSubpartition``,
             ``BoundedBlockingSubpartitionReader``.  Readers learn at once of a release; they keep the file, but get
             nothing more.
@@ -16,13 +16,12 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.errors import LocalProtocolError, ProducerFailedError
+from netstack.errors import LocalProtocolError
 from netstack.ids import ResultPartitionID
 from netstack.partition.bounded_data import BoundedData, BoundedDataFile
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
@@ -39,8 +38,6 @@ from netstack.partition.result_subpartition import (
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 
-_RELEASED: Final = SubpartitionState.RELEASED
-
 
 class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
     """One pass over a subpartition.
@@ -48,6 +45,8 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
     Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the
         thread that polls, so that nobody reads from a file that is closed.
     """
+
+    _subpartition: "BoundedBlockingSubpartition"
 
     def __init__(
         self, subpartition: "BoundedBlockingSubpartition", data: BoundedData, listener: BufferAvailabilityListener
@@ -116,10 +115,6 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
         """How many elements are left, the end included."""
         return self._backlog + (self._reader.next is not None)
 
-    def peek_next_subpartition(self) -> int:
-        """The one subpartition that it reads."""
-        return self._subpartition.index
-
     def resume_consumption(self) -> None:
         """Not here: nothing blocks a bounded result.
 
@@ -127,27 +122,6 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
             LocalProtocolError: always.
         """
         raise LocalProtocolError(f"blocking subpartition {self._subpartition.index} is resumed, but not blocked")
-
-    def notify_new_buffer_size(self, size_bytes: int) -> None:
-        """Nothing: all buffers are written already."""
-
-    @property
-    def is_released(self) -> bool:
-        """Whether reader or producer ended it."""
-        return self._is_view_released or self._subpartition.state is _RELEASED
-
-    @property
-    def failure_cause(self) -> ProducerFailedError | None:
-        """Why the producer ended it, if it did so before it was released as a whole."""
-        return self._subpartition.parent.failure_cause
-
-    def acknowledge_all_data_processed(self) -> None:
-        """Tell the producer that everything up to the end of data was processed."""
-        self._subpartition.parent.on_all_data_processed(self._subpartition.index)
-
-    def hand_back(self) -> None:
-        """``release``: others may come in any case."""
-        self.release()
 
     def release(self) -> None:
         """Read no more; the second call does nothing."""

@@ -126,6 +126,7 @@ class ResultPartitionState(Enum):
 
 
 _OPEN: Final = ResultPartitionState.OPEN
+ALL: Final = -1  # in place of a subpartition: what is written once for every one of them
 _SUBPARTITION_RELEASED: Final = SubpartitionState.RELEASED
 
 
@@ -144,7 +145,7 @@ class ResultPartitionStatistics:
 class BufferWritingResultPartition:
     """The writing side of a partition: builders, buffers and their numbers.
 
-    State: all of ``_builders``, ``_broadcast_builder``, ``_trimmed_segment_bytes`` and the numbers is the task
+    State: all of ``_builders``, ``_trimmed_segment_bytes`` and the numbers is the task
         thread's; ``statistics`` reads the numbers bare, one buffer stale.  Of ``ResultPartition``, which writes them
         under its lock, it reads ``_state`` and ``_failure_cause`` bare, one buffer stale: what is emitted meanwhile is
         dropped by the subpartitions.
@@ -168,8 +169,7 @@ class BufferWritingResultPartition:
         self._subpartitions: list[ResultSubpartition] = []  # Complete when the partition is made.
         self._state = _OPEN
         self._failure_cause: ProducerFailedError | None = None
-        self._builders: list[BufferBuilder | None] = [None] * num_subpartitions
-        self._broadcast_builder: BufferBuilder | None = None
+        self._builders: list[BufferBuilder | None] = [None] * (num_subpartitions + 1)  # the last one is for ``ALL``
         self._trimmed_segment_bytes = 0  # how large a builder was before it was made smaller, 0 if none was
         self._has_notified_end_of_data = False
         self._num_bytes = [0] * num_subpartitions
@@ -248,8 +248,8 @@ class BufferWritingResultPartition:
         target = self._subpartitions[subpartition]
         if not target.takes_contents:
             return False
-        if self._broadcast_builder is not None:
-            self._finish_broadcast_builder()
+        if self._builders[ALL] is not None:
+            self._finish_builder(ALL)
         self._finish_builder(subpartition)
         segment = self._pool.request_segment_blocking(subpartition)
         if target.add(ContentConsumer(segment, self._pool.recycler(subpartition), content)) >= 0:
@@ -283,8 +283,8 @@ class BufferWritingResultPartition:
         if self._state is not _OPEN:
             recycle_segments(segments, recycler)
             self._refuse()
-        if self._broadcast_builder is not None:
-            self._finish_broadcast_builder()
+        if self._builders[ALL] is not None:
+            self._finish_builder(ALL)
         self._finish_builder(subpartition)
         if self._subpartitions[subpartition].add_all([SegmentConsumer(segment, recycler) for segment in segments]) >= 0:
             self._num_bytes[subpartition] += sum(len(segment.view) for segment in segments)
@@ -302,8 +302,10 @@ class BufferWritingResultPartition:
 
     def _start_buffer(self, index: int, data: bytes | memoryview, *, is_continuation: bool) -> int:
         """Open a builder with ``data`` in it; returns how much of it was taken, all if its consumer has gone."""
-        if self._broadcast_builder is not None:
-            self._finish_broadcast_builder()
+        if index == ALL:
+            return self._start_broadcast_buffer(data, is_continuation=is_continuation)
+        if self._builders[ALL] is not None:
+            self._finish_builder(ALL)
         subpartition = self._subpartitions[index]
         if subpartition.state is _SUBPARTITION_RELEASED:
             return len(data)
@@ -382,8 +384,13 @@ class BufferWritingResultPartition:
         if builder is None:
             return
         self._builders[index] = None
-        self._num_bytes[index] += builder.close()
-        self._num_buffers_out += 1
+        num_bytes = builder.close()
+        if index == ALL:
+            self._num_bytes = [number + num_bytes for number in self._num_bytes]
+            self._num_buffers_out += self.num_subpartitions
+        else:
+            self._num_bytes[index] += num_bytes
+            self._num_buffers_out += 1
 
     def _trim(self, builder: BufferBuilder, wanted: int, num_bytes: int) -> None:
         """Make the buffer as small as its consumer wants, but let what is to be written now fit."""
@@ -414,29 +421,7 @@ class BufferWritingResultPartition:
             ResourceClosedError: the partition was released or closed, before or meanwhile.
             LocalProtocolError: the partition is finished.
         """
-        if self._state is not _OPEN:
-            self._refuse()
-        builder = self._broadcast_builder
-        written = (
-            builder.append_and_commit(record)
-            if builder is not None
-            else self._start_broadcast_buffer(record, is_continuation=False)
-        )
-        if written < len(record):
-            self._broadcast_rest(memoryview(record)[written:])
-        builder = self._broadcast_builder
-        if builder is not None and builder.is_full and not self._make_room(builder, 0):
-            self._finish_broadcast_builder()
-
-    def _broadcast_rest(self, rest: memoryview) -> None:
-        while rest:
-            builder = self._broadcast_builder
-            if builder is not None and self._make_room(builder, len(rest)):
-                written = builder.append_and_commit(rest)
-            else:
-                self._finish_broadcast_builder()
-                written = self._start_broadcast_buffer(rest, is_continuation=True)
-            rest = rest[written:]
+        self.emit_record(record, ALL)
 
     def _start_broadcast_buffer(self, data: bytes | memoryview, *, is_continuation: bool) -> int:
         """Open a builder for all with ``data`` in it; returns how much of it was taken, all if
@@ -461,22 +446,11 @@ class BufferWritingResultPartition:
         except BaseException:  # of the data, or of a file that it goes to
             builder.close()
             raise
-        self._broadcast_builder = builder
+        self._builders[ALL] = builder
         return written
 
-    def _finish_broadcast_builder(self) -> None:
-        builder = self._broadcast_builder
-        if builder is None:
-            return
-        self._broadcast_builder = None
-        num_bytes = builder.finish()
-        self._num_bytes = [number + num_bytes for number in self._num_bytes]
-        self._num_buffers_out += self.num_subpartitions
-        builder.close()
-
     def _finish_builders(self) -> None:
-        self._finish_broadcast_builder()
-        for index in range(self.num_subpartitions):
+        for index in range(ALL, self.num_subpartitions):
             self._finish_builder(index)
 
     def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
@@ -510,7 +484,7 @@ class BufferWritingResultPartition:
         """End the buffer that is being filled: what is emitted next begins a new one, and the reader may have this one
         at once.
         """
-        self._finish_broadcast_builder()
+        self._finish_builder(ALL)
         self._finish_builder(subpartition)
         self._subpartitions[subpartition].flush()
 

@@ -1,12 +1,12 @@
 """What a checkpoint holds of channels: which channel, and the buffers that were on their way.
 
-Of an aligned barrier that may still overtake the data before it, these are known when it was consumed or timed out:
-``TimeoutableBarriers`` wait for that, ``InFlightData`` brings the buffers.
+Of an aligned barrier that may still overtake the data before it, a ``TimeoutableBarrier``, these are known when it was
+consumed or timed out: ``InFlightData`` brings them.
 
 Side:       shared.
 Invariants: ``InFlightData`` is completed or failed once, whatever ends the wait; every callback is called once, outside
-            the lock; its buffers have one owner, whoever ``take``s them.  One barrier waits at a time.  Whoever hands
-            buffers over gives away one reference of each; the writer recycles it.
+            the lock; its buffers have one owner, whoever ``take``s them.  Whoever hands buffers over gives away one
+            reference of each; the writer recycles it.
 Source:     Flink ``ChannelStateWriter``, ``InputChannelInfo``, ``ResultSubpartitionInfo``; ``PipelinedSubpartition``,
             its ``channelStateFuture`` (a ``CompletableFuture<List<Buffer>>``) and ``channelStateCheckpointId``.
 Absent:     the writer itself: what is written where is the runtime's business.
@@ -22,7 +22,7 @@ from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.content_consumer import ContentConsumer
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
-from netstack.errors import LocalProtocolError, ResourceClosedError
+from netstack.errors import LocalProtocolError
 from netstack.late import dataclass
 from netstack.log_lines import shown_state
 from netstack.wire.events import CheckpointBarrier, deserialize_event
@@ -108,19 +108,11 @@ class ChannelStateWriter(Protocol):
     Threading: any thread; called outside every lock.
     """
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """``buffers`` of an input channel belong to the checkpoint; the writer recycles them."""
 
     def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        buffers: Sequence[NetworkBuffer],
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
     ) -> None:
         """``buffers`` of a subpartition belong to the checkpoint; the writer recycles them."""
 
@@ -135,20 +127,12 @@ class NoChannelState:
 
     __slots__ = ()
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """Recycle ``buffers``."""
         recycle_all(buffers)
 
     def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        buffers: Sequence[NetworkBuffer],
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
     ) -> None:
         """Recycle ``buffers``."""
         recycle_all(buffers)
@@ -180,12 +164,7 @@ class DecompressedInput:
         self.add_output_data = writer.add_output_data
         self.add_output_data_future = writer.add_output_data_future
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """Restore what is compressed, and pass all on.
 
         Raises:
@@ -209,72 +188,6 @@ class TimeoutableBarrier:
     consumer: BufferConsumer
     barrier: CheckpointBarrier
     in_flight: InFlightData
-
-
-class TimeoutableBarriers:
-    """The barrier of one subpartition that waits for its consumer or for its time-out.
-
-    Threading: guarded by the lock of the subpartition, which the caller holds.  The calls that a method returns are
-               made after it.
-    Life cycle: nothing waits -> ``expect_locked`` -> a barrier waits -> ``consumed_locked``, ``take_locked`` (it timed
-    out, or its checkpoint was aborted), ``release_locked``, or ``expect_locked`` of the next one, which is an error of
-    the coordinator.
-    """
-
-    __slots__ = ("waiting",)
-
-    def __init__(self) -> None:
-        self.waiting: TimeoutableBarrier | None = None  # neither consumed nor timed out
-
-    def expect_locked(
-        self,
-        consumer: BufferConsumer,
-        barrier: CheckpointBarrier,
-        info: ResultSubpartitionInfo,
-        writer: ChannelStateWriter,
-    ) -> list[Callable[[], object]]:
-        """Wait for ``barrier``, which is about to be queued; the calls tell ``writer`` of what will be in flight."""
-        former = self.waiting
-        calls: list[Callable[[], object]] = []
-        if former is not None:
-            error = LocalProtocolError(
-                f"subpartition {info.subpartition_index} got the barrier of checkpoint {barrier.checkpoint_id} while "
-                f"that of {former.barrier.checkpoint_id} was neither consumed nor timed out"
-            )
-            calls.append(partial(former.in_flight.fail, error))
-        in_flight = InFlightData()
-        self.waiting = TimeoutableBarrier(consumer, barrier, in_flight)
-        return [
-            *calls,
-            partial(writer.add_output_data_future, barrier.checkpoint_id, info, in_flight),
-        ]
-
-    def consumed_locked(self, consumer: BufferConsumer) -> InFlightData | None:
-        """The event of ``consumer`` was polled; returns what to complete if the barrier was in it: nothing was in
-        flight.
-        """
-        waiting = self.waiting
-        if waiting is None or waiting.consumer is not consumer:
-            return None
-        self.waiting = None
-        return waiting.in_flight
-
-    def take_locked(self, checkpoint_id: int) -> TimeoutableBarrier | None:
-        """The barrier of ``checkpoint_id``, which no longer waits; None if it does not wait."""
-        waiting = self.waiting
-        if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
-            return None
-        self.waiting = None
-        return waiting
-
-    def release_locked(self, index: int) -> list[Callable[[], object]]:
-        """Nobody consumes the barrier any more; ``index`` is that of the subpartition."""
-        waiting = self.waiting
-        if waiting is None:
-            return []
-        self.waiting = None
-        error = ResourceClosedError(f"subpartition {index} was released before the barrier was consumed")
-        return [partial(waiting.in_flight.fail, error)]
 
 
 def copies_of_unread(consumers: Iterable[BufferConsumer]) -> list[NetworkBuffer]:

@@ -45,13 +45,13 @@ from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.content_consumer import SegmentConsumer
 from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.errors import LocalProtocolError
+from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
     ChannelStateWriter,
     InFlightData,
     ResultSubpartitionInfo,
-    TimeoutableBarriers,
+    TimeoutableBarrier,
     checked_barrier,
     copies_of_unread,
 )
@@ -85,7 +85,7 @@ class PipelinedSubpartition:
         reading: ``_sequence_number``, ``_is_blocked``, ``_skips_partial_record``, ``_sends_empty_buffers``.  Readers
             alone change it; a producer looks at ``_is_blocked``.
         ends: ``state``, ``_view``.
-        barriers: ``_barriers`` and, written once, ``channel_state`` and ``info``.  Events and time-outs; data buffers
+        barriers: ``_waiting`` and, written once, ``channel_state`` and ``info``.  Events and time-outs; data buffers
             never.
 
     Args:
@@ -123,7 +123,7 @@ class PipelinedSubpartition:
         self._is_blocked = False  # a blocking event was polled, and the consumer has not resumed yet
         self._skips_partial_record = False
         self._sequence_number = 0
-        self._barriers = TimeoutableBarriers()
+        self._waiting: TimeoutableBarrier | None = None  # neither consumed nor timed out; one at a time
         self._view: PipelinedSubpartitionView | None = None
 
     def __repr__(self) -> str:
@@ -250,7 +250,7 @@ class PipelinedSubpartition:
                     calls += self._add_priority_locked(consumer, barrier)
                 else:
                     if barrier is not None:
-                        calls += self._barriers.expect_locked(consumer, barrier, self.info, self.channel_state)
+                        calls += self._expect_locked(consumer, barrier)
                     self._buffers.append(consumer)
                 if is_end:
                     self.state = SubpartitionState.FINISHED
@@ -261,6 +261,21 @@ class PipelinedSubpartition:
             return ADD_REFUSED
         run_all(calls)
         return self.desired_buffer_size
+
+    def _expect_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier) -> list[Callable[[], object]]:
+        """Let ``barrier``, which is about to be queued, wait for its consumer or for its time-out; the calls tell the
+        writer of what will be in flight.  A second one that waits is an error of the coordinator.
+        """
+        former = self._waiting
+        self._waiting = waiting = TimeoutableBarrier(consumer, barrier, InFlightData())
+        tell = partial(self.channel_state.add_output_data_future, barrier.checkpoint_id, self.info, waiting.in_flight)
+        if former is None:
+            return [tell]
+        error = LocalProtocolError(
+            f"subpartition {self.index} got the barrier of checkpoint {barrier.checkpoint_id} while that of "
+            f"{former.barrier.checkpoint_id} was neither consumed nor timed out"
+        )
+        return [partial(former.in_flight.fail, error), tell]
 
     def _add_priority_locked(
         self, consumer: BufferConsumer, barrier: CheckpointBarrier | None
@@ -284,13 +299,13 @@ class PipelinedSubpartition:
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
         """Turn the barrier of ``checkpoint_id`` into a priority event, if it was not consumed yet; any thread."""
         with self._lock:
-            waiting = self._barriers.waiting
+            waiting = self._waiting
             if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
                 return
             # Before anything changes: whoever makes bytes of a content may fail.
             position = self._buffers.index(waiting.consumer)
             overtaken = copies_of_unread(islice(self._buffers, position))
-            self._barriers.take_locked(checkpoint_id)
+            self._waiting = None
             del self._buffers[position]
             data = serialize_event(waiting.barrier.as_unaligned())
             self._buffers.insert(self._num_priority, BufferConsumer.of_event(data, DataType.PRIORITIZED_EVENT_BUFFER))
@@ -301,9 +316,11 @@ class PipelinedSubpartition:
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
         """The checkpoint is over: nobody waits for the data before its barrier any more; any thread."""
         with self._lock:
-            barrier = self._barriers.take_locked(checkpoint_id)
-        if barrier is not None:
-            barrier.in_flight.fail(cause)
+            waiting = self._waiting
+            if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
+                return
+            self._waiting = None
+        waiting.in_flight.fail(cause)
 
     # ---------------------------------------------------------------- consumer
 
@@ -313,22 +330,15 @@ class PipelinedSubpartition:
         Raises:
             LocalProtocolError: there is a view already.
         """
-        view, calls = self._create_view(listener)
-        run_all(calls)
-        return view
-
-    def _create_view(
-        self, listener: BufferAvailabilityListener
-    ) -> tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]:
-        """The view, and what to tell outside every lock."""
         with self._lock:
             if self.is_released:
-                return None, []
+                return None
             view = self._view = self._new_view_locked(listener)
             calls: list[Callable[[], object]] = [listener.notify_data_available] if self._buffers else []
             if self._num_priority:
                 calls.append(partial(listener.notify_priority_event, self._sequence_number))
-        return view, calls
+        run_all(calls)
+        return view
 
     def _new_view_locked(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView:
         if self._view is not None:
@@ -337,15 +347,19 @@ class PipelinedSubpartition:
             )
         return PipelinedSubpartitionView(self, listener)
 
-    def poll(self) -> BufferAndBacklog | None:
+    def poll(self, reader: PipelinedSubpartitionView | None = None) -> BufferAndBacklog | None:
         """The next element, or what is committed of the last one; empty buffers are skipped.  None if there is nothing.
 
         While it is blocked there are only priority events.
+
+        ``reader``: who polls, if there may have been others; one whose place another one has taken finds nothing.
         """
         consumed: list[BufferConsumer] = []
         buffer = in_flight = found = None
         with self._lock:
             if self._is_blocked and not self._num_priority:
+                return None
+            if reader is not None and reader is not self._view:
                 return None
             buffers = self._buffers
             while buffers:
@@ -375,18 +389,13 @@ class PipelinedSubpartition:
                 next_data_type = buffers[0].data_type if is_available else DataType.NONE
                 found = _new_tuple(BufferAndBacklog, (buffer, backlog, next_data_type, self._sequence_number))
                 self._sequence_number += 1
-        if consumed or in_flight is not None:
-            self._after_poll(consumed, in_flight)
-        if self.compressor is not None and found is not None:
-            return found._replace(buffer=self.compressor.compress(found.buffer))
-        return found
-
-    def _after_poll(self, consumed: Sequence[BufferConsumer], in_flight: InFlightData | None) -> None:
-        """What a poll has to do outside every lock: the last reference of an empty buffer returns its segment."""
-        for consumer in consumed:
+        for consumer in consumed:  # outside every lock: the last reference of an empty buffer returns its segment
             consumer.close()
         if in_flight is not None:
             in_flight.complete(())
+        if self.compressor is not None and found is not None:
+            return found._replace(buffer=self.compressor.compress(found.buffer))
+        return found
 
     def poll_run(self, max_segments: int) -> SegmentRun | None:
         """Whole segments at the head, at most so many, of one recycler; None if the next element is something else: see
@@ -425,7 +434,11 @@ class PipelinedSubpartition:
             self._num_priority -= 1
         if consumer.data_type.is_blocking_upstream:
             self._is_blocked = True
-        return self._barriers.consumed_locked(consumer)
+        waiting = self._waiting
+        if waiting is None or waiting.consumer is not consumer:
+            return None
+        self._waiting = None
+        return waiting.in_flight
 
     def _skip_partial_record_locked(self, consumer: BufferConsumer) -> None:
         """Leave out the rest of a record whose beginning went to a consumer that failed."""
@@ -552,7 +565,11 @@ class PipelinedSubpartition:
         self._buffers.clear()
         self._num_data_buffers = self._num_priority = 0
         self._flush_requested = False
-        return calls + self._barriers.release_locked(self.index)
+        if self._waiting is not None:
+            error = ResourceClosedError(f"subpartition {self.index} was released before the barrier was consumed")
+            calls.append(partial(self._waiting.in_flight.fail, error))
+            self._waiting = None
+        return calls
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
@@ -569,5 +586,5 @@ class PipelinedSubpartition:
             assert has_priority == [position < self._num_priority for position in range(len(buffers))], (
                 "priority events come first"
             )
-            waiting = self._barriers.waiting
+            waiting = self._waiting
             assert waiting is None or waiting.consumer in buffers, "a barrier that was consumed cannot time out"

@@ -21,6 +21,7 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.partition.buffer_writing_result_partition import (
+    ALL,
     BufferWritingResultPartition,
     ResultPartitionState,
     ResultPartitionType,
@@ -270,7 +271,7 @@ class ResultPartition(BufferWritingResultPartition):
                 "nobody uses it and it is not released"
             )
             assert self._unprocessed <= self._unconsumed, "a consumed subpartition counts as processed"
-        assert self._broadcast_builder is None or not any(self._builders), (
+        assert self._builders[ALL] is None or not any(self._builders[:ALL]), (
             "a builder for all and one for a single subpartition"
         )
 

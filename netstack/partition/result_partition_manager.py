@@ -21,6 +21,7 @@ from functools import partial
 from netstack.availability import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
+from netstack.late import dataclass
 from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import BufferAvailabilityListener, ResultSubpartitionView
@@ -88,16 +89,14 @@ class TaskEventDispatcher:
             self._handlers.clear()
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """Somebody who asked for a partition that is not there yet."""
 
-    __slots__ = ("is_over", "on_partition", "timer")
-
-    def __init__(self, on_partition: Callable[[], None]) -> None:
-        self.on_partition = on_partition
-        # Both guarded by the manager's lock.
-        self.is_over = False
-        self.timer: Cancellable | None = None
+    on_partition: Callable[[], None]
+    # Both guarded by the manager's lock.
+    is_over: bool = False
+    timer: Cancellable | None = None
 
     def end(self) -> list[Callable[[], object]]:
         """Mark it as over; returns what to call outside the lock."""

@@ -23,7 +23,26 @@ from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartit
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:
+    from netstack.partition.bounded_blocking_result_partition import BoundedBlockingSubpartition
     from netstack.partition.pipelined_subpartition import PipelinedSubpartition
+
+
+@unique
+class SubpartitionState(Enum):
+    """The life of a subpartition.
+
+    From ``FINISHED`` on nothing can be added, from ``RELEASED`` on nothing can be read::
+
+        OPEN -- finish --> FINISHED -- release --> RELEASED
+          `------------------ release ---------------^
+    """
+
+    OPEN = "open"
+    FINISHED = "finished"
+    RELEASED = "released"
+
+
+_RELEASED: Final = SubpartitionState.RELEASED  # a lookup in the enum would cost more than the comparison
 
 
 class BufferAvailabilityListener(Protocol):
@@ -62,9 +81,17 @@ class ResultSubpartitionView(ABC):
     """What a reader, remote or local, may do with a subpartition.
 
     Threading: one thread polls; everything else from any thread.
+    State: a view of one subpartition has it in ``_subpartition``, and in ``_is_view_released`` whether its reader ended
+        it.  A view of several overrides what asks these.
     """
 
     __slots__ = ()
+    _is_view_released: bool
+    if TYPE_CHECKING:
+
+        @property
+        def _subpartition(self) -> PipelinedSubpartition | BoundedBlockingSubpartition:
+            raise NotImplementedError  # an attribute of each view; mypy lets a property be narrowed
 
     @abstractmethod
     def next_buffer(self) -> BufferAndBacklog | None:
@@ -107,17 +134,17 @@ class ResultSubpartitionView(ABC):
     def num_queued_buffers(self) -> int:
         """How many elements are queued, events and what cannot be polled yet included; may be one pass stale."""
 
-    @abstractmethod
     def peek_next_subpartition(self) -> int:
         """Which subpartition the next element belongs to; -1 if there is none.  Only a view of several has to look."""
+        return self._subpartition.index
 
     @abstractmethod
     def resume_consumption(self) -> None:
         """Go on after a blocking event; the listener is told if something can be polled again."""
 
-    @abstractmethod
     def notify_new_buffer_size(self, size_bytes: int) -> None:
-        """Ask the producer for buffers of ``size_bytes`` from the next one on."""
+        """Ask the producer for buffers of ``size_bytes`` from the next one on, if they are not all written."""
+        return
 
     def send_empty_buffers(self) -> None:
         """Hand out finished buffers without unread bytes too, if there are any: the reader's receiver keeps room for
@@ -130,41 +157,26 @@ class ResultSubpartitionView(ABC):
         return
 
     @property
-    @abstractmethod
     def is_released(self) -> bool:
         """Whether reader or producer ended it."""
+        return self._is_view_released or self._subpartition.state is _RELEASED
 
     @property
-    @abstractmethod
     def failure_cause(self) -> ProducerFailedError | None:
         """Why the producer ended it, if it did so before everything was consumed."""
+        return self._subpartition.parent.failure_cause
 
-    @abstractmethod
     def acknowledge_all_data_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
+        self._subpartition.parent.on_all_data_processed(self._subpartition.index)
 
-    @abstractmethod
     def hand_back(self) -> None:
         """End a view that nothing was polled from: another one may take its place, and finds everything."""
+        self.release()
 
     @abstractmethod
     def release(self) -> None:
         """Mark the subpartition consumed, and drop what is left in it; the second call does nothing."""
-
-
-@unique
-class SubpartitionState(Enum):
-    """The life of a subpartition.
-
-    From ``FINISHED`` on nothing can be added, from ``RELEASED`` on nothing can be read::
-
-        OPEN -- finish --> FINISHED -- release --> RELEASED
-          `------------------ release ---------------^
-    """
-
-    OPEN = "open"
-    FINISHED = "finished"
-    RELEASED = "released"
 
 
 class SubpartitionParent(Protocol):
@@ -267,9 +279,6 @@ class ResultSubpartition(Protocol):
         """Assert what always holds."""
 
 
-_RELEASED: Final = SubpartitionState.RELEASED  # a lookup in the enum would cost more than the comparison
-
-
 class PipelinedSubpartitionView(ResultSubpartitionView):
     """The reader's end of a subpartition.
 
@@ -277,6 +286,7 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
     """
 
     __slots__ = ("_is_view_released", "_lock", "_subpartition", "listener", "takes_contents")
+    _subpartition: "PipelinedSubpartition"
 
     def __init__(self, subpartition: "PipelinedSubpartition", listener: BufferAvailabilityListener) -> None:
         self._subpartition = subpartition
@@ -313,10 +323,6 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
         """How many elements are queued."""
         return self._subpartition.num_queued_buffers
 
-    def peek_next_subpartition(self) -> int:
-        """The one subpartition that it reads."""
-        return self._subpartition.index
-
     def resume_consumption(self) -> None:
         """Go on after a blocking event."""
         self._subpartition.resume_consumption()
@@ -328,20 +334,6 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
     def send_empty_buffers(self) -> None:
         """Hand out finished buffers without unread bytes too."""
         self._subpartition.send_empty_buffers()
-
-    @property
-    def is_released(self) -> bool:
-        """Whether reader or producer ended it."""
-        return self._is_view_released or self._subpartition.state is _RELEASED
-
-    @property
-    def failure_cause(self) -> ProducerFailedError | None:
-        """Why the producer ended it, if it did so before everything was consumed."""
-        return self._subpartition.parent.failure_cause
-
-    def acknowledge_all_data_processed(self) -> None:
-        """Tell the producer that everything up to the end of data was processed."""
-        self._subpartition.parent.on_all_data_processed(self._subpartition.index)
 
     def retire(self) -> bool:
         """Mark the view as released, and nothing else; False if it was."""

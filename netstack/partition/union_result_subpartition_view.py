@@ -22,11 +22,8 @@ from typing import Final
 from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.result_subpartition import (
-    BufferAndBacklog,
-    BufferAvailabilityListener,
-    ResultSubpartitionView,
-)
+from netstack.late import dataclass
+from netstack.partition.result_subpartition import BufferAndBacklog, BufferAvailabilityListener, ResultSubpartitionView
 from netstack.wire.messages import DataType
 
 CACHE_CAPACITY: Final = 10  # Flink's; looking ahead tells the next data type and the backlog
@@ -52,24 +49,22 @@ class UnionViewState(Enum):
 _CAN_BE_READ: Final = (UnionViewState.OPENING, UnionViewState.STARTED)
 
 
+@dataclass(slots=True, eq=False)
 class _ListenerOfOne:
     """Tells the union which of its views was told."""
 
-    __slots__ = ("_index", "_union")
-
-    def __init__(self, union: "UnionResultSubpartitionView", index: int) -> None:
-        self._union = union
-        self._index = index
+    union: "UnionResultSubpartitionView"
+    index: int
 
     def notify_data_available(self) -> None:
         """The subpartition became readable, or was released."""
-        self._union.on_data_available(self._index)
+        self.union.on_data_available(self.index)
 
     def notify_priority_event(self, sequence_number: int) -> None:
         """The subpartition has a priority event at its head; in a union it has no priority over the other
         subpartitions.
         """
-        self._union.on_data_available(self._index)
+        self.union.on_data_available(self.index)
 
 
 class UnionResultSubpartitionView(ResultSubpartitionView):

@@ -32,9 +32,9 @@ from netstack.transport.tls import is_expected
 from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import HANDSHAKE_MESSAGE_IDS
 from netstack.wire.messages import HandshakeMessage
-from netstack.wire.offer_messages import GateIdentity
 
 
+@dataclass(eq=False, repr=False)
 class PeerCheck(ChannelHandler):
     """Looks once at the peer, then leaves the pipeline, or ends the connection.
 
@@ -44,30 +44,23 @@ class PeerCheck(ChannelHandler):
         on_failed: called with the cause when the connection is ended instead.
     """
 
-    def __init__(
-        self,
-        refuse: Callable[[Channel], NetstackError | None],
-        *,
-        on_ready: Callable[[Channel], object],
-        on_failed: Callable[[NetstackError], None],
-    ) -> None:
-        self._refuse = refuse
-        self._on_ready = on_ready
-        self._on_failed = on_failed
-        self._is_refused = False
+    refuse: Callable[[Channel], NetstackError | None]
+    on_ready: Callable[[Channel], object]
+    on_failed: Callable[[NetstackError], None]
+    _is_refused: bool = False
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Let the handlers behind see the channel, or end it."""
         channel = ctx.channel
-        error = self._refuse(channel)
+        error = self.refuse(channel)
         if error is not None:
             self._is_refused = True
-            self._on_failed(error)
+            self.on_failed(error)
             channel.abort()
             return
         ctx.pipeline.remove(self)
         ctx.fire_channel_active()
-        self._on_ready(channel)
+        self.on_ready(channel)
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
         """Pass it on only if ``channel_active`` was."""
@@ -87,14 +80,7 @@ _log = LogLines(__name__)
 _MAX_REASON_CHARACTERS = 200  # it may quote what a stranger sent
 
 
-@dataclass(frozen=True, slots=True)
-class PeerAuthenticated:
-    """User event fired just before ``channel_active``."""
-
-    gate: GateIdentity | None
-    """The one gate that the peer may offer partitions to; None: it knows the cluster's secret."""
-
-
+@dataclass(eq=False)
 class AuthenticationHandler(ChannelHandler):
     """The handler right behind the ``MessageDecoder``; one per connection.
 
@@ -113,36 +99,25 @@ class AuthenticationHandler(ChannelHandler):
         log: of failures; that of a server is limited.
     """
 
-    def __init__(
-        self,
-        handshake: Handshake,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        timeout_s: float,
-        failure_delay_s: float,
-        pins: frozenset[bytes] = frozenset(),
-        on_ready: Callable[[Channel], None],
-        on_failed: Callable[[NetstackError], None],
-        late_after_s: float = math.inf,
-        log: LogLines = _log,
-    ) -> None:
-        self._handshake = handshake
-        self._loop = loop
-        self._timeout_s = timeout_s
-        self._failure_delay_s = failure_delay_s
-        self._pins = pins
-        self._on_ready = on_ready
-        self._on_failed = on_failed
-        self._log = log
+    handshake: Handshake
+    loop: asyncio.AbstractEventLoop
+    timeout_s: float
+    failure_delay_s: float
+    on_ready: Callable[[Channel], None]
+    on_failed: Callable[[NetstackError], None]
+    pins: frozenset[bytes] = frozenset()
+    late_after_s: float = math.inf
+    log: LogLines = _log
+
+    def __post_init__(self) -> None:
         self._timer: asyncio.TimerHandle | RunningTimer | None = None
-        self._late_after_s = late_after_s
-        self._began_s = loop.time()
+        self._began_s = self.loop.time()
         self._decoder: MessageDecoder | None = None
         self._has_failed = False
         self._is_judged_late = False  # the peer judges this end only after its first message, which has not come yet
 
     def __repr__(self) -> str:
-        return f"<AuthenticationHandler of {self._handshake!r}>"
+        return f"<AuthenticationHandler of {self.handshake!r}>"
 
     def handler_added(self, ctx: ChannelHandlerContext) -> None:
         """Let the decoder accept only messages of the handshake.
@@ -161,12 +136,12 @@ class AuthenticationHandler(ChannelHandler):
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Start the handshake; the event is passed on when it is over."""
-        self._timer = RunningTimer(self._loop, self._timeout_s, partial(self._on_timeout, ctx))
+        self._timer = RunningTimer(self.loop, self.timeout_s, partial(self._on_timeout, ctx))
         try:
-            authority = ctx.channel.peer if self._handshake.is_client else ctx.channel.local_address
+            authority = ctx.channel.peer if self.handshake.is_client else ctx.channel.local_address
             binding = self._tls_binding(ctx)
-            self._is_judged_late = self._handshake.is_consumer and binding is None
-            messages = self._handshake.connected(tls_binding=binding, authority=authority)
+            self._is_judged_late = self.handshake.is_consumer and binding is None
+            messages = self.handshake.connected(tls_binding=binding, authority=authority)
         except NetstackError as error:
             self._fail(ctx, error)
         else:
@@ -185,12 +160,12 @@ class AuthenticationHandler(ChannelHandler):
         assert isinstance(message, HandshakeMessage), "the decoder understands nothing else"
         self._is_judged_late = False
         try:
-            messages = self._handshake.receive(message)
+            messages = self.handshake.receive(message)
         except NetstackError as error:
             self._fail(ctx, error)
             return
         self._send(ctx, messages)
-        if self._handshake.phase is HandshakePhase.READY:
+        if self.handshake.phase is HandshakePhase.READY:
             self._become_ready(ctx)
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
@@ -211,7 +186,7 @@ class AuthenticationHandler(ChannelHandler):
         certificate = channel.peer_certificate
         if certificate is None:
             return None
-        if not is_expected(certificate, self._pins):
+        if not is_expected(certificate, self.pins):
             raise _RefusedError("its certificate is none of the expected ones (security.tls.peer_fingerprints)")
         return channel.tls_binding
 
@@ -224,25 +199,25 @@ class AuthenticationHandler(ChannelHandler):
     def _become_ready(self, ctx: ChannelHandlerContext) -> None:
         self._cancel_timer()
         assert self._decoder is not None, "found when the handler was added"
-        keys, channel, seal = self._handshake.seal_keys(), ctx.channel, None
+        keys, channel, seal = self.handshake.seal_keys(), ctx.channel, None
         if keys is not None:
             channel.seal, seal = FrameSeal(keys[0], channel.peer), FrameSeal(keys[1], channel.peer)
-        self._decoder.frames.accept(self._handshake.welcome_ids, seal)
+        self._decoder.frames.accept(self.handshake.welcome_ids, seal)
         ctx.pipeline.remove(self)
-        ctx.fire_user_event_triggered(PeerAuthenticated(self._handshake.peer_gate))
+        channel.peer_gate = self.handshake.peer_gate
         ctx.fire_channel_active()
-        self._on_ready(channel)
+        self.on_ready(channel)
 
     def _on_timeout(self, ctx: ChannelHandlerContext) -> None:
-        self._fail(ctx, _RefusedError(f"it did not finish the handshake within {self._timeout_s:g} s"))
+        self._fail(ctx, _RefusedError(f"it did not finish the handshake within {self.timeout_s:g} s"))
 
     def _fail(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         self._cancel_timer()
         self._report(ctx, error)
         channel = ctx.channel
-        if self._failure_delay_s > 0:
+        if self.failure_delay_s > 0:
             channel.pause_reading()
-            self._timer = self._loop.call_later(self._failure_delay_s, channel.abort)
+            self._timer = self.loop.call_later(self.failure_delay_s, channel.abort)
         else:
             channel.abort()
 
@@ -251,14 +226,14 @@ class AuthenticationHandler(ChannelHandler):
         peer = ctx.channel.peer
         reason = str(error)[:_MAX_REASON_CHARACTERS]
         # A peer that went away may just be shutting down; a peer that was refused may be an attacker.
-        tell = self._log.info if _is_gone(error) else self._log.warning
+        tell = self.log.info if _is_gone(error) else self.log.warning
         tell("a connection was not authenticated", peer=peer, reason=repr(reason))
         failure: NetstackError = AuthenticationError(
             f"{peer} did not authenticate: {reason}; do both processes use the same secret file, and is nothing "
             "between them?"
         )
-        took_s = self._loop.time() - self._began_s
-        if _is_gone(error) and took_s >= self._late_after_s:
+        took_s = self.loop.time() - self._began_s
+        if _is_gone(error) and took_s >= self.late_after_s:
             failure = LateHandshakeError(
                 f"{peer} closed the connection during the handshake, which took {took_s:.0f} s: this process or that "
                 "one stood still"
@@ -270,7 +245,7 @@ class AuthenticationHandler(ChannelHandler):
                 "another address than this one, or ends just now; see its log"
             )
         failure.__cause__ = error
-        self._on_failed(failure)
+        self.on_failed(failure)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -16,9 +16,11 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import field
 from threading import get_ident
 from typing import Final, Protocol
 
+from netstack.late import dataclass
 from netstack.transport.outbound_buffer import ChannelOutboundBuffer
 
 MAX_DIRECT_BYTES: Final = 4096  # of payload; larger ones are left to the loop's gather write.  Not measured.
@@ -35,6 +37,7 @@ class FrameSocket(Protocol):
         """Close the socket."""
 
 
+@dataclass(eq=False)
 class DirectWriter:
     """Writes whole frames to one connection from threads other than the loop's.
 
@@ -51,37 +54,29 @@ class DirectWriter:
             main thread.
     """
 
-    def __init__(
-        self,
-        sock: FrameSocket,
-        outbound: ChannelOutboundBuffer,
-        turn: "threading.RLock",
-        is_open: Callable[[], bool],
-        flush_threadsafe: Callable[[], object],
-        barred_threads: Collection[int | None] | None = None,
-    ) -> None:
-        self._sock: FrameSocket | None = sock
-        self._outbound = outbound
-        self._turn = turn
-        self._is_open = is_open
-        self._flush_threadsafe = flush_threadsafe
-        default = frozenset({threading.get_ident(), threading.main_thread().ident})
-        self._barred_threads = default if barred_threads is None else barred_threads
-        self.num_bytes_out = 0  # Both written under the turn; read anywhere, one write stale is fine.
-        self.num_writes = 0
+    sock: FrameSocket | None
+    outbound: ChannelOutboundBuffer
+    turn: "threading.RLock"
+    is_open: Callable[[], bool]
+    flush_threadsafe: Callable[[], object]
+    barred_threads: Collection[int | None] = field(
+        default_factory=lambda: frozenset({threading.get_ident(), threading.main_thread().ident})
+    )
+    num_bytes_out: int = 0  # Both written under the turn; read anywhere, one write stale is fine.
+    num_writes: int = 0
 
     def __repr__(self) -> str:
-        return f"<DirectWriter {'closed' if self._sock is None else 'open'}, {self.num_writes} writes>"
+        return f"<DirectWriter {'closed' if self.sock is None else 'open'}, {self.num_writes} writes>"
 
     def try_begin(self) -> bool:
         """Take the turn; False if it is taken, earlier frames are pending, the channel is closing, or the thread is
         barred.
         """
-        if get_ident() in self._barred_threads or not self._turn.acquire(blocking=False):
+        if get_ident() in self.barred_threads or not self.turn.acquire(blocking=False):
             return False
-        outbound = self._outbound
-        if self._sock is None or outbound.num_added != outbound.num_written or not self._is_open():
-            self._turn.release()
+        outbound = self.outbound
+        if self.sock is None or outbound.num_added != outbound.num_written or not self.is_open():
+            self.turn.release()
             return False
         return True
 
@@ -89,25 +84,25 @@ class DirectWriter:
         """Send one whole frame, once between ``try_begin`` and ``end``; the loop sends the bytes that the kernel does
         not take.
         """
-        assert self._sock is not None, "the turn was taken"
+        assert self.sock is not None, "the turn was taken"
         try:
-            num_sent = self._sock.send(frame, _NO_SIGNAL)
+            num_sent = self.sock.send(frame, _NO_SIGNAL)
         except OSError:  # no room, or a broken connection, which the loop will find and report
             num_sent = 0
         self.num_writes += 1
         self.num_bytes_out += num_sent
         if num_sent < len(frame):
-            self._outbound.add((memoryview(frame)[num_sent:],), None)
+            self.outbound.add((memoryview(frame)[num_sent:],), None)
             with contextlib.suppress(RuntimeError):  # a loop that was closed sends nothing more
-                self._flush_threadsafe()
+                self.flush_threadsafe()
 
     def end(self) -> None:
         """Give the turn back."""
-        self._turn.release()
+        self.turn.release()
 
     def close(self) -> None:
         """Close the socket; later writes go through the loop.  A second call does nothing."""
-        with self._turn:
-            sock, self._sock = self._sock, None
+        with self.turn:
+            sock, self.sock = self.sock, None
         if sock is not None:
             sock.close()

@@ -1,14 +1,15 @@
 """A ``Channel``, and the ``ChannelPipeline`` of ``ChannelHandler``s between its transport and the application.
 
 Side:       loop.  Hot path.
-Invariants: inbound events go from the head to the tail, outbound operations from the tail to the head.  An exception of
-            an inbound method goes to ``exception_caught`` of the same handler, one of an outbound method to the caller
-            of the operation.  The head, which calls the transport, stands before the first handler, and the tail, which
+Invariants: inbound events go from the head to the tail, messages that are written from the tail to the head.  An
+            exception of an inbound method goes to ``exception_caught`` of the same handler, one of a write to the
+            caller.  The head, which calls the transport, stands before the first handler, and the tail, which
             reports unhandled messages, behind the last.  A handler can be removed from a connected channel, as Netty's
             handshake handlers are; then it costs nothing.
 Source:     Netty's classes of these names, ``DefaultChannelPipeline``.  Operations return no promise; the
             ``on_written`` of a frame is called instead.
-Absent:     adding handlers to a connected channel; executors of single handlers.
+Absent:     adding handlers to a connected channel; executors of single handlers; user events; handlers of flushes and
+            closes, which nobody but the head had.
 """
 
 import threading
@@ -24,6 +25,7 @@ from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten
 
 if TYPE_CHECKING:
     from netstack.wire.frame_seal import FrameSeal
+    from netstack.wire.offer_messages import GateIdentity
 
 
 class ChannelHandler:
@@ -55,10 +57,6 @@ class ChannelHandler:
         """All messages of one read of the socket were delivered."""
         ctx.fire_channel_read_complete()
 
-    def user_event_triggered(self, ctx: "ChannelHandlerContext", event: object) -> None:
-        """Another handler fired ``event``."""
-        ctx.fire_user_event_triggered(event)
-
     def channel_writability_changed(self, ctx: "ChannelHandlerContext") -> None:
         """``ctx.channel.is_writable`` flipped."""
         ctx.fire_channel_writability_changed()
@@ -71,20 +69,13 @@ class ChannelHandler:
         """Pass ``message`` on towards the socket, as it is or transformed."""
         ctx.write(message)
 
-    def flush(self, ctx: "ChannelHandlerContext") -> None:
-        """Hand what was written to the socket."""
-        ctx.flush()
-
-    def close(self, ctx: "ChannelHandlerContext") -> None:
-        """End the connection."""
-        ctx.close()
-
 
 class ChannelHandlerContext:
     """One handler's place in its pipeline.
 
-    ``fire_*`` pass an inbound event to the next handler towards the tail; ``write``, ``flush`` and ``close`` pass an
-    operation to the next handler towards the head.  Handlers that do not override a hot method are skipped.
+    ``fire_*`` pass an inbound event to the next handler towards the tail, ``write`` a message to the next handler
+    towards the head; ``flush`` and ``close`` go to the transport.  Handlers that do not override a hot method are
+    skipped.
     """
 
     def __init__(self, pipeline: "ChannelPipeline", handler: ChannelHandler) -> None:
@@ -92,18 +83,15 @@ class ChannelHandlerContext:
         self.channel: Channel = pipeline.channel
         self.handler = handler
         # The pipeline links the contexts.  Those at both ends stay linked to themselves; these links are never used.
-        self._next = self._previous = self._reader = self._completer = self._watcher = self._writer = self._flusher = (
-            self
-        )
+        self._next = self._reader = self._completer = self._watcher = self._writer = self
 
     def __repr__(self) -> str:
         return f"<context of {self.handler!r}>"
 
     def link(self, previous: "ChannelHandlerContext") -> None:
         """Pipeline only: put this context behind ``previous``; called from the head to the tail."""
-        self._previous, previous._next = previous, self
+        previous._next = self
         self._writer = previous if _overrides(previous.handler, "write") else previous._writer
-        self._flusher = previous if _overrides(previous.handler, "flush") else previous._flusher
 
     def link_reader(self) -> None:
         """Pipeline only: find the next handlers of reads and of writability; called from the tail to the head after
@@ -126,10 +114,6 @@ class ChannelHandlerContext:
         """Tell the next handler that the connection ended."""
         self._fire("channel_inactive")
 
-    def fire_user_event_triggered(self, event: object) -> None:
-        """Hand ``event`` to the next handler."""
-        self._fire("user_event_triggered", event)
-
     def fire_channel_writability_changed(self) -> None:
         """Tell the next handler with a ``channel_writability_changed`` that ``is_writable`` flipped."""
         ctx = self._watcher
@@ -138,10 +122,10 @@ class ChannelHandlerContext:
         except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
             ctx.catch(error)
 
-    def _fire(self, method: str, *arguments: object) -> None:
+    def _fire(self, method: str) -> None:
         ctx = self._next
         try:
-            getattr(ctx.handler, method)(ctx, *arguments)
+            getattr(ctx.handler, method)(ctx)
         except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
             ctx.catch(error)
 
@@ -181,8 +165,7 @@ class ChannelHandlerContext:
 
     def flush(self) -> None:
         """Send everything written so far."""
-        ctx = self._flusher
-        ctx.handler.flush(ctx)
+        self.channel.transport_flush()
 
     def write_and_flush(self, message: object) -> None:
         """``write`` and then ``flush``."""
@@ -191,8 +174,7 @@ class ChannelHandlerContext:
 
     def close(self) -> None:
         """End the connection; bytes already written are still sent, within ``close_timeout_s``."""
-        ctx = self._previous
-        ctx.handler.close(ctx)
+        self.channel.transport_close()
 
 
 def _overrides(handler: ChannelHandler, name: str) -> bool:
@@ -203,16 +185,10 @@ H = TypeVar("H", bound=ChannelHandler)
 
 
 class _Head(ChannelHandler):
-    """Turns operations into calls of the transport."""
+    """Hands frames to the transport."""
 
     def write(self, ctx: ChannelHandlerContext, message: object) -> None:
         ctx.channel.transport_write(message)
-
-    def flush(self, ctx: ChannelHandlerContext) -> None:
-        ctx.channel.transport_flush()
-
-    def close(self, ctx: ChannelHandlerContext) -> None:
-        ctx.channel.transport_close()
 
 
 class _Tail(ChannelHandler):
@@ -225,9 +201,6 @@ class _Tail(ChannelHandler):
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         ctx.channel.on_unhandled_message(message)
-
-    def user_event_triggered(self, ctx: ChannelHandlerContext, event: object) -> None:
-        pass
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         ctx.channel.on_unhandled_exception(error)
@@ -313,6 +286,10 @@ class Channel(ABC):
     def __init__(self, config: NetstackConfig, peer: str) -> None:
         self.peer = peer
         """The peer's address, for logs and errors."""
+        self.peer_gate: GateIdentity | None = None
+        """The one gate that the peer may offer partitions to; None: it knows the cluster's secret.  Set before
+        ``channel_active`` of the handlers behind the authentication.
+        """
         self.turn = threading.RLock()
         """Held from the choice of the next frame until it is written; see ``DirectWriter``."""
         self._outbound = ChannelOutboundBuffer(config.high_watermark_bytes, config.low_watermark_bytes)
@@ -424,17 +401,15 @@ class Channel(ABC):
 
     def flush(self) -> None:
         """Send everything written so far."""
-        self.pipeline.tail.flush()
+        self.transport_flush()
 
     def write_and_flush(self, message: object) -> None:
         """``write`` and then ``flush``."""
         self.pipeline.tail.write_and_flush(message)
 
     def close(self) -> None:
-        """End the connection, through all handlers; bytes already written are still sent, within
-        ``close_timeout_s``.
-        """
-        self.pipeline.tail.close()
+        """End the connection; bytes already written are still sent, within ``close_timeout_s``."""
+        self.transport_close()
 
     # ---------------------------------------------------------------- for the transport
 

@@ -22,20 +22,21 @@ from netstack.transport.outbound_buffer import OutboundFrame, View
 from netstack.wire.frame_decoder import Decoded, FrameDecoder
 from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import (
-    BUFFER_RESPONSE_HEADER,
     BUFFER_RESPONSE_HEADER_BYTES,
-    BUFFER_RESPONSE_ID,
     BUFFER_RESPONSE_NUMBERS,
-    MAGIC,
     NUMBERS_END,
     NUMBERS_START,
+    PLAIN_HEADER,
+    PLAIN_HEADER_START,
     encode,
-    encode_buffer_response_header,
 )
-from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, PayloadBuffer
+from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, PayloadBuffer, wrapped_number
 
-_pack_header = BUFFER_RESPONSE_HEADER.pack
+_HEADER_BYTES = BUFFER_RESPONSE_HEADER_BYTES
+_START = PLAIN_HEADER_START
+_pack_header = PLAIN_HEADER.pack
 _pack_numbers = BUFFER_RESPONSE_NUMBERS.pack
+_DATA = DataType.DATA_BUFFER
 
 
 class OutboundBuffer(NamedTuple):
@@ -102,8 +103,11 @@ def encode_buffer(
     has ``seal``.
     """
     view = buffer.view
-    header = encode_buffer_response_header(
-        receiver, subpartition, sequence_number, backlog, buffer.data_type, buffer.is_compressed, len(view)
+    size = len(view)
+    kind = buffer.data_type
+    is_packed = buffer.is_compressed
+    header = _pack_header(
+        _HEADER_BYTES + size, _START, receiver, subpartition, sequence_number, backlog, kind, is_packed, size
     )
     return b"".join((header, view) if seal is None else (header, view, seal.sign(header, view)))
 
@@ -135,27 +139,19 @@ def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame
                 _add_run(message, views)
                 continue
             assert type(message) is OutboundBuffer, "nothing else is gathered"
-            receiver, subpartition, sequence_number, backlog, buffer = message
-            view = buffer.view
+            receiver, subpartition, number, backlog, buffer = message
+            view, kind, is_packed = buffer.view, buffer.data_type, buffer.is_compressed
             size = len(view)
-            # ``encode_buffer_response_header`` inlined: one Python call less per buffer.  bench: transport.
+            # As in ``encode_buffer``, without the Python call.  bench: transport.
             header = _pack_header(
-                BUFFER_RESPONSE_HEADER_BYTES + size,
-                MAGIC,
-                BUFFER_RESPONSE_ID,
-                receiver,
-                subpartition,
-                0,
-                sequence_number,
-                backlog,
-                buffer.data_type,
-                buffer.is_compressed,
-                size,
+                _HEADER_BYTES + size, _START, receiver, subpartition, number, backlog, kind, is_packed, size
             )
             views += (header, view)
     except BaseException:
         _recycle_all(messages)
         raise
+    if len(messages) == 1 and type(messages[0]) is OutboundBuffer:
+        return OutboundFrame(views, messages[0].buffer.recycle)
     return OutboundFrame(views, partial(_recycle_all, messages))
 
 
@@ -164,11 +160,11 @@ def _add_run(run: OutboundRun, views: list[View]) -> None:
     receiver, subpartition, sequence_number, backlog, segments, _ = run
     num_segments = len(segments)
     size = len(segments[0].view)
-    header = encode_buffer_response_header(receiver, subpartition, 0, 0, DataType.DATA_BUFFER, False, size)  # noqa: FBT003 - positional
+    header = _pack_header(_HEADER_BYTES + size, _START, receiver, subpartition, 0, 0, _DATA, 0, size)
     before, behind = header[:NUMBERS_START], header[NUMBERS_END:]
     numbers: Iterable[int] = range(sequence_number, sequence_number + num_segments)
     if sequence_number + num_segments > 2**31:
-        numbers = [(number + 2**31) % 2**32 - 2**31 for number in numbers]
+        numbers = map(wrapped_number, numbers)
     backlog += num_segments
     for number, segment in zip(numbers, segments, strict=True):
         backlog -= 1

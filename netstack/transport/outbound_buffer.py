@@ -30,17 +30,18 @@ class ChannelOutboundBuffer:
     """A FIFO queue of frames with a high and a low watermark.
 
     Attributes:
+        is_writable: False from above the high watermark until at or below the low one; read only.
         num_added: bytes added so far; read only.
         num_written: bytes written so far; read only.
     """
 
-    __slots__ = ("_callbacks", "_high", "_is_writable", "_low", "_unflushed", "num_added", "num_written")
+    __slots__ = ("_callbacks", "_high", "_low", "_unflushed", "is_writable", "num_added", "num_written")
 
     def __init__(self, high_watermark_bytes: int, low_watermark_bytes: int) -> None:
         assert 0 <= low_watermark_bytes <= high_watermark_bytes, "the low watermark is not above the high one"
         self._high = high_watermark_bytes
         self._low = low_watermark_bytes
-        self._is_writable = True
+        self.is_writable = True
         self.num_added = 0
         self.num_written = 0
         self._unflushed: list[View] = []
@@ -48,18 +49,13 @@ class ChannelOutboundBuffer:
 
     def __repr__(self) -> str:
         return (
-            f"<ChannelOutboundBuffer {'writable' if self._is_writable else 'full'}, {self.pending_bytes} bytes pending>"
+            f"<ChannelOutboundBuffer {'writable' if self.is_writable else 'full'}, {self.pending_bytes} bytes pending>"
         )
 
     @property
     def pending_bytes(self) -> int:
         """Bytes added and not yet written."""
         return self.num_added - self.num_written
-
-    @property
-    def is_writable(self) -> bool:
-        """False from above the high watermark until at or below the low one."""
-        return self._is_writable
 
     def add(self, views: Sequence[View], on_written: OnWritten | None) -> bool:
         """Append one frame; returns True if this made the channel unwritable."""
@@ -70,8 +66,8 @@ class ChannelOutboundBuffer:
         self._unflushed += views
         if on_written is not None:
             self._callbacks.append((added, on_written))
-        if self._is_writable and added - self.num_written > self._high:
-            self._is_writable = False
+        if self.is_writable and added - self.num_written > self._high:
+            self.is_writable = False
             return True
         return False
 
@@ -88,8 +84,8 @@ class ChannelOutboundBuffer:
         due: list[OnWritten] = []
         while callbacks and callbacks[0][0] <= written:
             due.append(callbacks.popleft()[1])
-        if not self._is_writable and self.num_added - written <= self._low:
-            self._is_writable = True
+        if not self.is_writable and self.num_added - written <= self._low:
+            self.is_writable = True
             return due, True
         return due, False
 
@@ -108,5 +104,5 @@ class ChannelOutboundBuffer:
         assert unflushed_bytes <= self.pending_bytes, f"{unflushed_bytes} bytes unflushed in {self!r}"
         ends = [end for end, _ in self._callbacks]
         assert ends == sorted(ends), "frames end in the order in which they were added"
-        if self._is_writable:
+        if self.is_writable:
             assert self.pending_bytes <= self._high, repr(self)

@@ -460,6 +460,13 @@ def _without_filling(view: memoryview, num_bytes: int, num_array_bytes: int) -> 
 # ---------------------------------------------------------------- the data type of an event's buffer
 
 
+_DATA_TYPES: Final[dict[object, DataType]] = {
+    EndOfPartition: DataType.END_OF_PARTITION,
+    EndOfData: DataType.END_OF_DATA,
+    EndOfOutputChannelState: DataType.RECOVERY_COMPLETION,
+}
+
+
 def event_data_type(event: Event, *, has_priority: bool = False) -> DataType:
     """The data type of the buffer of ``event``; it tells the receiver the kind of event without decoding it.
 
@@ -469,19 +476,11 @@ def event_data_type(event: Event, *, has_priority: bool = False) -> DataType:
     if has_priority:
         return DataType.PRIORITIZED_EVENT_BUFFER
     match event:
-        case EndOfPartition():
-            return DataType.END_OF_PARTITION
-        case EndOfData():
-            return DataType.END_OF_DATA
-        case EndOfOutputChannelState():
-            return DataType.RECOVERY_COMPLETION
-        case WatermarkEvent(is_aligned=True):
-            return DataType.ALIGNED_WATERMARK_EVENT
         case WatermarkEvent():
-            return DataType.UNALIGNED_WATERMARK_EVENT
+            return DataType.ALIGNED_WATERMARK_EVENT if event.is_aligned else DataType.UNALIGNED_WATERMARK_EVENT
         case CheckpointBarrier(options=options) if options.is_timeoutable:
             return DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
         case CheckpointBarrier(options=options) if options.needs_alignment:
             return DataType.ALIGNED_CHECKPOINT_BARRIER
         case _:
-            return DataType.EVENT_BUFFER
+            return _DATA_TYPES.get(type(event), DataType.EVENT_BUFFER)

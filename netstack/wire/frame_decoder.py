@@ -35,14 +35,7 @@ from netstack.wire.message_bytes import (
     NUMBERS_START,
     decode_body,
 )
-from netstack.wire.messages import (
-    BufferAllocator,
-    BufferResponse,
-    BufferRun,
-    DataType,
-    Message,
-    PayloadBuffer,
-)
+from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, Message, PayloadBuffer
 
 Decoded: TypeAlias = Message | BufferRun
 

@@ -1,6 +1,6 @@
 """Encodes messages as frames and decodes the bodies of frames.
 
-Side:       pure.  ``encode_buffer_response_header`` is hot path.
+Side:       pure.
 Invariants: a frame starts with its length, the magic number and the message id.  The length does not count the seal
             (``frame_seal``) that follows every frame of a sealed connection.  Encoder and decoder read the same table
             (``_LAYOUTS``), so the decoder refuses every value that the encoder refuses (a credit below one).
@@ -18,36 +18,10 @@ from typing import Final
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.ids import INPUT_CHANNEL_ID_BYTES, InputChannelID, ResultPartitionID
 from netstack.late import dataclass
+from netstack.wire import messages, offer_messages
 from netstack.wire.java import JAVA_STREAM_MAGIC, FieldsOf, JavaClass, describe_throwable, encode_throwable
-from netstack.wire.messages import (
-    AckAllUserRecordsProcessed,
-    AddCredit,
-    BacklogAnnouncement,
-    CancelPartitionRequest,
-    CloseRequest,
-    DataType,
-    ErrorCode,
-    ErrorResponse,
-    Heartbeat,
-    Hello,
-    Message,
-    NewBufferSize,
-    PartitionRequest,
-    Proof,
-    Ready,
-    ResumeConsumption,
-    SegmentId,
-    TaskEventRequest,
-)
-from netstack.wire.offer_messages import (
-    MAX_GATE_NAME_BYTES,
-    MAX_JOB_NAME_BYTES,
-    GateHello,
-    GateIdentity,
-    OfferRefused,
-    RefusalCode,
-    SubpartitionOffer,
-)
+from netstack.wire.messages import ErrorCode, ErrorResponse, Message, TaskEventRequest
+from netstack.wire.offer_messages import GateHello, GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer
 
 MAGIC: Final = 0xBADC0FFE
 FRAME_HEADER: Final = Struct(">IIB")
@@ -61,6 +35,10 @@ BUFFER_RESPONSE_ID: Final = 0
 # size.
 BUFFER_RESPONSE_HEADER: Final = Struct(">IIB16siiiiBBi")
 BUFFER_RESPONSE_HEADER_BYTES: Final = BUFFER_RESPONSE_HEADER.size
+# The same of a buffer of ours, once per buffer: magic number and id are one constant, and the partial sizes, which only
+# Flink sends, a gap.  Numbers are checked by ``struct`` alone.
+PLAIN_HEADER: Final = Struct(">I5s16si4xiiBBi")
+PLAIN_HEADER_START: Final = MAGIC.to_bytes(4, "big") + bytes([BUFFER_RESPONSE_ID])
 # Sequence number and backlog in this header: the headers of one run of full buffers differ in nothing else.
 BUFFER_RESPONSE_NUMBERS: Final = Struct(">ii")
 NUMBERS_START: Final = Struct(">IIB16sii").size
@@ -112,39 +90,6 @@ _CODES_OF_CLASSES: Final = {
     _CANCEL_TASK.name: ErrorCode.PRODUCER_FAILED,
 }
 
-_pack_header = BUFFER_RESPONSE_HEADER.pack
-
-
-def encode_buffer_response_header(
-    receiver: InputChannelID,
-    subpartition: int,
-    sequence_number: int,
-    backlog: int,
-    data_type: DataType,
-    is_compressed: bool,  # noqa: FBT001 - hot path, positional is cheaper
-    size_bytes: int,
-) -> bytes:
-    """The header of a ``BufferResponse``; its payload of ``size_bytes`` bytes follows on the wire.
-
-    ``subpartition`` and ``backlog`` must not be negative; they are not checked, because this runs once per buffer.
-
-    Raises:
-        struct.error: a number does not fit 32 bits.
-    """
-    return _pack_header(
-        BUFFER_RESPONSE_HEADER_BYTES + size_bytes,
-        MAGIC,
-        BUFFER_RESPONSE_ID,
-        receiver,
-        subpartition,
-        0,  # partial sizes, which Flink alone sends
-        sequence_number,
-        backlog,
-        data_type,
-        is_compressed,
-        size_bytes,
-    )
-
 
 # ---------------------------------------------------------------- messages
 
@@ -181,8 +126,8 @@ class _Layout:
 # Least and greatest number of bytes.
 _TEXT_BYTES: Final = {
     "authority": (0, 96),  # a literal IPv6 address with scope and port has fewer
-    "gate.name": (1, MAX_GATE_NAME_BYTES),
-    "job": (1, MAX_JOB_NAME_BYTES),
+    "gate.name": (1, offer_messages.MAX_GATE_NAME_BYTES),
+    "job": (1, offer_messages.MAX_JOB_NAME_BYTES),
     "message": (0, 4096),  # longer ones are cut
 }
 
@@ -214,23 +159,23 @@ _VERSIONS: Final = "version_min:H version_max:H"
 _LAYOUTS: Final = {
     2: _Layout(
         FieldsOf(
-            PartitionRequest,
+            messages.PartitionRequest,
             "partition.partition:20s partition.producer:40s first_subpartition:i last_subpartition:i receiver:16s "
             "credit:i:0",
             partition=ResultPartitionID,
         )
     ),
-    4: _Layout(FieldsOf(CancelPartitionRequest, "receiver:16s")),
-    5: _Layout(FieldsOf(CloseRequest)),
-    6: _Layout(FieldsOf(AddCredit, "credit:i:1 receiver:16s")),
-    7: _Layout(FieldsOf(ResumeConsumption, "receiver:16s")),
-    8: _Layout(FieldsOf(AckAllUserRecordsProcessed, "receiver:16s")),
-    9: _Layout(FieldsOf(BacklogAnnouncement, "backlog:i:1 receiver:16s")),
-    10: _Layout(FieldsOf(NewBufferSize, "size_bytes:i:1 receiver:16s")),
-    11: _Layout(FieldsOf(SegmentId, "subpartition:i:0 segment:i:1 receiver:16s")),
-    64: _Layout(FieldsOf(Hello, f"{_VERSIONS} role:B nonce:32s"), ("authority",)),
-    65: _Layout(FieldsOf(Proof, "mac:32s")),
-    66: _Layout(FieldsOf(Ready, "version:H")),
+    4: _Layout(FieldsOf(messages.CancelPartitionRequest, "receiver:16s")),
+    5: _Layout(FieldsOf(messages.CloseRequest)),
+    6: _Layout(FieldsOf(messages.AddCredit, "credit:i:1 receiver:16s")),
+    7: _Layout(FieldsOf(messages.ResumeConsumption, "receiver:16s")),
+    8: _Layout(FieldsOf(messages.AckAllUserRecordsProcessed, "receiver:16s")),
+    9: _Layout(FieldsOf(messages.BacklogAnnouncement, "backlog:i:1 receiver:16s")),
+    10: _Layout(FieldsOf(messages.NewBufferSize, "size_bytes:i:1 receiver:16s")),
+    11: _Layout(FieldsOf(messages.SegmentId, "subpartition:i:0 segment:i:1 receiver:16s")),
+    64: _Layout(FieldsOf(messages.Hello, f"{_VERSIONS} role:B nonce:32s"), ("authority",)),
+    65: _Layout(FieldsOf(messages.Proof, "mac:32s")),
+    66: _Layout(FieldsOf(messages.Ready, "version:H")),
     67: _Layout(
         FieldsOf(GateHello, f"{_VERSIONS} nonce:32s gate.job_id:16s gate.expires_ms:q", gate=GateIdentity),
         ("gate.name", "authority"),
@@ -245,7 +190,7 @@ _LAYOUTS: Final = {
         ("job",),
     ),
     69: _Layout(FieldsOf(OfferRefused, "offer_id:16s subtask:i:0 code:B", code=RefusalCode), ("message",)),
-    HEARTBEAT_ID: _Layout(FieldsOf(Heartbeat, f"interval_ms:i:{MIN_HEARTBEAT_INTERVAL_MS}")),
+    HEARTBEAT_ID: _Layout(FieldsOf(messages.Heartbeat, f"interval_ms:i:{MIN_HEARTBEAT_INTERVAL_MS}")),
 }
 _BY_KIND: Final[dict[object, tuple[int, _Layout]]] = {
     each.fields.kind: (number, each) for number, each in _LAYOUTS.items()
@@ -291,7 +236,7 @@ def decode_body(message_id: int, body: memoryview) -> Message:
         # The one message that is sent per read, without the way through the table.  bench: transport.
         credit, receiver = _ADD_CREDIT.unpack(body)
         if credit > 0:
-            return AddCredit(receiver, credit)
+            return messages.AddCredit(receiver, credit)
     if message_id == 1:
         return _decode_error(body)
     if message_id == 3:
@@ -309,9 +254,9 @@ def decode_body(message_id: int, body: memoryview) -> Message:
 def _check_ranges(message: object) -> None:
     """Check the fields that depend on each other."""
     match message:
-        case PartitionRequest(first_subpartition=first, last_subpartition=last) if not 0 <= first <= last:
+        case messages.PartitionRequest(first_subpartition=first, last_subpartition=last) if not 0 <= first <= last:
             raise LocalProtocolError(f"subpartitions {first} to {last} are not a range")
-        case Hello() | GateHello() if message.version_min > message.version_max:
+        case messages.Hello() | GateHello() if message.version_min > message.version_max:
             raise LocalProtocolError(f"versions {message.version_min} to {message.version_max} are not a range")
         case SubpartitionOffer(subtask=subtask, num_subtasks=num_subtasks) if subtask >= num_subtasks:
             raise LocalProtocolError(f"subtask {subtask} is none of {num_subtasks}")

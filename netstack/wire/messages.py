@@ -2,18 +2,31 @@
 
 Side:       pure.
 Invariants: a message is immutable.  The holder of a ``BufferResponse`` owns its buffer.
-Units:      credit and backlog in buffers, sizes in bytes.
+Units:      credit and backlog in buffers, sizes in bytes; sequence numbers are compared across their wrap.
 Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  Ours (ids from 64 on): ``Hello``, ``Proof``, ``Ready``,
             ``Heartbeat``, ``offer_messages``.
 """
 
 from collections.abc import Sequence
 from enum import IntEnum, unique
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.late import dataclass
 from netstack.wire.offer_messages import GateHello, OfferRefused, SubpartitionOffer
+
+MAX_SEQUENCE_NUMBER: Final = 2**31 - 1
+_SIGN_BIT: Final = 0x8000_0000
+
+
+def wrapped_number(number: int) -> int:
+    """A sequence number as it travels, a 32-bit integer as in Java: behind 2^31 - 1 comes -2^31."""
+    return (number + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT
+
+
+def is_before(first: int, second: int) -> bool:
+    """Whether ``first`` was given out before ``second``; they are less than 2^31 apart."""
+    return (first - second) & _SIGN_BIT != 0
 
 
 @unique
@@ -43,10 +56,6 @@ class DataType(IntEnum):
     """An event; needs no credit."""
     has_priority: bool
     """It overtakes the buffers queued before it."""
-    requires_announcement: bool
-    """The receiver announces it ahead of the buffers queued before it."""
-    is_partial_record: bool
-    """Its last record may continue in the next buffer."""
     is_blocking_upstream: bool
     """The subpartition sends nothing after it until the consumer resumes it."""
 
@@ -62,8 +71,6 @@ for _each in DataType:
     _each.is_buffer = _each in _BUFFERS
     _each.is_event = _each not in _BUFFERS and _each is not DataType.NONE
     _each.has_priority = _each is DataType.PRIORITIZED_EVENT_BUFFER
-    _each.requires_announcement = _each is DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
-    _each.is_partial_record = _each is DataType.DATA_BUFFER
     _each.is_blocking_upstream = _each in _BLOCKING
 
 

@@ -1,4 +1,4 @@
-"""Ten short runs with faults on real processes: nothing is lost, repeated or out of order.
+"""Eight short runs with faults of 21 kinds on real processes: nothing is lost, repeated or out of order.
 
 ``make chaos`` does many more.
 
@@ -24,7 +24,8 @@ _TAKE_LONG = (
     FaultKind.KILL_JM_AND_TM,
 )
 KINDS = tuple(kind for kind in FaultKind if kind not in _TAKE_LONG)
-HALVES = {"first": range(5), "second": range(5, 10)}
+# Of two clusters, those four seeds of each whose plans have the most kinds between them.
+HALVES = {"first": (121, 123, 124, 125), "second": (4711, 4713, 4714, 4719)}
 
 
 def plan_of(seed: int, has_small_disk: bool = True) -> RunPlan:
@@ -47,11 +48,8 @@ def test_faults_cost_no_result_and_repeat_none(tmp_path: Path, half: str) -> Non
     assert all(len(report.happened) >= len(report.plan.faults) for report in summary.reports)
 
 
-def test_the_jobmanager_is_killed_in_one_of_the_runs() -> None:
-    """And there are faults of every sort."""
+def test_nearly_every_kind_of_fault_is_in_one_of_the_runs() -> None:
+    """But those of ``_TAKE_LONG``, and three kinds of which other runs of ``make chaos`` have many."""
     kinds = {fault.kind for half in HALVES.values() for seed in half for fault in plan_of(seed).faults}
 
-    assert FaultKind.KILL_JM in kinds
-    assert any(kind.name.startswith("DATA_") for kind in kinds)
-    assert any(kind.is_on_control for kind in kinds)
-    assert len(kinds) >= 10
+    assert set(KINDS) - kinds == {FaultKind.RAISE_IN_TIMER, FaultKind.READER_PAUSES, FaultKind.DATA_DELAY}

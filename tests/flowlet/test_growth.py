@@ -12,13 +12,13 @@ import pytest
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common import Duration, WatermarkStrategy
 from flowlet.common.watermark_strategy import TimestampAssigner
+from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator
 from flowlet.connectors.planned_split_source import PlannedSplitReader
 from flowlet.datastream.connectors import SplitSource
 from flowlet.metrics.metric_registry import MAX_METRICS, MetricRegistry
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.serde.pickles import program_pickle
-from flowlet.splits.kafka_brokers import KafkaBrokers
-from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule, PlannedSplit
 from flowlet.testing import TestProcessingTimeService
 from netstack.handlers.offering_handler import OfferingHandler

@@ -1,15 +1,15 @@
-"""The paths of the JobManager's REST interface, as the router of a running one lists them.
+"""The paths of the JobManager's REST interface, as the router of a running one has them.
 
 Items:  ``METHOD /path/{name}``; ``*`` answers all other methods of a path, or all other paths, with an error.
 """
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 from unittest import mock
 
 import pytest
-from aiohttp import web
 
+from flowlet.rpc.requests import SESSION_PATH, Route, Router
 from flowlet.testing import MiniCluster
 from tests.frozen.frozen_list import FrozenList
 from tests.frozen.signed_get import signed_get
@@ -17,25 +17,30 @@ from tests.frozen.signed_get import signed_get
 
 def rest_paths() -> Iterator[str]:
     """The items."""
-    for resource in _router_of_a_running_job_manager().resources():
-        for route in resource:
-            yield f"{route.method} {resource.canonical}"
+    yield "* /{path}"
+    for method, path in {("GET", SESSION_PATH), *_routes_of_a_running_job_manager()}:
+        yield f"* {path}"
+        yield f"{method} {path}"
+        if method == "GET":
+            yield f"HEAD {path}"
 
 
-def _router_of_a_running_job_manager() -> web.UrlDispatcher:
+def _routes_of_a_running_job_manager() -> Iterator[tuple[str, str]]:
     """The web server starts at the first signed request: this sends one."""
-    runners: list[web.AppRunner] = []
-    make = web.AppRunner.__init__
+    found: list[list[Route]] = []
+    make = Router.__init__
 
-    def note(runner: Any, *arguments: Any, **options: Any) -> None:
-        runners.append(runner)
-        make(runner, *arguments, **options)
+    def note(router: Router, routes: Iterable[Route]) -> None:
+        found.append(list(routes))
+        make(router, found[-1])
 
-    with mock.patch.object(web.AppRunner, "__init__", note), MiniCluster(1) as cluster:
+    with mock.patch.object(Router, "__init__", note), MiniCluster(1) as cluster:
         target = cluster.target
         assert target.secret is not None, "a MiniCluster makes one"
+        before = len(found)
         signed_get(target.host, target.port, target.secret, "/overview")
-        return runners[0].app.router
+        assert len(found) == before + 1, "of the web server"
+    return ((route.method, route.path) for route in found[-1])
 
 
 REST_PATHS: Final = FrozenList(

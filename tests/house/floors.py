@@ -89,7 +89,16 @@ ROOMS: Final = (
     Room("storage", 1, ("flowlet.storage",)),
     Room("types", 2, ("flowlet.common.values", "flowlet.types", "flowlet.typed")),
     Room("graph", 2, ("flowlet.graph",)),
-    Room("splits", 2, ("flowlet.splits",)),
+    # The JobManager loads of a connector what finds its splits, and nothing else.
+    Room(
+        "splits",
+        2,
+        (
+            "flowlet.splits",
+            "flowlet.connectors.files.split",
+            "flowlet.connectors.kafka.split",
+        ),
+    ),
     Room("state", 3, ("flowlet.state",)),
     Room("mailbox", 3, ("flowlet.mailbox", "flowlet.timers", "flowlet.watermarks")),
     Room("chain", 4, ("flowlet.chain", "flowlet.io", "flowlet.operators")),

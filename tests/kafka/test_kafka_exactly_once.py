@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 
 from flowlet.common.serialization import SimpleStringSchema
-from flowlet.connectors.kafka.kafka_writer import KafkaTarget
+from flowlet.connectors.kafka.sink import KafkaTarget
 from flowlet.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError
 from flowlet.errors import FlowletError

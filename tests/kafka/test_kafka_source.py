@@ -11,6 +11,7 @@ import pytest
 from flowlet.common import Types
 from flowlet.common.serialization import SimpleStringSchema
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.connectors.kafka.split import KafkaBrokers
 from flowlet.datastream import CloseableIterator, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, FileSource, StreamFormat
 from flowlet.datastream.connectors.hybrid_source import HybridSource
@@ -22,7 +23,6 @@ from flowlet.datastream.connectors.kafka import (
 )
 from flowlet.datastream.formats.csv import CsvRowDeserializationSchema
 from flowlet.errors import FlowletError, JobExecutionError
-from flowlet.splits.kafka_brokers import KafkaBrokers
 from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule
 from tests.kafka.brokers import TestCluster
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flowlet.common.serialization import SimpleStringSchema
-from flowlet.connectors.kafka.kafka_writer import KafkaWriter
+from flowlet.connectors.kafka.sink import KafkaWriter
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 from flowlet.errors import FlowletError

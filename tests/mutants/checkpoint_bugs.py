@@ -14,10 +14,10 @@ _COMPLETED: Final = "flowlet.jm.checkpoints.checkpoint_history"
 _ALIGNER: Final = "flowlet.checkpoint.single_checkpoint_barrier_handler"
 _TRACKER: Final = "flowlet.checkpoint.checkpoint_barrier_tracker"
 _WRITER: Final = "flowlet.checkpoint.channel_state_writer"
-_SNAPSHOTS: Final = "flowlet.checkpoint.operator_snapshots"
+_SNAPSHOTS: Final = "flowlet.checkpoint.task_checkpoints"
 _PERSISTER: Final = "netstack.gate.channels.in_flight_recorder"
 _RECORDER: Final = "netstack.gate.channels.in_flight_recorder"
-_TIMEOUTABLE: Final = "netstack.partition.channel_state"
+_SUBPARTITION: Final = "netstack.partition.pipelined_subpartition"
 _CODEC: Final = "flowlet.checkpoint.state_codec"
 
 _COORDINATED: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_coordinator.py"
@@ -189,7 +189,7 @@ CHECKPOINT_BUGS: Final = (
         "18252",
         "the barrier of a savepoint overtakes data",
         "flowlet.checkpoint.subtask_checkpoint_coordinator",
-        "is_priority=options.is_unaligned)",
+        "is_priority=barrier.options.is_unaligned)",
         "is_priority=True)",
         "tests/flowlet/checkpoint/test_subtask_checkpoint_coordinator.py::test_a_savepoint_never_has_priority",
     ),
@@ -324,27 +324,27 @@ CHECKPOINT_BUGS: Final = (
         "an_abort_of_an_older_checkpoint_takes_the_barrier",
         "in flight",
         "the data before a barrier is lost to its checkpoint, because another one was aborted",
-        _TIMEOUTABLE,
-        "if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:",
-        "if waiting is None:",
+        _SUBPARTITION,
+        "waiting.barrier.checkpoint_id != checkpoint_id:\n                return\n            self._waiting = None\n",
+        "False:\n                return\n            self._waiting = None\n",
         f"{_TIMED}::test_an_abort_of_another_checkpoint_leaves_the_barrier",
     ),
     Mutant(
         "a_timer_of_an_older_checkpoint_fires",
         "in flight",
         "a barrier overtakes before its time, and the data before it is kept for another checkpoint",
-        "netstack.partition.pipelined_subpartition",
-        "            if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:",
-        "            if waiting is None:",
+        _SUBPARTITION,
+        "waiting.barrier.checkpoint_id != checkpoint_id:\n                return\n            # Before anything",
+        "False:\n                return\n            # Before anything",
         f"{_TIMED}::test_a_timer_of_an_older_checkpoint_leaves_the_next_barrier",
     ),
     Mutant(
         "a_released_subpartition_leaves_its_snapshot_waiting",
         "in flight",
         "the checkpoint of a task whose consumer is gone never ends",
-        _TIMEOUTABLE,
-        "        if waiting is None:\n            return []\n        self.waiting = None\n",
-        "        return []\n        self.waiting = None\n",
+        _SUBPARTITION,
+        "            calls.append(partial(self._waiting.in_flight.fail, error))\n",
+        "",
         f"{_TIMED}::test_a_barrier_that_nobody_reads_any_more_ends_its_snapshot",
     ),
     # ---------------------------------------------------------------- restore
@@ -353,7 +353,7 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "windows that were open at the checkpoint never fire",
         _SNAPSHOTS,
-        "                each.timers.restore(state.timers)\n",
+        "                ctx.timers.restore(state.timers)\n",
         "                pass\n",
         f"{_OPERATORS}::test_keyed_state_and_timers_are_those_at_the_barrier",
     ),
@@ -362,7 +362,7 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "a job counts from 0 after a restart",
         _SNAPSHOTS,
-        "                    each.keyed_state.restore(part)\n",
+        "                    ctx.keyed_state.restore(part)\n",
         "                    pass\n",
         f"{_OPERATORS}::test_keyed_state_and_timers_are_those_at_the_barrier",
     ),
@@ -371,8 +371,8 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "what records behind the barrier changed is in the snapshot",
         _SNAPSHOTS,
-        "                    else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)\n",
-        "                    else (lambda each=each: each.keyed_state.snapshot(0, is_full=is_full)())\n",
+        "else ctx.keyed_state.snapshot(checkpoint_id, is_full=is_full)\n",
+        "else (lambda ctx=ctx: ctx.keyed_state.snapshot(0, is_full=is_full)())\n",
         f"{_OPERATORS}::test_keyed_state_and_timers_are_those_at_the_barrier",
     ),
     Mutant(
@@ -380,7 +380,7 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "an operator takes what it cannot read for its state",
         _SNAPSHOTS,
-        "            state.check_version(each.operator.name, each.operator.state_version)\n",
+        "            state.check_version(each.name, each.state_version)\n",
         "",
         f"{_OPERATORS}::test_state_of_another_version_is_refused",
     ),
@@ -416,8 +416,8 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "the id is that of the older one, the states are those of the newer one",
         _COMPLETED,
-        "        self._parts = parts_of(self._manifests[-1])\n",
-        "",
+        "self._restored is None or self._restored.checkpoint_id != newest.checkpoint_id:",
+        "self._restored is None:",
         f"{_OF_A_JOB}::test_the_job_goes_back_to_the_states_of_the_older_checkpoint",
     ),
 )

@@ -46,7 +46,7 @@ STORAGE_BUGS: Final = (
         "storage",
         "a loss of power may take a directory whose maker ended before its fsync",
         "flowlet.storage.state_files",
-        "            self._files.settle(folder)",
+        "            self._files.settle(each)",
         "            pass",
         f"{_FILES}::test_a_directory_that_another_process_made_and_did_not_settle_survives",
     ),

@@ -40,6 +40,7 @@ def test_the_watermarks_follow_the_segment_size() -> None:
         ({"max_write_batch_bytes": 0}, "max_write_batch_bytes is 0"),
         ({"read_buffer_bytes": 8}, "read_buffer_bytes is 8, the least is 9"),
         ({"backlog": -1}, "backlog is -1"),
+        ({"compression": "zip"}, "compression is 'zip', known are None and 'lz4'"),
         ({"close_timeout_s": -1.0}, "close_timeout_s is -1.0"),
         ({"connect_timeout_s": math.nan}, "connect_timeout_s is nan"),
         ({"partition_request_timeout_s": -1}, "partition_request_timeout_s is -1"),

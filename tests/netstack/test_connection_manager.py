@@ -99,7 +99,7 @@ async def test_a_channel_released_while_connecting_is_not_requested() -> None:
 
 
 async def test_orders_given_while_connecting_follow_the_requests() -> None:
-    """An event for the producer and the wanted buffer size; a channel that left meanwhile says nothing."""
+    """Of their channel: an event for the producer and the wanted size; a channel that left meanwhile says nothing."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     event = OtherEvent("org.example.Event", b"x")
@@ -113,7 +113,7 @@ async def test_orders_given_while_connecting_follow_the_requests() -> None:
     await until(lambda: len(peer.received) == 4)
 
     assert requests(peer) == [receiver_of(1), receiver_of(3)]
-    assert peer.received[2:] == [
+    assert peer.received[1:3] == [
         TaskEventRequest(serialize_event(event), partition_id_of(1), receiver_of(1)),
         NewBufferSize(receiver_of(1), 512),
     ]

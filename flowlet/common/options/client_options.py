@@ -45,8 +45,7 @@ REST_PORT: Final = whole_number("rest.port", least=1, default=8081, says="the po
 
 # Read by ClientHeartbeat.of_options.
 IS_ATTACHED: Final = boolean(
-    "execution.attached",
-    says="whether a job needs its client; else if its results are read or `execute()` waits",
+    "execution.attached", says="whether a job needs its client; else if its results are read or `execute()` waits"
 )
 ENDS_WITH_CLIENT: Final = boolean(
     "execution.shutdown-on-attached-exit",

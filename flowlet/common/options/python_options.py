@@ -78,7 +78,7 @@ class DependencySettings:
         _paths,
         "paths of files or folders, parted by commas",
         "`add_python_file()`: modules that every task can import ([shipping](shipping.md))",
-    ).field(())
+    ).field(default=())
     requirements: str | None = Option(
         _REQUIREMENTS,
         lambda found: parse_text(found).partition(_BEFORE_TARGET)[0] or None,
@@ -93,13 +93,13 @@ class DependencySettings:
         _archives,
         "paths of archives, each perhaps with # and a folder, parted by commas",
         "`add_python_archive()`: unpacked into the working directory of tasks",
-    ).field(())
+    ).field(default=())
     cached: tuple[CachedPath, ...] = Option(
         "pipeline.cached-files",
         _cached,
         "of the form name:NAME,path:PATH,executable:false;name:...",
         "`register_cached_file()`: files that functions find by name",
-    ).field(())
+    ).field(default=())
     executable: str | None = text(
         "python.executable",
         allowed="the path of a Python interpreter",

@@ -27,7 +27,7 @@ from flowlet.errors import JobGraphError
 __all__ = ["JdbcConnectionOptions", "JdbcExactlyOnceSink", "JdbcExecutionOptions", "JdbcSink"]
 
 _MAX_COMMIT_RETRIES: Final = 10  # of a sink operator
-_PARTS_MODULE: Final = "flowlet.connectors.database.database_writer"
+_PARTS_MODULE: Final = "flowlet.connectors.database.sink"
 
 
 class JdbcSink(Sink):

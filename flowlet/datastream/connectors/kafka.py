@@ -180,13 +180,43 @@ class KafkaSource(BuiltInSource):
         return KafkaSourceBuilder()
 
 
-class KafkaSourceBuilder:
+class _KafkaBuilder:
+    """What both builders say about the brokers."""
+
+    def __init__(self) -> None:
+        self._properties: dict[str, str] = {}
+
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> Self:
+        """The brokers to ask first, as ``host:port``, separated by commas."""
+        return self.set_property("bootstrap.servers", bootstrap_servers)
+
+    def set_property(self, key: str, value: str) -> Self:
+        """A property of librdkafka, such as ``security.protocol`` or ``compression.type``.
+
+        Raises JobGraphError: it is no text.
+        """
+        if not is_name(key) or not isinstance(value, str):
+            raise JobGraphError(f"a property of Kafka is two texts, got {key!r} and {value!r}")
+        self._properties[key] = value
+        return self
+
+    def _checked_properties(self, own: tuple[str, ...], what: str) -> dict[str, str]:
+        """The properties; there are brokers, and none that the source or sink decides about."""
+        if not self._properties.get("bootstrap.servers"):
+            raise JobGraphError(f"a Kafka {what} needs brokers: set_bootstrap_servers('host:port')")
+        found = [key for key in own if key in self._properties]
+        if found:
+            raise JobGraphError(f"a Kafka {what} sets {found[0]} itself; leave it out")
+        return dict(self._properties)
+
+
+class KafkaSourceBuilder(_KafkaBuilder):
     """Builds a ``KafkaSource``; every method but ``build`` gives the builder itself, and raises JobGraphError for a
     wrong argument.
     """
 
     def __init__(self) -> None:
-        self._properties: dict[str, str] = {}
+        super().__init__()
         self._topics: tuple[str, ...] = ()
         self._pattern: str | None = None
         self._partitions: tuple[tuple[str, int], ...] = ()
@@ -194,10 +224,6 @@ class KafkaSourceBuilder:
         self._stop: OffsetRule | None = None
         self._is_bounded = False
         self._deserializer: DeserializationSchema | None = None
-
-    def set_bootstrap_servers(self, bootstrap_servers: str) -> Self:
-        """The brokers to ask first, as ``host:port``, separated by commas."""
-        return self.set_property("bootstrap.servers", bootstrap_servers)
 
     def set_group_id(self, group_id: str) -> Self:
         """The consumer group in which offsets are committed when a checkpoint is complete."""
@@ -265,11 +291,6 @@ class KafkaSourceBuilder:
         """Set the beginning of the clients' ids, for the logs of the brokers."""
         return self.set_property(CLIENT_ID_PREFIX, prefix)
 
-    def set_property(self, key: str, value: str) -> Self:
-        """A property of librdkafka, such as ``security.protocol``."""
-        set_kafka_property(self._properties, key, value)
-        return self
-
     def set_properties(self, props: Mapping[str, str]) -> Self:
         """Several properties."""
         for key, value in props.items():
@@ -278,14 +299,11 @@ class KafkaSourceBuilder:
 
     def build(self) -> KafkaSource:
         """Build the source.  Raises JobGraphError: something is missing, or does not fit together."""
-        if not self._properties.get("bootstrap.servers"):
-            raise JobGraphError("a Kafka source needs brokers: set_bootstrap_servers('host:port')")
+        properties = self._checked_properties(_OWN_OF_SOURCES, "source")
         if not self._topics and self._pattern is None and not self._partitions:
             raise JobGraphError("a Kafka source needs set_topics(), set_topic_pattern() or set_partitions()")
         if self._deserializer is None:
             raise JobGraphError("a Kafka source needs set_value_only_deserializer(), such as with SimpleStringSchema()")
-        properties = dict(self._properties)
-        check_not_own(properties, _OWN_OF_SOURCES, "source")
         if "group.id" not in properties and OffsetKind.COMMITTED in (self._start.kind, self._stop and self._stop.kind):
             raise JobGraphError("committed_offsets() needs a consumer group: set_group_id()")
         commits = properties.pop(COMMIT_OFFSETS, "true").lower() == "true"
@@ -309,20 +327,6 @@ class KafkaSourceBuilder:
             raise JobGraphError(
                 "a Kafka source reads by topics, by a pattern or by partitions: call one of the methods, once"
             )
-
-
-def set_kafka_property(properties: dict[str, str], key: Any, value: Any) -> None:
-    """Set one property.  Raises JobGraphError: it is no text."""
-    if not is_name(key) or not isinstance(value, str):
-        raise JobGraphError(f"a property of Kafka is two texts, got {key!r} and {value!r}")
-    properties[key] = value
-
-
-def check_not_own(properties: Mapping[str, str], own: tuple[str, ...], what: str) -> None:
-    """Check that a program sets no property that the source or sink decides about.  Raises JobGraphError: it does."""
-    found = [key for key in own if key in properties]
-    if found:
-        raise JobGraphError(f"a Kafka {what} sets {found[0]} itself; leave it out")
 
 
 def _rule(method: str, initializer: KafkaOffsetsInitializer) -> OffsetRule:
@@ -448,7 +452,7 @@ def _schema(method: str, schema: SerializationSchema) -> SerializationSchema:
     return schema
 
 
-_PARTS_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
+_PARTS_MODULE: Final = "flowlet.connectors.kafka.sink"
 _OWN_OF_SINKS: Final = ("transactional.id", "enable.idempotence", "key.serializer", "value.serializer")
 # Markers are offsets, which Kafka keeps for 7 days by default (offsets.retention.minutes).
 _MARKER_RETENTION_MS: Final = 6 * 86_400_000
@@ -516,21 +520,17 @@ class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
         return made
 
 
-class KafkaSinkBuilder:
+class KafkaSinkBuilder(_KafkaBuilder):
     """Builds a ``KafkaSink``; every method but ``build`` gives the builder itself, and raises JobGraphError for a wrong
     argument.
     """
 
     def __init__(self) -> None:
-        self._properties: dict[str, str] = {}
+        super().__init__()
         self._serializer: KafkaRecordSerializationSchema | None = None
         self._guarantee = DeliveryGuarantee.NONE  # as in Flink
         self._prefix: str | None = None
         self._marker_topic: str | None = None
-
-    def set_bootstrap_servers(self, bootstrap_servers: str) -> Self:
-        """The brokers to ask first, as ``host:port``, separated by commas."""
-        return self.set_property("bootstrap.servers", bootstrap_servers)
 
     def set_record_serializer(self, record_serializer: KafkaRecordSerializationSchema) -> Self:
         """How records become messages, and to which topics they go."""
@@ -567,19 +567,11 @@ class KafkaSinkBuilder:
         self._marker_topic = topic
         return self
 
-    def set_property(self, key: str, value: str) -> Self:
-        """A property of librdkafka, such as ``compression.type``."""
-        set_kafka_property(self._properties, key, value)
-        return self
-
     def build(self) -> KafkaSink:
         """Build the sink.  Raises JobGraphError: something is missing, or does not fit together."""
-        if not self._properties.get("bootstrap.servers"):
-            raise JobGraphError("a Kafka sink needs brokers: set_bootstrap_servers('host:port')")
+        properties = self._checked_properties(_OWN_OF_SINKS, "sink")
         if self._serializer is None:
             raise JobGraphError("a Kafka sink needs set_record_serializer()")
-        check_not_own(self._properties, _OWN_OF_SINKS, "sink")
-        properties = dict(self._properties)
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return FlushingKafkaSink(
                 properties, self._serializer, flushes=self._guarantee is DeliveryGuarantee.AT_LEAST_ONCE

@@ -138,7 +138,7 @@ class CheckpointCoordinator:
 
     def document(self) -> Document:
         """The checkpoints for people."""
-        return self._history.document([pending.record() for pending in self._pending.values()])
+        return self._history.document(self._pending.values())
 
     def handle(self, event: events.Event, now_ms: int) -> list[events.Effect]:
         """Apply one event; return the effects in order.  A report that does not fit only increments a counter."""
@@ -411,7 +411,8 @@ class CheckpointCoordinator:
 
     def _late_state(self, message: messages.CheckpointAcknowledged) -> None:
         self.num_ignored += 1
-        has_file = message.state is not None and message.state.path is not None
+        state = message.part.state
+        has_file = state is not None and state.path is not None
         if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self._written:
             self._effects.append(events.DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
 
@@ -428,11 +429,13 @@ class CheckpointCoordinator:
 
     def _late_cause(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
         self.num_ignored += 1
-        known = self._history.failed_with(checkpoint_id)
-        if failure.subtask is None or known is None or known.reason != SYMPTOM or not is_counted(failure.reason):
+        known = self._history.find(checkpoint_id)
+        if failure.subtask is None or known is None or known.failure is None or not is_counted(failure.reason):
             return
-        if self._history.replace_failure(checkpoint_id, failure).savepoint is None:
-            self._count(checkpoint_id, failure)
+        if known.failure.reason == SYMPTOM:
+            known.failure = failure
+            if known.savepoint is None:
+                self._count(checkpoint_id, failure)
 
     # Ends
 
@@ -444,7 +447,8 @@ class CheckpointCoordinator:
             self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))
             return
         self._last_end_ms = self._now_ms
-        self._history.ended(pending.record(self._now_ms))
+        pending.end(self._now_ms)
+        self._history.ended(pending)
         if pending.savepoint is not None:
             self._savepoint_ended(run, pending, pending.savepoint)
             return
@@ -478,7 +482,8 @@ class CheckpointCoordinator:
         del self._pending[checkpoint_id]
         self._last_end_ms = self._now_ms
         held_up_by = tuple(self._topology.frontier(pending.missing_subtasks()))
-        self._history.ended(pending.record(self._now_ms, failure, held_up_by))
+        pending.end(self._now_ms, failure, held_up_by)
+        self._history.ended(pending)
         self._effects.append(events.CheckpointFailed(checkpoint_id, failure, held_up_by))
         if pending.phase is not CheckpointPhase.SOURCES:
             self._call_off(pending)

@@ -20,27 +20,19 @@ Absent:     the summary (percentiles).
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from flowlet.jm.checkpoints.former_checkpoint import (
-    FormerCheckpoint,
-    InFlightEdge,
-    parts_of,
-    restored_edges,
-    restored_part,
-)
+from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.pending_checkpoint import (
     CheckpointFailure,
-    CheckpointRecord,
     CheckpointTopology,
+    PendingCheckpoint,
     SubtaskPart,
 )
-from flowlet.messages.control_messages import CheckpointDurations, RestoredState
+from flowlet.messages.control_messages import CheckpointDurations
 from flowlet.messages.execution_state import Subtask
-from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
+from flowlet.storage.manifest import CheckpointManifest
 
 
 class SharedStateRegistry:
@@ -75,15 +67,15 @@ class SharedStateRegistry:
 
 
 class CompletedCheckpoints:
-    """The newest complete checkpoints, the oldest first; ``edges`` of the job.  Threading: one thread."""
+    """The newest complete checkpoints of a job, the oldest first.  Threading: one thread."""
 
-    def __init__(self, num_retained: int, edges: Sequence[InFlightEdge] = ()) -> None:
+    def __init__(self, num_retained: int, topology: CheckpointTopology) -> None:
         assert num_retained >= 1, "CheckpointSettings allow no less"
         self._num_retained = num_retained
-        self._edges = tuple(edges)
+        self._topology = topology
         self.former: FormerCheckpoint | None = None  # what the job starts from until it has one of its own
         self._manifests: list[CheckpointManifest] = []
-        self._parts: dict[str, dict[int, SubtaskEntry]] = {}  # of the newest, by vertex id and subtask
+        self._restored: FormerCheckpoint | None = None  # made of the newest when a run begins with it
 
     def __repr__(self) -> str:
         return f"<CompletedCheckpoints {self.ids}>"
@@ -105,50 +97,30 @@ class CompletedCheckpoints:
             "a complete checkpoint subsumes all older ones"
         )
         self._manifests.append(manifest)
-        self._parts = parts_of(manifest)
         dropped, self._manifests = self._manifests[: -self._num_retained], self._manifests[-self._num_retained :]
         return [each.checkpoint_id for each in dropped]
 
     def drop_newest(self) -> CheckpointManifest:
         """Keep the newest no longer, and restore from the one before it, which there must be."""
         assert len(self._manifests) > 1, "nothing would be left to restore"
-        dropped = self._manifests.pop()
-        self._parts = parts_of(self._manifests[-1])
-        return dropped
+        return self._manifests.pop()
 
     def clear(self) -> list[int]:
         """Keep none; returns the ids of all that were kept."""
         ids = self.ids
-        self._manifests, self._parts = [], {}
+        self._manifests = []
+        self._restored = None
         return ids
 
     @property
-    def restored_id(self) -> int | None:
-        """The id of the checkpoint that the next run begins with, which may be of another job; None: there is none."""
-        if self.newest is not None:
-            return self.newest.checkpoint_id
-        return None if self.former is None else self.former.place.checkpoint_id
-
-    def restored_state(self, vertex_id: str, subtask: int) -> RestoredState | None:
-        """The part of a subtask in the newest one; None: there is no checkpoint."""
+    def restored(self) -> FormerCheckpoint | None:
+        """What the next run begins with, which may be of another job; None: there is none."""
         newest = self.newest
         if newest is None:
-            return None if self.former is None else self.former.restored_state(vertex_id, subtask)
-        of_vertex = self._parts.get(vertex_id, {})
-        entry = of_vertex.get(subtask)
-        edges = restored_edges(self._edges, newest, self._parts, vertex_id)
-        if entry is None:
-            return RestoredState(newest.checkpoint_id, edges=edges)
-        wanted = of_vertex.values() if any(each.has_union_state for each in of_vertex.values()) else [entry]
-        parts = [restored_part(each) for each in wanted if each.state or each.channels]
-        return RestoredState(newest.checkpoint_id, parts, entry.is_finished, edges=edges)
-
-    def source_state(self, vertex_id: str) -> bytes | None:
-        """The state of a source's split enumerator in the newest one; None: there is none."""
-        newest = self.newest
-        if newest is None:
-            return None if self.former is None else self.former.source_state(vertex_id)
-        return next((each.state for each in newest.sources if each.vertex_id == vertex_id), None)
+            return self.former
+        if self._restored is None or self._restored.checkpoint_id != newest.checkpoint_id:
+            self._restored = FormerCheckpoint(None, newest, self._topology)
+        return self._restored
 
 
 Document = dict[str, object]
@@ -162,41 +134,31 @@ class CheckpointHistory:
 
     def __init__(self, topology: CheckpointTopology) -> None:
         self._topology = topology
-        self._ended: deque[CheckpointRecord] = deque(maxlen=HISTORY_SIZE)  # the oldest first
-        self._newest: dict[str, CheckpointRecord | None] = {"completed": None, "savepoint": None, "failed": None}
+        self._ended: deque[PendingCheckpoint] = deque(maxlen=HISTORY_SIZE)  # the oldest first
+        self._newest: dict[str, PendingCheckpoint | None] = {"completed": None, "savepoint": None, "failed": None}
         self._restored: Document | None = None
         self._counts = Counter[str]()  # of those that have failed, are complete, or were restored
 
     def __repr__(self) -> str:
         return f"<CheckpointHistory {self._counts['completed']} completed, {self._counts['failed']} failed>"
 
-    def ended(self, record: CheckpointRecord) -> None:
+    def ended(self, record: PendingCheckpoint) -> None:
         """A checkpoint is complete or has failed."""
         self._ended.append(record)
         end = "completed" if record.failure is None else "failed"
         self._counts[end] += 1
         self._newest["savepoint" if record.failure is None and record.savepoint is not None else end] = record
 
-    def failed_with(self, checkpoint_id: int) -> CheckpointFailure | None:
-        """Why a checkpoint failed; None: it did not, or too many have ended since."""
-        return next((each.failure for each in self._ended if each.checkpoint_id == checkpoint_id), None)
-
-    def replace_failure(self, checkpoint_id: int, failure: CheckpointFailure) -> CheckpointRecord:
-        """The cause of a failure arrived after a symptom of it; returns the record as it is now."""
-        index = next(index for index, each in enumerate(self._ended) if each.checkpoint_id == checkpoint_id)
-        old = self._ended[index]
-        new = msgspec.structs.replace(old, failure=failure)
-        self._ended[index] = new
-        if self._newest["failed"] is old:
-            self._newest["failed"] = new
-        return new
+    def find(self, checkpoint_id: int) -> PendingCheckpoint | None:
+        """One of the last checkpoints that have ended; None: it has not, or too many have since."""
+        return next((each for each in self._ended if each.checkpoint_id == checkpoint_id), None)
 
     def restored(self, checkpoint_id: int, now_ms: int) -> None:
         """A run begins with the state of a checkpoint."""
         self._counts["restored"] += 1
         self._restored = {"id": checkpoint_id, "restore_timestamp": now_ms, "is_savepoint": False}
 
-    def document(self, in_progress: Iterable[CheckpointRecord]) -> Document:
+    def document(self, in_progress: Iterable[PendingCheckpoint]) -> Document:
         """The document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first."""
         pending = sorted(in_progress, key=lambda record: -record.checkpoint_id)
         history = sorted([*pending, *self._ended], key=lambda record: -record.checkpoint_id)
@@ -215,7 +177,7 @@ class CheckpointHistory:
             "history": [self._checkpoint(record) for record in history[: max(HISTORY_SIZE, len(pending))]],
         }
 
-    def _checkpoint(self, record: CheckpointRecord) -> Document:
+    def _checkpoint(self, record: PendingCheckpoint) -> Document:
         parts = record.parts.values()
         is_unaligned = any(part.durations is not None and part.durations.is_unaligned for part in parts)
         document = {
@@ -234,7 +196,7 @@ class CheckpointHistory:
             document |= {"external_path": record.savepoint.location, "discarded": False}
         return document if record.failure is None else {**document, **self._failure(record, record.failure)}
 
-    def _failure(self, record: CheckpointRecord, failure: CheckpointFailure) -> Document:
+    def _failure(self, record: PendingCheckpoint, failure: CheckpointFailure) -> Document:
         return {
             "failure_timestamp": record.end_ms,
             "failure_reason": failure.reason,
@@ -246,7 +208,7 @@ class CheckpointHistory:
     def _name(self, subtask: Subtask) -> Document:
         return {"id": subtask.vertex_id, "name": self._topology.names[subtask.vertex_id], "subtask": subtask.subtask}
 
-    def _task(self, record: CheckpointRecord, vertex_id: str) -> Document:
+    def _task(self, record: PendingCheckpoint, vertex_id: str) -> Document:
         width = self._topology.parallelisms[vertex_id]
         parts = {
             index: record.parts[Subtask(vertex_id, index)]
@@ -264,19 +226,19 @@ class CheckpointHistory:
         }
 
 
-def _status(record: CheckpointRecord) -> str:
+def _status(record: PendingCheckpoint) -> str:
     if record.failure is not None:
         return "FAILED"
     return "IN_PROGRESS" if record.end_ms is None else "COMPLETED"
 
 
-def _type_of(record: CheckpointRecord, *, is_unaligned: bool) -> str:
+def _type_of(record: PendingCheckpoint, *, is_unaligned: bool) -> str:
     if record.savepoint is not None:
         return "SYNC_SAVEPOINT" if record.savepoint.stops_job else "SAVEPOINT"
     return "UNALIGNED_CHECKPOINT" if is_unaligned else "CHECKPOINT"
 
 
-def _sums(record: CheckpointRecord, parts: Iterable[SubtaskPart]) -> Document:
+def _sums(record: PendingCheckpoint, parts: Iterable[SubtaskPart]) -> Document:
     """The sums over some subtasks; the duration lasts until the last of them, for a whole failed
     checkpoint until then.
     """
@@ -294,7 +256,7 @@ def _sums(record: CheckpointRecord, parts: Iterable[SubtaskPart]) -> Document:
     }
 
 
-def _subtask(record: CheckpointRecord, index: int, part: SubtaskPart | None) -> Document:
+def _subtask(record: PendingCheckpoint, index: int, part: SubtaskPart | None) -> Document:
     if part is None:
         return {"index": index, "status": "pending_or_failed"}
     durations = part.durations or _NO_DURATIONS

@@ -11,7 +11,7 @@ Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -26,33 +26,30 @@ from flowlet.jm.checkpoints.checkpoint_history import (
     Document,
     SharedStateRegistry,
 )
-from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, in_flight_edges, place_of
+from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
-from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground
 
 
-def read_former_checkpoint(path: str, job: messages.JobGraphMessage, key: bytes) -> FormerCheckpoint:
-    """The checkpoint at a path, if ``job`` can start from it; ``key``: of the MAC of manifests.
+def read_former_checkpoint(
+    path: str, topology: CheckpointTopology, key: bytes, *, ignores_unclaimed_state: bool = False
+) -> FormerCheckpoint:
+    """The checkpoint at a path, if the job of ``topology`` can start from it; ``key``: of the MAC of manifests.
 
     Raises:
         StorageError: the path names none; or a file of it is missing, changed, or of a cluster with another secret.
         StateRestoreError: the job's program does not fit.
     """
-    place = place_of(path)
-    if isinstance(place, CheckpointPlace):
-        manifest = CheckpointStorage(place.directory, place.job_id, key).read_manifest(place.checkpoint_id)
-    else:
-        manifest = SavepointStorage(place, key).read_manifest()
-        place = CheckpointPlace("", manifest.job_id, manifest.checkpoint_id, savepoint=place)
-    return FormerCheckpoint(place, manifest, job)
+    place, _, manifest = open_checkpoint(path, key)
+    return FormerCheckpoint(place, manifest, topology, ignores_unclaimed_state=ignores_unclaimed_state)
 
 
 log = LogLines(__name__)
@@ -73,35 +70,6 @@ class CheckpointsFailedError(FlowletError):
     """More checkpoints failed one after the other than the job tolerates."""
 
 
-class ManifestStorage(Protocol):
-    """The part of ``CheckpointStorage`` that is needed here; blocking."""
-
-    def write_manifest(self, manifest: CheckpointManifest) -> None:
-        """Complete a checkpoint."""
-
-    def discard(self, checkpoint_id: int) -> None:
-        """Remove a checkpoint; none: does nothing."""
-
-    def discard_incomplete(self, before: int) -> None:
-        """Remove what checkpoints with lower ids have left that are not complete."""
-
-    def discard_shared(self, paths: Iterable[str]) -> None:
-        """Remove files that several checkpoints used."""
-
-    def discard_all_shared(self) -> None:
-        """Remove all files that several checkpoints used."""
-
-
-class OneSavepoint(Protocol):
-    """The part of ``SavepointStorage`` that is needed here; blocking."""
-
-    def write_manifest(self, manifest: CheckpointManifest) -> None:
-        """Complete the savepoint."""
-
-    def discard(self) -> None:
-        """Remove what it has left."""
-
-
 class JobCheckpoints:
     """The checkpoints of one job; does nothing for a job without ``CheckpointSettings``.
 
@@ -120,7 +88,6 @@ class JobCheckpoints:
         key: of the MAC of manifests.
         timers: the loop; None: the running one.
         open_storage: called in the background with the directory, the job id and ``key``, for each use.
-        open_savepoint: the same for a savepoint, with its location and ``key``.
         on_completed: called when ``last_completed_id`` has changed.
         completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that it
             triggered.
@@ -138,8 +105,7 @@ class JobCheckpoints:
         call_in_background: CallInBackground,
         key: bytes = b"",
         timers: LoopClock | None = None,
-        open_storage: Callable[[str, str, bytes], ManifestStorage] = CheckpointStorage,
-        open_savepoint: Callable[[str, bytes], OneSavepoint] = SavepointStorage,
+        open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage,
         on_completed: Callable[[], object] = lambda: None,
         completed: Sequence[CheckpointManifest] = (),
         next_id: int = 1,
@@ -156,14 +122,15 @@ class JobCheckpoints:
         self._began: tuple[float, int] | None = None  # the same moment by ``timers`` and by ``clock``
         job_id = job.job_id  # the closure below must not keep the job's blobs
         directory = "" if self._settings is None else self._settings.directory
-        self._open_storage: Callable[[], ManifestStorage] = lambda: open_storage(directory, job_id, key)
-        self._open_savepoint: Callable[[str], OneSavepoint] = lambda location: open_savepoint(location, key)
+        self._open_storage: Callable[[], CheckpointStorage] = lambda: open_storage(directory, job_id, key)
+        self._key = key
         # What is to be told of their ends.
         self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}
         self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
         # Tests may replace it before ``recover``.
-        self.read_former: Callable[[messages.JobGraphMessage], FormerCheckpoint] = lambda job: read_former_checkpoint(
-            self.starts_from, job, key
+        ignores = job.settings.ignores_unclaimed_state
+        self.read_former: Callable[[], FormerCheckpoint] = lambda: read_former_checkpoint(
+            self.starts_from, self._topology, key, ignores_unclaimed_state=ignores
         )
         self._on_completed = on_completed
         self._reader_lag = reader_lag
@@ -173,7 +140,7 @@ class JobCheckpoints:
             None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, next_id)
         )
         self._completed = CompletedCheckpoints(
-            1 if self._settings is None else self._settings.num_retained, in_flight_edges(job)
+            1 if self._settings is None else self._settings.num_retained, self._topology
         )
         self._has_shared_files = job.settings.state.is_incremental
         self._shared = SharedStateRegistry()
@@ -193,9 +160,7 @@ class JobCheckpoints:
     def __repr__(self) -> str:
         return f"<JobCheckpoints of {self._topology.job_id}, {self._coordinator or 'none'}>"
 
-    def recover(
-        self, job: messages.JobGraphMessage, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]
-    ) -> None:
+    def recover(self, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]) -> None:
         """Read the checkpoint of another job that this one starts from, in the background; then one of the two is
         called.
         """
@@ -203,15 +168,14 @@ class JobCheckpoints:
         def recovered(former: FormerCheckpoint) -> None:
             self._completed.former = former
             if self._settings is not None:  # as in Flink, the ids go on
-                next_id = max(self._next_id, former.place.checkpoint_id + 1)
+                next_id = max(self._next_id, former.checkpoint_id + 1)
                 self._may_trigger(next_id)  # so that the job store has reserved it when the run begins
                 self._coordinator = CheckpointCoordinator(self._topology, self._settings, next_id)
-            log.info("job starts from a checkpoint", job=job.job_id, checkpoint=str(former))
+            log.info("job starts from a checkpoint", job=self._topology.job_id, checkpoint=str(former))
             on_recovered()
 
-        self._call_in_background(
-            lambda: self.read_former(job), recovered, on_error, f"checkpoint that job {job.job_id} starts from"
-        )
+        what = f"checkpoint that job {self._topology.job_id} starts from"
+        self._call_in_background(self.read_former, recovered, on_error, what)
 
     def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
         """Ask ``snapshot`` for the state of a source's split enumerator at every trigger, before the trigger is sent;
@@ -228,7 +192,8 @@ class JobCheckpoints:
         """
         self._locations = dict(locations)
         attempts = {each: Subtask(*subtask_of(each)) for each in locations}
-        self._handle(events.RunStarted(attempts, self._completed.restored_id, states or {}))
+        restored = self._completed.restored
+        self._handle(events.RunStarted(attempts, None if restored is None else restored.checkpoint_id, states or {}))
         newest = self._completed.newest
         if newest is not None:
             self._discard_leftovers(newest.checkpoint_id)
@@ -248,7 +213,7 @@ class JobCheckpoints:
             isinstance(message, messages.FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending_ids
         )
         if isinstance(message, messages.CheckpointAcknowledged):
-            self._shared.name(message.checkpoint_id, _paths(message.shared))
+            self._shared.name(message.checkpoint_id, _paths(message.part.shared))
         self._handle(message)
         return is_pending
 
@@ -319,7 +284,8 @@ class JobCheckpoints:
         """What a subtask of the next run begins with: its part of the newest complete checkpoint;
         None: there is none.
         """
-        return self._completed.restored_state(vertex_id, subtask)
+        restored = self._completed.restored
+        return None if restored is None else restored.restored_state(vertex_id, subtask)
 
     def fall_back(self, restored_id: int) -> bool:
         """Whether the next run begins with an older checkpoint than this one, which could not be restored."""
@@ -339,7 +305,8 @@ class JobCheckpoints:
 
     def source_state(self, vertex_id: str) -> bytes | None:
         """The state of a source's split enumerator in the newest complete checkpoint; None: there is none."""
-        return self._completed.source_state(vertex_id)
+        restored = self._completed.restored
+        return None if restored is None else restored.source_state(vertex_id)
 
     @property
     def unrestorable(self) -> list[int]:
@@ -366,9 +333,9 @@ class JobCheckpoints:
                 each["discarded"] = each["id"] not in self._completed.ids
         restored, former = latest["restored"], self._completed.former
         if restored is not None:  # the ids of both jobs are different
-            is_former = former is not None and former.place.checkpoint_id == restored["id"]
-            restored["external_path"] = str(former) if is_former else self._path_of(restored["id"])
-            restored["is_savepoint"] = former is not None and is_former and bool(former.place.savepoint)
+            place = None if former is None or former.checkpoint_id != restored["id"] else former.place
+            restored["external_path"] = self._path_of(restored["id"]) if place is None else str(place)
+            restored["is_savepoint"] = place is not None and bool(place.savepoint)
         return document
 
     def _handle(self, event: events.Event) -> None:
@@ -442,7 +409,9 @@ class JobCheckpoints:
     def _write(self, manifest: CheckpointManifest, location: str) -> None:
         self._being_written.add(manifest.checkpoint_id)
         self._call_in_background(
-            lambda: (self._open_savepoint(location) if location else self._open_storage()).write_manifest(manifest),
+            lambda: (SavepointStorage(location, self._key) if location else self._open_storage()).write_manifest(
+                manifest
+            ),
             lambda _: self._written(events.ManifestWritten(manifest), manifest.checkpoint_id),
             lambda error: self._written(
                 events.ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id
@@ -500,7 +469,7 @@ class JobCheckpoints:
         """In the background."""
         match what:
             case str():
-                self._open_savepoint(what).discard()
+                SavepointStorage(what, self._key).discard()
             case int():
                 self._open_storage().discard(what)
             case _Leftovers(before):

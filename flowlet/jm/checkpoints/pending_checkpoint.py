@@ -1,4 +1,4 @@
-"""``PendingCheckpoint``: a checkpoint on its way, and ``CheckpointRecord``: how one ended.
+"""``PendingCheckpoint``: a checkpoint on its way, and afterwards how it ended.
 
 ``CheckpointTopology``: which subtasks a barrier reaches by itself, and which must be told.
 
@@ -28,35 +28,64 @@ from typing import Final, NamedTuple
 import msgspec
 
 from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
-from flowlet.graph.partitioner import producers_of
-from flowlet.jm.checkpoints.former_checkpoint import edge_entries, vertex_entries
-from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, JobGraphMessage
+from flowlet.graph.partitioner import KeyGroups, producers_of
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, JobGraphMessage, SubtaskEntry
 from flowlet.messages.execution_state import Subtask
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
+from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, SourceEntry, VertexEntry
 from netstack.late import dataclass
 from netstack.wire.events import SnapshotType
 
 
-class _Input(NamedTuple):
-    source: str
+class TopologyEdge(NamedTuple):
+    """One edge between two vertices, as a checkpoint names it, and without its blob."""
+
+    entry: EdgeEntry
+    edge_id: str
     is_pointwise: bool
 
 
 class CheckpointTopology:
-    """The subtasks of one job and their producers.  Immutable."""
+    """The vertices and edges of one job, and how its subtasks hang together.  Immutable; without the job's blobs."""
 
     def __init__(self, job: JobGraphMessage) -> None:
         self.job_id = job.job_id
         self.job_name = job.name
         self.names = {vertex.id: vertex.name for vertex in job.vertices}
         self.parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
-        self.vertices = vertex_entries(job)
-        self.edges = edge_entries(job)
-        self._inputs: dict[str, list[_Input]] = {vertex.id: [] for vertex in job.vertices}
+        self.vertices = [
+            VertexEntry(
+                each.id,
+                each.name,
+                each.parallelism,
+                each.max_parallelism,
+                dict(zip(each.operator_ids, each.operator_names)),  # noqa: B905 - without ids there are none
+                {operator: uid for operator, uid in zip(each.operator_ids, each.operator_uids) if uid},  # noqa: B905
+            )
+            for each in job.vertices
+        ]
+        self.inputs: dict[str, list[TopologyEdge]] = {vertex.id: [] for vertex in job.vertices}
+        """The edges into each vertex that come from others, in the order of its gates."""
+        self.edges: list[EdgeEntry] = []
+        """All of these, in the order of the job."""
+        self._add_edges(job)
+
+    def _add_edges(self, job: JobGraphMessage) -> None:
+        operators = {vertex.id: vertex.operator_ids for vertex in job.vertices}
+        num_outputs = Counter[str]()
         for edge in job.edges:
-            if edge.target is not None:
-                # Not the edge, which has a blob.
-                self._inputs[edge.target].append(_Input(edge.source, edge.is_pointwise))
+            output = num_outputs[edge.source]
+            num_outputs[edge.source] += 1
+            if edge.target is None:
+                continue  # the client reads it: it has no data in flight in a checkpoint
+            ids = operators[edge.source]
+            inputs = self.inputs[edge.target]
+            emitter = ids[edge.source_operator] if ids else ""
+            is_by_key = edge.ship_strategy == KeyGroups.ship_strategy
+            entry = EdgeEntry(
+                edge.source, output, edge.target, len(inputs), emitter, edge.input_id, edge.tag, is_by_key
+            )
+            inputs.append(TopologyEdge(entry, edge.id, edge.is_pointwise))
+            self.edges.append(entry)
 
     def __repr__(self) -> str:
         return f"<CheckpointTopology of {self.job_id}, {sum(self.parallelisms.values())} subtasks>"
@@ -76,15 +105,16 @@ class CheckpointTopology:
 
     def _reads_from(self, reader: Subtask, among: Set[Subtask], sizes: Counter[str]) -> bool:
         return any(
-            sizes[edge.source] > 0 and self._edge_reads_from(edge, reader, among)
-            for edge in self._inputs[reader.vertex_id]
+            sizes[edge.entry.source] > 0 and self._edge_reads_from(edge, reader, among)
+            for edge in self.inputs[reader.vertex_id]
         )
 
-    def _edge_reads_from(self, edge: _Input, reader: Subtask, among: Set[Subtask]) -> bool:
+    def _edge_reads_from(self, edge: TopologyEdge, reader: Subtask, among: Set[Subtask]) -> bool:
         if not edge.is_pointwise:
             return True  # it reads from every subtask of the source, and one of them is there
-        producers = producers_of(reader.subtask, self.parallelisms[edge.source], self.parallelisms[reader.vertex_id])
-        return any(Subtask(edge.source, index) in among for index in producers)
+        source = edge.entry.source
+        producers = producers_of(reader.subtask, self.parallelisms[source], self.parallelisms[reader.vertex_id])
+        return any(Subtask(source, index) in among for index in producers)
 
     def describe(self, subtask: Subtask) -> str:
         """The subtask for people."""
@@ -214,24 +244,12 @@ class CheckpointFailure(msgspec.Struct, frozen=True):
     subtask: Subtask | None = None
 
 
-class CheckpointRecord(msgspec.Struct, frozen=True):
-    """A checkpoint as people see it; ``end_ms`` None: it is on its way; ``failure`` None: it has not failed.
-
-    ``held_up_by``: of a failed one, the subtasks that had not acknowledged although all of their producers had.
-    """
-
-    checkpoint_id: int
-    trigger_ms: int
-    parts: dict[Subtask, SubtaskPart]
-    end_ms: int | None = None
-    failure: CheckpointFailure | None = None
-    held_up_by: tuple[Subtask, ...] = ()
-    savepoint: SavepointRequest | None = None
-
-
 @dataclass(slots=True)
 class PendingCheckpoint:
-    """One checkpoint on its way; its coordinator owns it.
+    """One checkpoint; its coordinator owns it, and the history once it has ended.
+
+    ``end_ms`` None: it is on its way; ``failure`` None: it has not failed.  ``held_up_by``: of a failed one, the
+        subtasks that had not acknowledged although all of their producers had.
 
     Args:
         participants: by attempt, the subtasks that had not finished at the trigger.
@@ -248,13 +266,16 @@ class PendingCheckpoint:
     sources: list[SourceEntry] = field(default_factory=list)
     missing: set[bytes] = field(init=False)
     _entries: dict[Subtask, SubtaskEntry] = field(default_factory=dict)
-    _parts: dict[Subtask, SubtaskPart] = field(default_factory=dict)
+    parts: dict[Subtask, SubtaskPart] = field(default_factory=dict)
+    end_ms: int | None = None
+    failure: CheckpointFailure | None = None
+    held_up_by: tuple[Subtask, ...] = ()
 
     def __post_init__(self) -> None:
         self.missing = set(self.participants)
         for each in self.finished:
             self._entries[each] = SubtaskEntry(each.vertex_id, each.subtask, is_finished=True)
-            self._parts[each] = SubtaskPart(self.trigger_ms)
+            self.parts[each] = SubtaskPart(self.trigger_ms)
 
     def __repr__(self) -> str:
         return (
@@ -266,19 +287,10 @@ class PendingCheckpoint:
         """Take in the part of a missing subtask."""
         self.missing.remove(message.attempt)
         subtask = self.participants[message.attempt]
-        self._entries[subtask] = SubtaskEntry(
-            subtask.vertex_id,
-            subtask.subtask,
-            message.state,
-            message.is_finished,
-            message.channels,
-            message.shared,
-            message.has_union_state,
-            message.is_by_key,
-            message.operators,
-        )
-        num_bytes = sum(each.num_bytes for each in (message.state, message.channels) if each is not None)
-        self._parts[subtask] = SubtaskPart(now_ms, num_bytes, message.durations)
+        part = message.part
+        self._entries[subtask] = part
+        num_bytes = sum(each.num_bytes for each in (part.state, part.channels) if each is not None)
+        self.parts[subtask] = SubtaskPart(now_ms, num_bytes, message.durations)
 
     def missing_subtasks(self) -> frozenset[Subtask]:
         """The subtasks that have not acknowledged."""
@@ -308,10 +320,10 @@ class PendingCheckpoint:
         """The directory of a savepoint; empty: it is none."""
         return "" if self.savepoint is None else self.savepoint.location
 
-    def record(
-        self, end_ms: int | None = None, failure: CheckpointFailure | None = None, held_up_by: tuple[Subtask, ...] = ()
-    ) -> CheckpointRecord:
-        """The checkpoint as people see it, without its state."""
-        return CheckpointRecord(
-            self.checkpoint_id, self.trigger_ms, dict(self._parts), end_ms, failure, held_up_by, self.savepoint
-        )
+    def end(self, end_ms: int, failure: CheckpointFailure | None = None, held_up_by: tuple[Subtask, ...] = ()) -> None:
+        """Note how it ended, and let go of its state."""
+        self.end_ms = end_ms
+        self.failure = failure
+        self.held_up_by = held_up_by
+        self._entries.clear()
+        self.sources = []

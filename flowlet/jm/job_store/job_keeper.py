@@ -8,11 +8,11 @@ Invariants: the store is used on other threads only, and for each job by one at 
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
+from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, JobStore, RecoveredJob, StoredProgress
 from flowlet.messages.control_messages import JobGraphMessage
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground
@@ -22,29 +22,13 @@ Done = Callable[[str | None], None]
 _MIN_RESERVE: Final = ID_BLOCK // 2
 
 
-class Store(Protocol):
-    """The part of ``JobStore`` that is needed here; blocking."""
-
-    def put_job(self, job: JobGraphMessage) -> None:
-        """Keep a submitted job."""
-
-    def put_progress(self, job_id: str, progress: StoredProgress) -> None:
-        """Keep how far a job is."""
-
-    def put_end(self, job_id: str, end: JobEnd) -> None:
-        """Keep how a job ended."""
-
-    def forget(self, job_id: str) -> None:
-        """Keep nothing of a job."""
-
-
 class JobKeeper:
     """Threading: the JobManager's loop.  A callback gets None, or why the store has not what it should have.
 
     ``store``: None: nothing is kept.
     """
 
-    def __init__(self, store: Store | None, call_in_background: CallInBackground) -> None:
+    def __init__(self, store: JobStore | None, call_in_background: CallInBackground) -> None:
         self._store = store
         self._call_in_background = call_in_background
         self._queues: dict[str, deque[tuple[Callable[[], None], Done]]] = {}  # by job id; the first one is under way
@@ -96,7 +80,7 @@ class JobKeeper:
         """Keep how a job ended instead of the job; if that fails, nothing of it.  ``end`` is called now, or never."""
         made = None if self._store is None else end()
 
-        def put_end(store: Store) -> None:
+        def put_end(store: JobStore) -> None:
             assert made is not None, "there is a store"
             try:
                 store.put_end(job_id, made)
@@ -134,7 +118,7 @@ class JobKeeper:
         if problem is not None:
             log.warning("the job store does not take what it should keep", problem=problem)
 
-    def _enqueue(self, job_id: str, write: Callable[[Store], None], done: Done) -> None:
+    def _enqueue(self, job_id: str, write: Callable[[JobStore], None], done: Done) -> None:
         if self._is_closed:
             return
         store = self._store

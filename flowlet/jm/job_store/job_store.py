@@ -17,10 +17,10 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -56,21 +56,6 @@ class JobEnd(msgspec.Struct, frozen=True):
 
     status: str
     document: bytes
-
-
-class StoredJob(msgspec.Struct, frozen=True):
-    """A job that has not ended."""
-
-    job: JobGraphMessage
-    progress: StoredProgress
-
-
-class StoreContent(msgspec.Struct, frozen=True):
-    """What lies in the store: jobs, ends by job id, and by job id why an entry cannot be used."""
-
-    jobs: Sequence[StoredJob] = ()
-    ends: Mapping[str, JobEnd] = msgspec.field(default_factory=dict)
-    problems: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class RecoveredJob(msgspec.Struct, frozen=True):
@@ -201,12 +186,14 @@ class JobStore:
         with _in_words_of_the_store():
             self._files.remove_folder((job_id,))
 
-    def load(self) -> StoreContent:
-        """Everything in the store; what cannot be used stays where it is.
+    def load(self, checkpoint_key: bytes) -> Recovery:
+        """What a JobManager that starts begins with; what cannot go on stays where it is, and is in the log.
+
+        ``checkpoint_key``: of the MAC of manifests.
 
         Raises StorageError: the directory cannot be read.
         """
-        jobs: list[StoredJob] = []
+        jobs: list[RecoveredJob] = []
         ends: dict[str, JobEnd] = {}
         problems: dict[str, str] = {}
         with _in_words_of_the_store():
@@ -218,10 +205,12 @@ class JobStore:
                 if end is not None:
                     ends[job_id] = end
                 elif job is not None:
-                    jobs.append(StoredJob(job, self._get(_PROGRESS, job_id, _progress_decoder) or StoredProgress()))
+                    progress = self._get(_PROGRESS, job_id, _progress_decoder) or StoredProgress()
+                    jobs.append(_recovered(job, progress, checkpoint_key))
             except StorageError as error:
                 problems[job_id] = str(error)
-        return StoreContent(jobs, ends, problems)
+                log.error("a job of the job store does not go on; its entry stays", job=job_id, problem=str(error))
+        return Recovery(jobs, ends, problems)
 
     def _put(self, kind: str, job_id: str, entry: object) -> None:
         assert _JOB_ID.fullmatch(job_id), "check_job_graph() has checked it"
@@ -257,44 +246,12 @@ def _in_words_of_the_store() -> Iterator[None]:
 log = LogLines(__name__)
 
 
-class KnownCheckpoints(Protocol):
-    """The part of ``CheckpointStorage`` that is needed here; blocking."""
-
-    def complete_checkpoints(self) -> list[int]:
-        """The ids of those with a manifest, the oldest first."""
-
-    def read_manifest(self, checkpoint_id: int) -> CheckpointManifest:
-        """A verified manifest."""
-
-
-def recover(
-    content: StoreContent,
-    checkpoint_key: bytes,
-    open_storage: Callable[[str, str, bytes], KnownCheckpoints] = CheckpointStorage,
-) -> Recovery:
-    """What a JobManager that starts begins with; what cannot go on is in ``problems``, and in the log."""
-    jobs: list[RecoveredJob] = []
-    problems = dict(content.problems)
-    for stored in content.jobs:
-        job_id = stored.job.job_id
-        try:
-            jobs.append(_recovered(stored, checkpoint_key, open_storage))
-        except StorageError as error:
-            problems[job_id] = str(error)
-    for job_id, problem in problems.items():
-        log.error("a job of the job store does not go on; its entry stays", job=job_id, problem=problem)
-    return Recovery(jobs, content.ends, problems)
-
-
-def _recovered(
-    stored: StoredJob, key: bytes, open_storage: Callable[[str, str, bytes], KnownCheckpoints]
-) -> RecoveredJob:
-    job, progress = stored.job, stored.progress
+def _recovered(job: JobGraphMessage, progress: StoredProgress, key: bytes) -> RecoveredJob:
     settings = job.settings.checkpoints
     manifests: list[CheckpointManifest] = []
     passed_over: list[int] = []
     if settings is not None and settings.is_periodic:
-        storage = open_storage(settings.directory, job.job_id, key)
+        storage = CheckpointStorage(settings.directory, job.job_id, key)
         manifests, passed_over = _manifests(storage, job.job_id, progress, may_fall_back=settings.restore_fallback)
     newest = manifests[-1].checkpoint_id if manifests else -1
     return RecoveredJob(
@@ -307,7 +264,7 @@ def _recovered(
 
 
 def _manifests(
-    storage: KnownCheckpoints, job_id: str, progress: StoredProgress, *, may_fall_back: bool
+    storage: CheckpointStorage, job_id: str, progress: StoredProgress, *, may_fall_back: bool
 ) -> tuple[list[CheckpointManifest], list[int]]:
     ids = [each for each in storage.complete_checkpoints() if each not in progress.unrestorable]
     if max(ids, default=-1) < progress.completed_checkpoint:

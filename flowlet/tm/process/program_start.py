@@ -64,9 +64,6 @@ class ProgramStart(NamedTuple):
     disabled: int
     has_output: bool
 
-    def __repr__(self) -> str:
-        return f"<ProgramStart {self.import_path}>"
-
     def to_json(self) -> str:
         """The content of the file."""
         return json.dumps(self._asdict())

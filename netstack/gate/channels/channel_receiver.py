@@ -24,14 +24,10 @@ from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer, barrier_of
-from netstack.gate.channels.input_channel import (
-    MAX_SEQUENCE_NUMBER,
-    ChannelLifecycle,
-    PrioritizedDeque,
-    next_sequence_number,
-)
+from netstack.gate.channels.input_channel import ChannelLifecycle, PrioritizedDeque
+from netstack.late import dataclass
 from netstack.wire.events import EventAnnouncement, serialize_event
-from netstack.wire.messages import BufferResponse, DataType
+from netstack.wire.messages import MAX_SEQUENCE_NUMBER, BufferResponse, DataType, wrapped_number
 
 if TYPE_CHECKING:
     from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -40,10 +36,9 @@ _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
 _RELEASED: Final = ChannelLifecycle.RELEASED
 _NO_BACKLOG: Final = -1  # only the last of several parts knows it
-_NUMBER_OFFSET: Final = MAX_SEQUENCE_NUMBER + 1
-_NUM_NUMBERS: Final = 2 * _NUMBER_OFFSET
 
 
+@dataclass(eq=False)
 class ChannelReceiver:
     """The loop's side of one remote channel: puts what arrives into buffers, checks it and queues it.
 
@@ -59,24 +54,15 @@ class ChannelReceiver:
         clock_ns: the gate's clock, for ``last_activity_ns`` of the channel.
     """
 
-    def __init__(
-        self,
-        channel: "RemoteInputChannel",
-        lock: threading.Lock,
-        buffer_manager: BufferManager,
-        in_flight: InFlightRecorder,
-        *,
-        max_queued_events: int,
-        max_queued_event_bytes: int,
-        clock_ns: Callable[[], int],
-    ) -> None:
-        self._channel = channel
-        self._lock = lock
-        self._manager = buffer_manager
-        self._in_flight = in_flight
-        self._max_queued_events = max_queued_events
-        self._max_queued_event_bytes = max_queued_event_bytes
-        self._clock_ns = clock_ns
+    channel: "RemoteInputChannel"
+    lock: threading.Lock
+    manager: BufferManager
+    in_flight: InFlightRecorder
+    max_queued_events: int
+    max_queued_event_bytes: int
+    clock_ns: Callable[[], int]
+
+    def __post_init__(self) -> None:
         self.max_buffer_bytes = 0  # Written before the request.
         # Where the loop puts what wakes the task, until all that one read of the socket brought is queued; None: it is
         # woken at once.
@@ -86,7 +72,7 @@ class ChannelReceiver:
         self.expected_sequence_number = 0
         self.num_bytes_received = 0
         self.is_blocked = False  # Also cleared by the task, when the sender can do nothing but wait for that.
-        self._num_unended = channel.num_subpartitions
+        self._num_unended = self.channel.num_subpartitions
         self._num_events_received = self._num_event_bytes_received = 0
         # Appended under _lock; popped by the task thread and the release, each popleft is atomic.
         self.received: PrioritizedDeque[SequenceBuffer] = PrioritizedDeque()
@@ -110,14 +96,14 @@ class ChannelReceiver:
         if data_type.is_buffer:
             if size_bytes > self.max_buffer_bytes:
                 return None
-            return self._manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
+            return self.manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
         return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
 
     def allocate_run(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
         """Room for several plain data buffers that have arrived, their credit is spent; fewer with less credit, none
         after the release.
         """
-        return [] if size_bytes > self.max_buffer_bytes else self._manager.request_buffers(size_bytes, max_buffers)
+        return [] if size_bytes > self.max_buffer_bytes else self.manager.request_buffers(size_bytes, max_buffers)
 
     # ---------------------------------------------------------------- messages
 
@@ -156,27 +142,26 @@ class ChannelReceiver:
         end = sequence_number + num_buffers
         if end > MAX_SEQUENCE_NUMBER:  # the numbers wrap in this run or behind it
             for position, buffer in enumerate(buffers):
-                number = (sequence_number + position + _NUMBER_OFFSET) % _NUM_NUMBERS - _NUMBER_OFFSET
-                error = self.on_buffer(buffer, number, backlog)
+                error = self.on_buffer(buffer, wrapped_number(sequence_number + position), backlog)
                 if error is not None:
                     recycle_all(buffers[position + 1 :])
                     raise error
             return
         rest = self.received.rest
         is_missing = is_first = is_pending = False
-        with self._lock:
-            is_taken = sequence_number == self.expected_sequence_number and self._channel.lifecycle is not _RELEASED
+        with self.lock:
+            is_taken = sequence_number == self.expected_sequence_number and self.channel.lifecycle is not _RELEASED
             if is_taken:
                 self.expected_sequence_number = end
                 self.num_bytes_received += num_buffers * buffers[0].size
-                is_pending = self._in_flight.persister.is_pending
+                is_pending = self.in_flight.persister.is_pending
                 if is_pending:
                     for buffer in buffers:
-                        self._in_flight.note_buffer_locked(buffer)
+                        self.in_flight.note_buffer_locked(buffer)
                 rest.extend(zip(buffers, range(sequence_number, end), strict=True))
                 # None is left that was there before: the task may have polled it without a look at what came behind it.
                 is_first = len(rest) <= num_buffers
-                is_missing = self._manager.require_locked(backlog)
+                is_missing = self.manager.require_locked(backlog)
         if not is_taken:
             error = self._refuse(buffers[0], sequence_number)
             recycle_all(buffers[1:])  # after the error is set: a broken channel announces no credit
@@ -187,14 +172,14 @@ class ChannelReceiver:
         if is_first:
             self._tell_gate()
         if is_missing:
-            self._manager.request_floating()
+            self.manager.request_floating()
         if is_pending:
-            self._in_flight.hand_over()
+            self.in_flight.hand_over()
 
     def _tell_gate(self) -> None:
         """There is data after there was none; who waits is woken now, or with the end of the present read."""
-        channel = self._channel
-        channel.last_activity_ns = self._clock_ns()
+        channel = self.channel
+        channel.last_activity_ns = self.clock_ns()
         pending = channel.gate.enqueue_channel(channel)
         if pending is not None:
             if self.wakeups is None:
@@ -207,10 +192,10 @@ class ChannelReceiver:
         if backlog < 0:
             return
         self.sender_backlog = backlog
-        with self._lock:
-            is_missing = self._manager.require_locked(backlog)
+        with self.lock:
+            is_missing = self.manager.require_locked(backlog)
         if is_missing:
-            self._manager.request_floating()
+            self.manager.request_floating()
 
     def on_buffer(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
         """Queue ``buffer``, which is the channel's from now on; returns the error that the channel got from it."""
@@ -218,20 +203,20 @@ class ChannelReceiver:
             return self._receive_event(buffer, sequence_number, backlog)
         is_missing = is_first = is_pending = False
         rest = self.received.rest
-        with self._lock:
-            is_taken = sequence_number == self.expected_sequence_number and self._channel.lifecycle is not _RELEASED
+        with self.lock:
+            is_taken = sequence_number == self.expected_sequence_number and self.channel.lifecycle is not _RELEASED
             if is_taken:
                 self.expected_sequence_number = (
                     sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
                 )
                 self.num_bytes_received += buffer.size
-                is_pending = self._in_flight.persister.is_pending
+                is_pending = self.in_flight.persister.is_pending
                 if is_pending:
-                    self._in_flight.note_buffer_locked(buffer)
+                    self.in_flight.note_buffer_locked(buffer)
                 rest.append((buffer, sequence_number))
                 is_first = len(rest) == 1
                 if backlog >= 0:
-                    is_missing = self._manager.require_locked(backlog)
+                    is_missing = self.manager.require_locked(backlog)
         if not is_taken:
             return self._refuse(buffer, sequence_number)
         if is_first:
@@ -239,9 +224,9 @@ class ChannelReceiver:
         if backlog >= 0:
             self.sender_backlog = backlog
         if is_missing:
-            self._manager.request_floating()
+            self.manager.request_floating()
         if is_pending:
-            self._in_flight.hand_over()
+            self.in_flight.hand_over()
         return None
 
     def _receive_event(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
@@ -260,21 +245,21 @@ class ChannelReceiver:
         surplus: list[NetworkBuffer] = []
         is_missing = is_first = is_first_priority = False
         received = self.received
-        with self._lock:
-            is_taken = sequence_number == self.expected_sequence_number and self._channel.lifecycle is not _RELEASED
+        with self.lock:
+            is_taken = sequence_number == self.expected_sequence_number and self.channel.lifecycle is not _RELEASED
             if is_taken:
-                self.expected_sequence_number = next_sequence_number(sequence_number)
+                self.expected_sequence_number = wrapped_number(sequence_number + 1)
                 self.num_bytes_received += buffer.size
                 self._num_events_received += 1
                 self._num_event_bytes_received += buffer.size
                 if data_type.is_blocking_upstream:
                     self.is_blocked = True
-                if self.is_blocked and self._manager.initial_credit == 0:
-                    surplus = self._manager.forget_credit_locked()
+                if self.is_blocked and self.manager.initial_credit == 0:
+                    surplus = self.manager.forget_credit_locked()
                 elif backlog >= 0:
-                    is_missing = self._manager.require_locked(backlog)
+                    is_missing = self.manager.require_locked(backlog)
                 if barrier is not None:
-                    self._in_flight.note_barrier_locked(barrier.checkpoint_id, sequence_number)
+                    self.in_flight.note_barrier_locked(barrier.checkpoint_id, sequence_number)
                 if data_type is _PRIORITY:
                     received.priority.append((buffer, sequence_number))
                 else:
@@ -295,41 +280,40 @@ class ChannelReceiver:
         if backlog >= 0:
             self.sender_backlog = backlog
         calls: list[Callable[[], None]] = [each.recycle for each in surplus]
-        channel = self._channel
+        channel = self.channel
         if is_first_priority:
             calls.append(lambda: channel.gate.notify_priority_event(channel, sequence_number))
         if is_first:
-            channel.last_activity_ns = self._clock_ns()
+            channel.last_activity_ns = self.clock_ns()
             calls.append(lambda: channel.gate.notify_channel_non_empty(channel))
         if is_missing:
-            calls.append(self._manager.request_floating)
+            calls.append(self.manager.request_floating)
         run_all(calls)
         return None
 
     def _check_room_for_event(self, num_bytes: int) -> None:
         """Events need no credit; a sender of many is stopped before they fill the memory."""
-        num_queued = self._num_events_received - self._channel.num_events_in
-        num_bytes_queued = self._num_event_bytes_received - self._channel.num_event_bytes_in
-        if num_queued >= self._max_queued_events:
-            limit = f"at most {self._max_queued_events} may (max_queued_events)"
-        elif num_queued and num_bytes_queued + num_bytes > self._max_queued_event_bytes:
+        num_queued = self._num_events_received - self.channel.num_events_in
+        num_bytes_queued = self._num_event_bytes_received - self.channel.num_event_bytes_in
+        if num_queued >= self.max_queued_events:
+            limit = f"at most {self.max_queued_events} may (max_queued_events)"
+        elif num_queued and num_bytes_queued + num_bytes > self.max_queued_event_bytes:
             limit = (
-                f"with {num_bytes} more they are more than {self._max_queued_event_bytes} bytes "
-                "(max_queued_event_bytes)"
+                f"with {num_bytes} more they are more than {self.max_queued_event_bytes} bytes (max_queued_event_bytes)"
             )
         else:
             return
         queued = f"{num_queued} events ({num_bytes_queued} bytes) wait for the task"
-        raise RemoteProtocolError(f"channel {self._channel.index} of {self._channel.partition_id}: {queued}, {limit}")
+        raise RemoteProtocolError(f"channel {self.channel.index} of {self.channel.partition_id}: {queued}, {limit}")
 
     def on_empty_buffer(self, sequence_number: int, backlog: int) -> NetstackError | None:
         """Count a data buffer without bytes; returns the error that the channel got from it."""
-        with self._lock:
-            if self._channel.lifecycle is _RELEASED:
+        with self.lock:
+            if self.channel.lifecycle is _RELEASED:
                 return None
             is_expected = sequence_number == self.expected_sequence_number
             if is_expected:
-                self.expected_sequence_number = next_sequence_number(sequence_number)
+                self.expected_sequence_number = wrapped_number(sequence_number + 1)
         if not is_expected:
             return self._refuse(None, sequence_number)
         self.on_sender_backlog(backlog)
@@ -351,13 +335,13 @@ class ChannelReceiver:
             backlog = response.backlog if index == len(sizes) else _NO_BACKLOG
             error = error or self.on_buffer(buffer.slice(position, size), number, backlog)
             position += size
-            number = next_sequence_number(number)
+            number = wrapped_number(number + 1)
         buffer.recycle()
         return error
 
     def _refuse(self, buffer: NetworkBuffer | None, sequence_number: int) -> NetstackError | None:
         """A buffer came after the release, or out of order."""
-        if self._channel.lifecycle is _RELEASED:
+        if self.channel.lifecycle is _RELEASED:
             if buffer is not None:
                 buffer.recycle()
             return None
@@ -366,20 +350,20 @@ class ChannelReceiver:
             f"{sequence_number}"
         )
         return self._break(
-            buffer, RemoteProtocolError(f"channel {self._channel.index} of {self._channel.partition_id}: {text}")
+            buffer, RemoteProtocolError(f"channel {self.channel.index} of {self.channel.partition_id}: {text}")
         )
 
     def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:
-        self._channel.on_error(error)  # first: a broken channel announces no credit
+        self.channel.on_error(error)  # first: a broken channel announces no credit
         if buffer is not None:
             buffer.recycle()
         return error
 
     def _check_released_without_buffer(self) -> None:
-        if self._channel.lifecycle is not _RELEASED:
-            manager = self._manager
-            with self._lock:
+        if self.channel.lifecycle is not _RELEASED:
+            manager = self.manager
+            with self.lock:
                 text = f"{manager.num_spent + 1} buffers sent, {manager.num_granted} credits granted"
             raise RemoteProtocolError(
-                f"channel {self._channel.index} of {self._channel.partition_id}: no buffer available: {text}"
+                f"channel {self.channel.index} of {self.channel.partition_id}: no buffer available: {text}"
             )

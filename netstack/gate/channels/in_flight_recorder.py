@@ -13,15 +13,15 @@ Source:     Flink ``ChannelStatePersister``; ``RemoteInputChannel.checkpointStar
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError
-from netstack.gate.channels.input_channel import is_before
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, deserialize_event
+from netstack.wire.messages import is_before
 
 _BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
 
@@ -191,6 +191,10 @@ class InFlightRecorder:
         buffers = [buffer for _, noted in self._to_persist for buffer in noted]
         self._to_persist.clear()
         return buffers
+
+    def hand_over_polled(self, buffers: Sequence[NetworkBuffer]) -> None:
+        """Give the writer what a local channel polled while ``is_pending``; the thread that polls, outside the lock."""
+        self._writer.add_input_data(self.persister.last_seen_barrier, self._info, buffers)
 
     def hand_over(self) -> None:
         """Give the writer what was noted; outside the lock, any thread."""

@@ -6,8 +6,7 @@ partition that was not found yet a ``PartitionStateChecker`` and a ``RequestBack
 Side:       shared.
 Hot path:   ``PrioritizedDeque``, per buffer; its two deques are used themselves.
 Invariants: the first error of a channel wins, and surfaces at every poll after it, before any data.  Elements with
-            priority come first, both kinds in the order of their arrival.  Sequence numbers are 32-bit integers that
-            wrap, as in Java, and are compared across the wrap.
+            priority come first, both kinds in the order of their arrival.
 Units:      waits in milliseconds, sizes in bytes, times in nanoseconds.
 Source:     Flink ``InputChannel``: its ``subpartitionView`` or ``partitionRequestClient`` is
             set once, ``isReleased`` once.  ``RemoteInputChannel.increaseBackoff``, for producers that keep a request
@@ -19,10 +18,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, IntEnum, auto
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import (
@@ -32,10 +31,11 @@ from netstack.errors import (
     ProducerFailedError,
     ResourceClosedError,
 )
+from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
 from netstack.log_lines import shown_state
-from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
+from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
 from netstack.partition.result_subpartition import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import ChannelOrder, DataType
@@ -44,20 +44,6 @@ from netstack.wire.offer_messages import RefusalCode, SubpartitionOffer
 if TYPE_CHECKING:
     from netstack.gate.channels.remote_input_channel import RemoteInputChannel
     from netstack.gate.single_input_gate import SingleInputGate
-
-
-MAX_SEQUENCE_NUMBER: Final = 2**31 - 1
-_SIGN_BIT: Final = 0x8000_0000
-
-
-def next_sequence_number(sequence_number: int) -> int:
-    """The number after it; after 2^31 - 1 comes -2^31."""
-    return -MAX_SEQUENCE_NUMBER - 1 if sequence_number == MAX_SEQUENCE_NUMBER else sequence_number + 1
-
-
-def is_before(first: int, second: int) -> bool:
-    """Whether ``first`` was given out before ``second``; they are less than 2^31 apart."""
-    return (first - second) & _SIGN_BIT != 0
 
 
 T = TypeVar("T")
@@ -131,11 +117,8 @@ class PartitionRequestClient(Protocol):
     def request_subpartition(self, channel: "RemoteInputChannel") -> None:
         """Ask the peer for the channel's subpartition, with the channel's initial credit."""
 
-    def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
-        """The channel's unannounced credit rose from zero."""
-
-    def order(self, channel: "RemoteInputChannel", message: ChannelOrder) -> None:
-        """Send ``message`` to the producer, behind what was ordered before."""
+    def order(self, channel: "RemoteInputChannel", message: ChannelOrder | None) -> None:
+        """Send ``message`` to the producer, behind what was ordered before; None: announce the channel's credit."""
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
         """The channel wants no more."""
@@ -234,6 +217,8 @@ class InputChannel(ABC):
         self._error: NetstackError | None = None
         self._not_found: PartitionNotFoundError | None = None  # what the producer said last
         self.lifecycle = ChannelLifecycle.CREATED
+        self._in_flight = InFlightRecorder(self._lock, NO_CHANNEL_STATE, InputChannelInfo(0, index))
+        self._queued: Iterable[SequenceBuffer] = ()  # what was received and is not polled
 
     def __repr__(self) -> str:
         state = self._describe() if self._error is None else f"failed: {self._error}"
@@ -363,22 +348,25 @@ class InputChannel(ABC):
     def release(self) -> None:
         """Give everything back and tell the producer; any thread, any number of times."""
 
-    @abstractmethod
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """The task started an unaligned checkpoint: what is queued before the barrier, and what still comes before it,
-        belongs to it.
+        """The task started an unaligned checkpoint: what is queued here before the barrier, and what still comes before
+        it, belongs to it.  What waits at a producer in this process is kept there.  Task thread.
 
         Raises:
             CheckpointSubsumedError: a later checkpoint's barrier is here already.
         """
+        with self._lock:
+            self._in_flight.start_locked(barrier.checkpoint_id, self._queued)
+        self._in_flight.hand_over()
 
-    @abstractmethod
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete or aborted; nothing more belongs to it."""
+        """The checkpoint is complete or aborted; nothing more belongs to it.  Task thread."""
+        with self._lock:
+            self._in_flight.stop_locked(checkpoint_id)
 
-    @abstractmethod
     def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
         """Hand what belongs to unaligned checkpoints to ``writer``, as data of ``info``; before the request."""
+        self._in_flight.set_writer(writer, info)
 
     def convert_to_priority_event(self, sequence_number: int) -> None:
         """Let the announced barrier with that number overtake what is queued.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from netstack.buffer.content_consumer import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
-from netstack.gate.channels.in_flight_recorder import ChannelStatePersister, barrier_of
+from netstack.gate.channels.in_flight_recorder import barrier_of
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelLifecycle,
@@ -25,14 +25,9 @@ from netstack.gate.channels.input_channel import (
     RequestBackoff,
 )
 from netstack.ids import ResultPartitionID
-from netstack.partition.channel_state import (
-    NO_CHANNEL_STATE,
-    ChannelStateWriter,
-    InputChannelInfo,
-)
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition import ResultSubpartitionView
-from netstack.wire.events import CheckpointBarrier, Event
+from netstack.wire.events import Event
 
 if TYPE_CHECKING:
     from netstack.gate.single_input_gate import SingleInputGate
@@ -69,13 +64,11 @@ class LocalInputChannel(InputChannel):
         super().__init__(gate, index, partition_id, subpartition, last=last, backoff=backoff, clock_ns=clock_ns)
         self._manager = manager
         self._wait_timeout_ms = wait_timeout_ms
-        self._state_writer: ChannelStateWriter = NO_CHANNEL_STATE
-        self._info = InputChannelInfo(0, index)
         self._view: ResultSubpartitionView | None = None  # Guarded by _lock for writes.
         self._told_priority: int | None = None  # Written before the gate is told; read once the view is there.
         # Written by the task thread.
         self._is_blocked = False
-        self._persister = ChannelStatePersister()
+        self._persister = self._in_flight.persister
 
     # ---------------------------------------------------------------- opening the view
 
@@ -165,7 +158,7 @@ class LocalInputChannel(InputChannel):
                 self._persister.on_barrier(barrier.checkpoint_id)
         elif self._persister.is_pending:
             kept = buffer.byte_buffers() if isinstance(buffer, ContentBuffer) else [buffer.retain()]
-            self._state_writer.add_input_data(self._persister.last_seen_barrier, self._info, kept)
+            self._in_flight.hand_over_polled(kept)
         return found
 
     @property
@@ -173,23 +166,6 @@ class LocalInputChannel(InputChannel):
         """Whether the next poll is known to find an event or an error.  Task thread."""
         view = self._view
         return self._error is not None or (view is not None and (view.is_released or view.has_data(0)))
-
-    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """Persist what is polled until the barrier; what the producer's queue holds is persisted there.
-
-        Raises:
-            CheckpointSubsumedError: a later checkpoint's barrier was polled already.
-        """
-        self._persister.start(barrier.checkpoint_id)
-
-    def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
-        """Hand what is polled before a barrier that is waited for to ``writer``; before the request."""
-        self._state_writer = writer
-        self._info = info
-
-    def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """Persist nothing more for it."""
-        self._persister.stop(checkpoint_id)
 
     def resume_consumption(self) -> None:
         """Let the producer go on; it tells us if there is something.

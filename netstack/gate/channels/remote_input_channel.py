@@ -18,15 +18,9 @@ from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
-from netstack.errors import (
-    LocalProtocolError,
-    NetstackError,
-    PartitionNotFoundError,
-    ResourceBrokenError,
-)
+from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ResourceBrokenError
 from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.channel_receiver import ChannelReceiver
-from netstack.gate.channels.in_flight_recorder import InFlightRecorder
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelLifecycle,
@@ -36,8 +30,7 @@ from netstack.gate.channels.input_channel import (
     RequestBackoff,
 )
 from netstack.ids import InputChannelID, ResultPartitionID
-from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
-from netstack.wire.events import CheckpointBarrier, Event, serialize_event
+from netstack.wire.events import Event, serialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     DataType,
@@ -94,7 +87,6 @@ class RemoteInputChannel(InputChannel):
         self.channel_id = channel_id
         self.buffer_manager = BufferManager(self._lock, self._announce_credit)
         self._client = client
-        self._in_flight = InFlightRecorder(self._lock, NO_CHANNEL_STATE, InputChannelInfo(0, index))
         self.receiver = ChannelReceiver(
             self,
             self._lock,
@@ -106,6 +98,7 @@ class RemoteInputChannel(InputChannel):
         )
         # The receiver appends, under _lock; the task and a release pop, each popleft is atomic.
         self._received = self.receiver.received
+        self._queued = self._received.rest
 
     @property
     def initial_credit(self) -> int:
@@ -257,25 +250,6 @@ class RemoteInputChannel(InputChannel):
 
     # ---------------------------------------------------------------- checkpoints
 
-    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """Persist the queued buffers before the barrier, and those that arrive until the barrier does; task thread.
-
-        Raises:
-            CheckpointSubsumedError: a later checkpoint's barrier is here already.
-        """
-        with self._lock:
-            self._in_flight.start_locked(barrier.checkpoint_id, self._received.rest)
-        self._in_flight.hand_over()
-
-    def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
-        """Hand what arrives before a barrier that is waited for to ``writer``; before the request."""
-        self._in_flight.set_writer(writer, info)
-
-    def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """Persist nothing more for it; task thread."""
-        with self._lock:
-            self._in_flight.stop_locked(checkpoint_id)
-
     def convert_to_priority_event(self, sequence_number: int) -> None:
         """Let the announced barrier with that number overtake the data before it; task thread.
 
@@ -319,7 +293,7 @@ class RemoteInputChannel(InputChannel):
             self.on_error(LocalProtocolError(f"channel {self.index} has credit to announce before it was requested"))
             return
         try:
-            self._client.notify_credit_available(self)
+            self._client.order(self, None)
         except Exception as cause:  # noqa: BLE001 - a consumer that nobody tells of its credit would wait for ever
             error = ResourceBrokenError(f"channel {self.index} cannot announce credit: {type(cause).__name__}: {cause}")
             error.__cause__ = cause

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from flowlet.checkpoint.barrier_orders import CheckpointError
 from flowlet.checkpoint.snapshots import (
     AlignmentMetrics,
-    CheckpointMetadata,
-    CheckpointMetrics,
     OperatorSnapshotFuture,
+    OperatorState,
     SubtaskState,
 )
 from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointStatistics
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.messages.control_messages import CheckpointDurations
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceClosedError
@@ -57,7 +57,6 @@ class RecordingListener:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
         self.alignments: dict[int, AlignmentMetrics] = {}
-        self.metadata: list[CheckpointMetadata] = []
         self.errors: list[CheckpointError] = []
         self.init_error: CheckpointError | None = None
 
@@ -69,12 +68,9 @@ class RecordingListener:
     def complete_inputs(self, checkpoint_id: int) -> None:
         self.calls.append(("complete", checkpoint_id))
 
-    def trigger_checkpoint_on_barrier(
-        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics
-    ) -> None:
-        self.calls.append(("unaligned" if options.is_unaligned else "trigger", metadata.checkpoint_id))
-        self.alignments[metadata.checkpoint_id] = alignment
-        self.metadata.append(metadata)
+    def trigger_checkpoint_on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
+        self.calls.append(("unaligned" if barrier.options.is_unaligned else "trigger", barrier.checkpoint_id))
+        self.alignments[barrier.checkpoint_id] = alignment
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
         self.calls.append(("abort", checkpoint_id))
@@ -229,10 +225,10 @@ class RecordingResponder:
     statistics = CheckpointStatistics()
 
     def __init__(self) -> None:
-        self.acknowledged: list[tuple[int, CheckpointMetrics, SubtaskState]] = []
+        self.acknowledged: list[tuple[int, CheckpointDurations, SubtaskState]] = []
         self.declined: list[CheckpointError] = []
 
-    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointDurations, state: SubtaskState) -> None:
         self.acknowledged.append((checkpoint_id, metrics, state))
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
@@ -250,25 +246,23 @@ class RecordingChain:
     def __init__(self, log: list[tuple[object, ...]]) -> None:
         self.log = log
         self.is_closed = False
-        self.state: dict[str, object] = {"op": "state"}
+        self.state = {"op": OperatorState("state")}
         self.sync_error: Exception | None = None
         self.async_error: BaseException | None = None
-        self.on_finish: Callable[[], object] | None = None
+        self.on_finish: Callable[[], OperatorState] | None = None
         self.discarded: list[str] = []
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         self.log.append(("prepare", checkpoint_id))
 
-    def snapshot_state(
-        self, metadata: CheckpointMetadata, options: CheckpointOptions
-    ) -> Mapping[str, OperatorSnapshotFuture]:
-        self.log.append(("snapshot", metadata.checkpoint_id))
+    def snapshot_state(self, barrier: CheckpointBarrier) -> Mapping[str, OperatorSnapshotFuture]:
+        self.log.append(("snapshot", barrier.checkpoint_id))
         if self.sync_error is not None:
             raise self.sync_error
         return {name: self._part(name, state) for name, state in self.state.items()}
 
-    def _part(self, name: str, state: object) -> OperatorSnapshotFuture:
-        def finish() -> object:
+    def _part(self, name: str, state: OperatorState) -> OperatorSnapshotFuture:
+        def finish() -> OperatorState:
             if self.async_error is not None:
                 raise self.async_error
             return state if self.on_finish is None else self.on_finish()

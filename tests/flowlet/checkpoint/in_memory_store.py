@@ -1,18 +1,22 @@
 """A checkpoint coordinator in memory, for tests of tasks."""
 
 import threading
+from dataclasses import replace
 from typing import Protocol
 
 from flowlet.checkpoint.barrier_orders import CheckpointError
-from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
-from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointCounts, CheckpointStatistics
+from flowlet.checkpoint.snapshots import (
+    SubtaskState,
+)
+from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointStatistics
+from flowlet.messages.control_messages import CheckpointDurations
 from netstack.late import dataclass
 
 
 class Uncounted(Protocol):
     """A responder that does not count."""
 
-    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None: ...
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointDurations, state: SubtaskState) -> None: ...
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None: ...
 
@@ -21,7 +25,7 @@ class Uncounted(Protocol):
 class Acknowledgement:
     """One subtask's part of a checkpoint."""
 
-    metrics: CheckpointMetrics
+    metrics: CheckpointDurations
     state: SubtaskState
 
 
@@ -30,21 +34,19 @@ class MeasuringResponder:
 
     def __init__(self, responder: Uncounted) -> None:
         self._responder = responder
-        self._counts = CheckpointCounts()
+        self.statistics = CheckpointStatistics()
 
-    @property
-    def statistics(self) -> CheckpointStatistics:
-        """The counts so far; any thread."""
-        return self._counts.statistics
-
-    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointDurations, state: SubtaskState) -> None:
         """Count the acknowledgement and keep its metrics."""
-        self._counts.acknowledged(checkpoint_id, metrics)
+        number = self.statistics.num_acknowledged + 1
+        self.statistics = replace(
+            self.statistics, num_acknowledged=number, last_checkpoint_id=checkpoint_id, last=metrics
+        )
         self._responder.acknowledge_checkpoint(checkpoint_id, metrics, state)
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
         """Count the decline."""
-        self._counts.declined()
+        self.statistics = replace(self.statistics, num_declined=self.statistics.num_declined + 1)
         self._responder.decline_checkpoint(checkpoint_id, error)
 
 
@@ -116,7 +118,7 @@ class _SubtaskResponder:
         self._store = store
         self._key = key
 
-    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointDurations, state: SubtaskState) -> None:
         """Keep the acknowledgement."""
         self._store._acknowledge(self._key, checkpoint_id, Acknowledgement(metrics, state))
 

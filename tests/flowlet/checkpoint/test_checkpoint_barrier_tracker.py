@@ -154,7 +154,7 @@ def test_cancellations_between_barriers() -> None:
 
     assert gate.triggered == []
     assert gate.aborted == [(1, CANCELLED), (2, CANCELLED)]
-    assert not gate.machine.is_checkpoint_pending
+    assert "[] pending" in repr(gate.machine)
 
 
 def test_a_cancellation_aborts_everything_older() -> None:
@@ -236,7 +236,7 @@ def test_an_unaligned_barrier_is_refused() -> None:
 
     assert gate.aborted == [(1, CheckpointFailureReason.UNSUPPORTED_SNAPSHOT)]
     assert gate.triggered == []
-    assert not gate.machine.is_checkpoint_pending
+    assert "[] pending" in repr(gate.machine)
 
 
 def test_announcements_and_timeouts_are_ignored() -> None:
@@ -244,8 +244,7 @@ def test_announcements_and_timeouts_are_ignored() -> None:
 
     assert gate.announce(0, timeoutable(1), 1) == []
     assert gate.handle(AlignmentTimedOut(1)) == []
-    assert gate.machine.latest_checkpoint_id == -1
-    assert gate.machine.num_open_channels == 2
+    assert "newest -1" in repr(gate.machine)
 
 
 def test_a_refusal_is_declined() -> None:

@@ -1,20 +1,22 @@
 """``OperatorSnapshots``."""
 
 import pickle
+from typing import Any
 
 import pytest
 
-from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
-from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.checkpoint.task_checkpoints import OperatorSnapshots
 from flowlet.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from flowlet.errors import StateRestoreError
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import OperatorStateBackend
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.timers.keyed_timer_service import never
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import KeyContext, Timer
-from netstack.wire.events import CheckpointOptions
+from netstack.wire.events import CheckpointBarrier
 
 NUMBERS = ListStateDescriptor("numbers")
 
@@ -42,18 +44,24 @@ class Noting(StreamOperator):
         self.log.append((self.name, f"aborted {checkpoint_id}"))
 
 
+def member(operator: StreamOperator, **services: Any) -> StreamOperator:
+    """An operator of a chain, whose id is its name."""
+    operator.ctx = OperatorContext("task", 0, 1, 128, operator.name, operator_id=operator.name.encode(), **services)
+    return operator
+
+
 def test_state_is_a_value_or_made_later_and_comes_back() -> None:
     """An operator that keeps nothing is not in the snapshot, and gets None."""
     log: list[tuple[str, str]] = []
     operators = [Noting("head", {"a": 1}, log), Noting("middle", None, log), Noting("tail", lambda: [1, 2], log)]
-    chain = OperatorSnapshots([SnapshotOperator(operator.name, operator) for operator in operators], lambda: False)
+    chain = OperatorSnapshots([member(operator) for operator in operators], lambda: False)
 
     chain.prepare_snapshot_pre_barrier(7)
-    parts = chain.snapshot_state(CheckpointMetadata(7, 0, 0), CheckpointOptions())
+    parts = chain.snapshot_state(CheckpointBarrier(7, 0))
     states = {operator_id: part.finish() for operator_id, part in parts.items()}
     chain.restore(states)
 
-    assert states == {"head": OperatorState({"a": 1}), "tail": OperatorState([1, 2])}
+    assert states == {b"head".hex(): OperatorState({"a": 1}), b"tail".hex(): OperatorState([1, 2])}
     assert [operator.state for operator in operators] == [{"a": 1}, None, [1, 2]]
     prepared = [("head", "prepare 7"), ("middle", "prepare 7"), ("tail", "prepare 7")]
     assert log == [*prepared, ("tail", "snapshot 7"), ("middle", "snapshot 7"), ("head", "snapshot 7")]
@@ -66,13 +74,13 @@ def test_state_of_another_version_is_refused() -> None:
     class Newer(Noting):
         state_version = 2
 
-    def states_of(operator: StreamOperator) -> dict[str, object]:
-        chain = OperatorSnapshots([SnapshotOperator("1", operator)], lambda: False)
-        parts = chain.snapshot_state(CheckpointMetadata(7, 0, 0), CheckpointOptions())
+    def states_of(operator: StreamOperator) -> dict[str, OperatorState]:
+        chain = OperatorSnapshots([member(operator)], lambda: False)
+        parts = chain.snapshot_state(CheckpointBarrier(7, 0))
         return {operator_id: part.finish() for operator_id, part in parts.items()}
 
     newer, older = Newer("count", None, []), Noting("count", [3], [])
-    restored = OperatorSnapshots([SnapshotOperator("1", newer)], lambda: False)
+    restored = OperatorSnapshots([member(newer)], lambda: False)
 
     with pytest.raises(StateRestoreError, match="operator 'count' has version 1, this flowlet reads version 2"):
         restored.restore(states_of(older))
@@ -90,15 +98,15 @@ def test_keyed_state_is_taken_with_the_barrier_and_comes_back() -> None:
     def chain_of() -> tuple[OperatorSnapshots, KeyContext, HeapKeyedStateBackend]:
         key_context = KeyContext()
         states = HeapKeyedStateBackend(key_context, lambda: 0, range(128), 128)
-        member = SnapshotOperator("1", Noting("count", None, []), None, states)
-        return OperatorSnapshots([member], lambda: False), key_context, states
+        operator = member(Noting("count", None, []), keyed_state=states)
+        return OperatorSnapshots([operator], lambda: False), key_context, states
 
     chain, key_context, states = chain_of()
-    assert chain.snapshot_state(CheckpointMetadata(6, 0, 0), CheckpointOptions()) == {}
+    assert chain.snapshot_state(CheckpointBarrier(6, 0)) == {}
     key_context.current_key = "k"
     state = states.state(ValueStateDescriptor("n"), ValueStateDescriptor)
     state.update(1)
-    parts = chain.snapshot_state(CheckpointMetadata(7, 0, 0), CheckpointOptions())
+    parts = chain.snapshot_state(CheckpointBarrier(7, 0))
     state.update(2)
     stored = pickle.loads(pickle.dumps({operator_id: part.finish() for operator_id, part in parts.items()}))
 
@@ -119,15 +127,13 @@ def test_operator_state_is_taken_after_the_functions_have_put_it_there_and_comes
 
     operator = Puts("count", None, [])
     operator.states = OperatorStateBackend()
-    chain = OperatorSnapshots([SnapshotOperator("1", operator, None, None, operator.states)], lambda: False)
+    chain = OperatorSnapshots([member(operator, operator_state=operator.states)], lambda: False)
 
-    parts = chain.snapshot_state(CheckpointMetadata(7, 80, 0), CheckpointOptions())
+    parts = chain.snapshot_state(CheckpointBarrier(7, 80))
     operator.states.get_list_state(NUMBERS).clear()
     stored = pickle.loads(pickle.dumps({operator_id: part.finish() for operator_id, part in parts.items()}))
     states = OperatorStateBackend()
-    OperatorSnapshots([SnapshotOperator("1", Noting("count", None, []), None, None, states)], lambda: False).restore(
-        stored
-    )
+    OperatorSnapshots([member(Noting("count", None, []), operator_state=states)], lambda: False).restore(stored)
 
     assert list(states.get_list_state(NUMBERS)) == [7, 80]
 
@@ -135,7 +141,7 @@ def test_operator_state_is_taken_after_the_functions_have_put_it_there_and_comes
 def test_every_operator_is_notified() -> None:
     log: list[tuple[str, str]] = []
     chain = OperatorSnapshots(
-        [SnapshotOperator("1", Noting("head", None, log)), SnapshotOperator("2", Noting("tail", None, log))],
+        [member(Noting("head", None, log)), member(Noting("tail", None, log))],
         lambda: True,
     )
 
@@ -153,15 +159,15 @@ def test_timers_belong_to_the_state_of_their_operator() -> None:
     before.timer_service("user", Firing(fired)).register_event_time_timer(None, 10)
     before.timer_service("user", Firing(fired)).register_processing_time_timer(None, 20)
     operator = Noting("keyed", None, [])
-    chain = OperatorSnapshots([SnapshotOperator("1", operator, before)], lambda: False)
+    chain = OperatorSnapshots([member(operator, timers=before)], lambda: False)
 
-    parts = chain.snapshot_state(CheckpointMetadata(7, 0, 0), CheckpointOptions())
+    parts = chain.snapshot_state(CheckpointBarrier(7, 0))
     before.timer_service("user", Firing(fired)).register_event_time_timer(None, 11)
     states = {operator_id: part.finish() for operator_id, part in parts.items()}
     after = keyed_timers()
-    OperatorSnapshots([SnapshotOperator("1", operator, after)], lambda: False).restore(states)
+    OperatorSnapshots([member(operator, timers=after)], lambda: False).restore(states)
     after.timer_service("user", Firing(fired))
-    after.advance_watermark(100)
+    after.try_advance_watermark(100, never)
 
     assert fired == [("k", 10)]
 

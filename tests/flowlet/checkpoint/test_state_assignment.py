@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import OperatorState
-from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
+from flowlet.checkpoint.state_assignment import assigned_states, is_by_key
 from flowlet.columns import columns_of
-from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, TextPosition
+from flowlet.connectors.files.reader import SplitPosition, TextLineSource, TextPosition
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_key, key_group, operator_index
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.splits.split_kinds import FileSet, FileSplit
@@ -48,10 +49,8 @@ States = Sequence[Mapping[str, OperatorState]]
 
 def rescaled(states: States, width: int, operator: StreamOperator = SUM) -> list[dict[str, OperatorState]]:
     """What ``width`` subtasks begin with."""
-    former = FormerVertex(len(states), frozenset(VERTEX), dict(enumerate(states)))
-    return [
-        assigned_states({"a": operator}, [former], NewSubtask(each, width, MAX_PARALLELISM)) for each in range(width)
-    ]
+    shares = [StateShare(each, width, MAX_PARALLELISM, len(states)) for each in range(width)]
+    return [assigned_states({"a": operator}, VERTEX, dict(enumerate(states)), share) for share in shares]
 
 
 def owner(key: Any, width: int) -> int:
@@ -140,8 +139,7 @@ def test_parts_without_key_groups_of_the_subtask_are_not_needed(keys: set[Any], 
             for former_subtask, each in enumerate(states)
             if any(owner(key, width) == subtask for key in keys)
         }
-        vertex = FormerVertex(former, frozenset(VERTEX), needed)
-        found = assigned_states({"a": SUM}, [vertex], NewSubtask(subtask, width, MAX_PARALLELISM))
+        found = assigned_states({"a": SUM}, VERTEX, needed, StateShare(subtask, width, MAX_PARALLELISM, former))
         assert content(found.get("a")) == content(rescaled(states, width)[subtask].get("a"))
 
 
@@ -318,10 +316,11 @@ def test_state_of_another_version_or_number_of_key_groups_is_refused() -> None:
 
 def test_an_operator_is_found_in_the_vertex_that_it_had() -> None:
     """Operators of several vertices may be chained now; what nobody has begins anew."""
-    one = FormerVertex(1, frozenset("a"), {0: {"a": state_of({1})}})
-    other = FormerVertex(2, frozenset("bc"), {0: {"b": state_of({2})}, 1: {"c": state_of({3})}})
+    operators = {"a": SUM, "b": SUM, "new": SUM}
+    states = {0: {"b": state_of({2})}, 1: {"c": state_of({3})}}
 
-    found = assigned_states({"a": SUM, "b": SUM, "new": SUM}, [one, other], NewSubtask(0, 1, MAX_PARALLELISM))
+    found = assigned_states(operators, "a", {0: {"a": state_of({1})}}, StateShare(0, 1, MAX_PARALLELISM, 1))
+    found |= assigned_states(operators, "bc", states, StateShare(0, 1, MAX_PARALLELISM, 2))
 
     assert found.keys() == {"a", "b"}
     assert content(found["b"])[2] == Counter([2])

@@ -13,8 +13,12 @@ import pytest
 
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata, CheckpointMetrics
+from flowlet.checkpoint.snapshots import (
+    AlignmentMetrics,
+    OperatorState,
+)
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from flowlet.messages.control_messages import CheckpointDurations
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.partition.channel_state import InputChannelInfo
 from netstack.wire.events import (
@@ -66,8 +70,7 @@ class Fixture:
     def take(self, barrier: CheckpointBarrier, *, init: bool = True) -> None:
         if init:
             self.coordinator.init_inputs(barrier.checkpoint_id, barrier.options)
-        metadata = CheckpointMetadata(barrier.checkpoint_id, barrier.timestamp_ms, self.clock.ms)
-        self.coordinator.checkpoint_state(metadata, barrier.options, AlignmentMetrics(1, 2, 3))
+        self.coordinator.checkpoint_state(barrier, AlignmentMetrics(1, 2_000_000, 3))
 
     def run_pool(self) -> None:
         while self.pool:
@@ -92,8 +95,8 @@ def test_the_barrier_goes_out_before_the_snapshot_is_taken() -> None:
 
     ((checkpoint_id, metrics, state),) = fixture.responder.acknowledged
     assert checkpoint_id == 1
-    assert state.operators == {"op": "state"}
-    assert metrics == CheckpointMetrics(1, 2, 3, 0, 0, 4_000_000, is_unaligned=False)
+    assert state.operators == {"op": OperatorState("state")}
+    assert metrics == CheckpointDurations(1, 2, 0, 4, 3)
     assert "[] under way" in repr(fixture.coordinator)
 
 
@@ -232,10 +235,10 @@ def test_an_abort_while_the_pool_works_discards_when_it_is_done() -> None:
     fixture = Fixture()
     discarded_meanwhile: list[int] = []
 
-    def abort() -> object:
+    def abort() -> OperatorState:
         fixture.coordinator.notify_checkpoint_aborted(1)
         discarded_meanwhile.append(len(fixture.chain.discarded))
-        return "state"
+        return OperatorState("state")
 
     fixture.chain.on_finish = abort
     fixture.take(aligned(1))
@@ -381,10 +384,10 @@ def test_nothing_keeps_the_state_of_an_ended_checkpoint(end: str) -> None:
     fixture = Fixture()
     states: list[weakref.ref[State]] = []
 
-    def finish() -> State:
+    def finish() -> OperatorState:
         state = State()
         states.append(weakref.ref(state))
-        return state
+        return OperatorState(state)
 
     fixture.chain.on_finish = finish
     with without_collector():

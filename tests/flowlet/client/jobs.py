@@ -20,7 +20,8 @@ from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FlatMapOperator, MapOperator
-from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
+from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.operators.source_reader import Source
 from flowlet.records import Chunk
 from flowlet.sinks.function_sink import DiscardSink
 from tests.waiting import PATIENCE_S

@@ -16,7 +16,8 @@ import pytest
 
 from flowlet.common import WatermarkStrategy
 from flowlet.common.job_status import JobStatus
-from flowlet.connectors.text_line_source import TextLineReader
+from flowlet.connectors.files.reader import TextLineReader
+from flowlet.connectors.files.split import FileSplitEnumerator
 from flowlet.datastream import (
     CloseableIterator,
     DataStream,
@@ -27,7 +28,6 @@ from flowlet.datastream import (
 )
 from flowlet.datastream.connectors import DiscardingSink, FileSource, StreamFormat
 from flowlet.errors import JobExecutionError
-from flowlet.splits.file_enumerator import FileSplitEnumerator
 from netstack.availability import AvailabilityFuture
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import hold, reached, released

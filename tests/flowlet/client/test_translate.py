@@ -83,9 +83,11 @@ def run(graph: JobGraph) -> dict[str | None, list[Any]]:
     """
     arrived: defaultdict[str | None, list[Any]] = defaultdict(list)
     for vertex in graph.topological_order():
-        edges = {edge.id: Edge() for edge in graph.outputs_of(vertex.id)}
+        edges = {edge.id: Edge() for edge in graph.edges if edge.source == vertex.id}
         outputs: dict[tuple[int, str | None], list[EdgeOutput]] = defaultdict(list)
-        for edge in graph.outputs_of(vertex.id):
+        for edge in graph.edges:
+            if edge.source != vertex.id:
+                continue
             outputs[edge.source_operator, edge.tag].append(edges[edge.id])
         links = cloudpickle.loads(cloudpickle.dumps(list(vertex.chain)))
         chain = OperatorChain(links, outputs, lambda _, name, task=vertex.name: OperatorContext(task, 0, 1, 128, name))  # type: ignore[misc]  # the default binds it
@@ -99,8 +101,9 @@ def run(graph: JobGraph) -> dict[str | None, list[Any]]:
             chain.process_chunk(Chunk(arrived[vertex.id]))
         chain.finish()
         chain.close()
-        for edge in graph.outputs_of(vertex.id):
-            arrived[edge.target] += edges[edge.id].values
+        for edge in graph.edges:
+            if edge.source == vertex.id:
+                arrived[edge.target] += edges[edge.id].values
     return dict(arrived)
 
 

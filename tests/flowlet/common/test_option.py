@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.common.job_settings import Needs
 from flowlet.common.option import (
     boolean,
     choice,
@@ -53,8 +52,8 @@ def test_anything_else_is_no_duration(written: str) -> None:
         (boolean("a", says="x"), "maybe", "true or false"),
         (whole_number("a", says="x", least=2), "1", "a whole number of 2 or more"),
         (whole_number("a", says="x", least=2), "2.0", "a whole number of 2 or more"),
-        (number("a", says="x", least=0, most=1, default=0, needs=Needs.GATE), "1.5", "a number from 0 to 1"),
-        (number("a", says="x", least=0, most=1, default=0, needs=Needs.GATE), "nan", "a number from 0 to 1"),
+        (number("a", says="x", least=0, most=1, default=0), "1.5", "a number from 0 to 1"),
+        (number("a", says="x", least=0, most=1, default=0), "nan", "a number from 0 to 1"),
         (duration("a", says="x", least=10), "9 ms", "a duration such as '10 s' or '1 min' of 10 ms or more"),
         (choice("a", {"yes": 1, "no": 2}, says="x"), "maybe", "one of yes, no"),
     ],
@@ -99,7 +98,7 @@ class Soup:
     """Settings of which two fields are rows."""
 
     minutes: int = whole_number("soup.minutes", "soup.time", says="x", least=1, default=20).field()
-    salt: str = text("soup.salt", says="x").field("a pinch")
+    salt: str = text("soup.salt", says="x").field(default="a pinch")
     guests: int = 2
 
 

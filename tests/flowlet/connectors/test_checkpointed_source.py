@@ -58,13 +58,14 @@ def test_each_snapshot_counts_exactly_what_was_emitted_in_front_of_it() -> None:
     """While the function goes on in a tight loop, and waits for room inside its block."""
     function = Counts()
     ctx, reader = context(), BlockingSourceReader(function, "source")
-    reader.initialize_function(ctx)
+    reader.setup(ctx)
+    reader.start(lambda: None)
     num_records, snapshots = records_in([reader.poll_chunk()]), []
 
     for _ in range(50):
         num_records += records_in([reader.poll_chunk()])
-        num_records += records_in(reader.hold_function())
-        reader.snapshot_function(ctx, 1, 0)
+        num_records += records_in(reader.hold())
+        reader.snapshot_function(1, 0)
         spin_until(lambda after=num_records + 3: function.count > after, "a block more")  # type: ignore[misc]  # mypy knows no such default
         snapshots.append((snapshot_count(ctx), num_records))
     reader.close()
@@ -77,12 +78,13 @@ def test_a_snapshot_does_not_wait_for_room() -> None:
     """The function waits for room inside its block; the block ends, and more is pending than may be."""
     size = 2 * MAX_PENDING_RECORDS
     ctx, reader = context(), BlockingSourceReader(Counts(size), "source")
-    reader.initialize_function(ctx)
+    reader.setup(ctx)
+    reader.start(lambda: None)
     num_records = records_in([reader.poll_chunk()])
     spin_until(lambda: reader.available_future().is_done, "the block has begun")
 
-    num_records += records_in(reader.hold_function())
-    reader.snapshot_function(ctx, 1, 0)
+    num_records += records_in(reader.hold())
+    reader.snapshot_function(1, 0)
     count = snapshot_count(ctx)
     reader.close()
 
@@ -93,9 +95,10 @@ def test_a_reader_that_is_closed_lets_its_function_end() -> None:
     """Even between the barrier and the snapshot, when the task fails there."""
     function = Counts()
     ctx, reader = context(), BlockingSourceReader(function, "source")
-    reader.initialize_function(ctx)
+    reader.setup(ctx)
+    reader.start(lambda: None)
     reader.poll_chunk()
-    reader.hold_function()
+    reader.hold()
 
     reader.close()
 
@@ -112,7 +115,7 @@ def test_a_function_without_states_is_not_held() -> None:
     first = records_in([reader.poll_chunk()])
     spin_until(lambda: first or reader.available_future().is_done, "the record is there")
 
-    assert list(reader.hold_function()) == []
+    assert list(reader.hold()) == []
     assert first + records_in([reader.poll_chunk()]) == 1
     reader.close()
 

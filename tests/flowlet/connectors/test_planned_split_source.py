@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from flowlet.chain.stream_operator import OperatorContext
 from flowlet.client.runtime_sources import planned_source
 from flowlet.connectors.planned_split_source import RETRY_MS, PlannedSplitReader, Position
 from flowlet.datastream.connectors import NO_RECORD, SplitSource
-from flowlet.errors import FlowletError, JobGraphError, JobSubmissionError
-from flowlet.splits.known_splits import PlannedSplitEnumerator
+from flowlet.errors import JobGraphError, JobSubmissionError
+from flowlet.splits.enumerators import PlannedSplitEnumerator
+from flowlet.splits.split_kinds import PlannedSplits
+from flowlet.state.state_snapshots import StateShare
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 
 
@@ -35,14 +38,12 @@ class Driver:
 
     def __init__(self, source: Lists, position: Position | None = None) -> None:
         planned = planned_source(source, "lists", 1)
-        self.enumerator = planned.create_enumerator()
-        self.enumerator.discover(1)
-        if position is not None:
-            self.enumerator = PlannedSplitEnumerator(planned.create_enumerator().split_set)  # nothing waits
+        splits: Any = planned.split_set if position is None else PlannedSplits(())  # nothing waits
+        self.enumerator = PlannedSplitEnumerator(splits)
         self.clock = TestProcessingTimeService()
         self.num_asked = 0
         self.reader = PlannedSplitReader(source, 1)
-        self.reader.use_clock(self.clock)
+        self.reader.setup(OperatorContext("task", 0, 1, 128, "lists", clock=self.clock))
         if position is not None:
             self.reader.restore_position(position)
         self.reader.start(self._ask)
@@ -86,9 +87,9 @@ def test_a_split_is_open_from_its_assignment_to_its_last_record() -> None:
     driver = Driver(Lists({"a": [1], "b": [2]}))
     driver.answer()
 
-    seen = [set(driver.reader.open_splits)]
+    seen = [set(driver.reader.open_splits or ())]
     while driver.poll() is not None:
-        seen.append(set(driver.reader.open_splits))
+        seen.append(set(driver.reader.open_splits or ()))
 
     assert seen == [{"a", "b"}, {"b"}, set()]
 
@@ -178,11 +179,7 @@ def test_what_is_left_can_be_dealt_out_to_others() -> None:
     planned = planned_source(Lists({"a": [], "b": []}), "lists", 1)
     positions: list[Position | None] = [(("a", b"", 1), ("b", b"", 2)), None, (("c", b"", 3),)]
 
-    class Share:
-        def __init__(self, subtask: int) -> None:
-            self.subtask, self.parallelism = subtask, 2
-
-    found = [planned.redistribute_positions(positions, Share(subtask)) for subtask in (0, 1)]  # type: ignore[arg-type]  # what it reads
+    found = [planned.redistribute_positions(positions, StateShare(subtask, 2, 128, 3)) for subtask in (0, 1)]
 
     assert found == [(("a", b"", 1), ("c", b"", 3)), (("b", b"", 2),)]
 
@@ -207,9 +204,9 @@ def test_closing_ends_the_generators() -> None:
 def test_a_reader_without_a_clock_says_what_it_needs() -> None:
     driver = Driver(Lists({"a": [NO_RECORD]}))
     driver.answer()
-    driver.reader._clock = None
+    driver.reader.setup(OperatorContext("task", 0, 1, 128, "lists"))
 
-    with pytest.raises(FlowletError, match="needs the clock of a task"):
+    with pytest.raises(RuntimeError, match="clock"):
         driver.reader.poll_chunk()
 
 

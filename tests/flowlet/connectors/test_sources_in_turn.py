@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from flowlet.connectors.number_source import NumberPosition, NumberSource, RecordsPerCheckpoint
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.connectors.files.reader import TextLineSource
+from flowlet.connectors.numbers.reader import NumberPosition, NumberSource, RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import ReaderInTurn, SourcesInTurn, TurnPosition
-from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplit, NumberSplit
@@ -25,7 +26,7 @@ class Driven:
     def __init__(self, source: SourcesInTurn = NUMBERS, position: TurnPosition | None = None) -> None:
         self.num_asked = 0
         self.reader: ReaderInTurn = source.create_reader(0, 2)
-        self.reader.use_clock(TestProcessingTimeService())
+        self.reader.setup(OperatorContext("task", 0, 1, 128, "turns", clock=TestProcessingTimeService()))
         if position is not None:
             self.reader.restore_position(position)
         self.reader.start(self._ask)

@@ -1,11 +1,12 @@
 """When a reader asks for splits, whatever the order of questions and answers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.connectors.split_reader import EARLY_BYTES, AssignedSplitReader
+from flowlet.connectors.split_reader import EARLY_BYTES, SplitReaderBase
 
 
 @dataclass(frozen=True)
@@ -14,12 +15,34 @@ class Split:
     size_bytes: int
 
 
+class Splits(SplitReaderBase[Split, None, list[Split]]):
+    """A reader that reads nothing of its splits."""
+
+    def begun(self) -> list[tuple[Split, None]]:
+        return []
+
+    @staticmethod
+    def parts_of(position: list[Split]) -> list[tuple[Split, None]]:
+        return [(split, None) for split in position]
+
+    @staticmethod
+    def position_of(parts: Sequence[tuple[Split, None]]) -> list[Split]:
+        return [split for split, _ in parts]
+
+    def poll_chunk(self) -> None:
+        raise NotImplementedError
+
+    def taken(self) -> Split | None:
+        taken = self.take_split()
+        return None if taken is None else taken[0]
+
+
 class Stock:
     """A stock whose questions are counted."""
 
     def __init__(self, num_readers: int = 1) -> None:
         self.num_asked = 0
-        self.splits: AssignedSplitReader[Split] = AssignedSplitReader(num_readers)
+        self.splits: Splits = Splits(num_readers)
         self.splits.start(self._ask)
 
     def _ask(self) -> None:
@@ -32,7 +55,7 @@ def test_the_first_question_comes_at_the_start_and_the_next_when_little_is_left(
     assert stock.num_asked == 1
 
     stock.splits.add_splits([large, small], 0)
-    assert stock.splits.take_split() == large
+    assert stock.splits.taken() == large
     stock.splits.keep_stocked(EARLY_BYTES)
     assert stock.num_asked == 1, "what has not begun counts as well"
     stock.splits.keep_stocked(EARLY_BYTES - small.size_bytes)
@@ -49,19 +72,19 @@ def test_after_the_last_answer_nothing_is_asked() -> None:
     stock.splits.no_more_splits()
 
     assert not stock.splits.is_over
-    assert stock.splits.take_split() == Split("a", 1)
-    assert stock.splits.take_split() is None
+    assert stock.splits.taken() == Split("a", 1)
+    assert stock.splits.taken() is None
     assert stock.splits.is_over
     assert stock.splits.available_future().is_done
     assert stock.num_asked == 2
 
 
 def test_an_answer_may_come_before_the_question_returns() -> None:
-    stock: AssignedSplitReader[Split] = AssignedSplitReader(1)
+    stock: Splits = Splits(1)
     answers = [[Split("a", 1)], [Split("b", 1)]]
 
     stock.start(lambda: stock.add_splits(answers.pop(0), 0) if answers else stock.no_more_splits())
-    taken = [stock.take_split(), stock.take_split(), stock.take_split()]
+    taken = [stock.taken(), stock.taken(), stock.taken()]
 
     assert taken == [Split("a", 1), Split("b", 1), None]
     assert stock.is_over
@@ -88,7 +111,7 @@ def test_a_reader_that_waits_is_woken_by_the_next_answer(steps: list[str]) -> No
     num_answers, future = 0, None
     for step in steps:
         if step == "take":
-            split = stock.splits.take_split()
+            split = stock.splits.taken()
             future = stock.splits.available_future() if split is None else None
             assert future is None or future.is_done == stock.splits.is_over
         elif stock.num_asked > num_answers and not stock.splits.is_over:

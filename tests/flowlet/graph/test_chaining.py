@@ -232,7 +232,8 @@ def test_an_edge_begins_at_the_operator_that_feeds_it() -> None:
     )
 
     assert names(graph) == ["Source: S -> A -> B", "C", "D"]
-    assert [(edge.source_operator, graph.vertex(edge.target or "").name) for edge in graph.edges] == [
+    by_id = {vertex.id: vertex.name for vertex in graph.vertices}
+    assert [(edge.source_operator, by_id[edge.target or ""]) for edge in graph.edges] == [
         (0, "C"),
         (1, "D"),
     ]

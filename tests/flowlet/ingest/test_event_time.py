@@ -14,7 +14,7 @@ from flowlet.common.time import Duration, Instant
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.connectors.remote_gate_source import EventTimeColumn
+from flowlet.connectors.gates.reader import EventTimeColumn
 from flowlet.datastream.functions import ProcessFunction
 from flowlet.errors import JobGraphError, SerdeError
 from flowlet.ingest import GateTypeError, PartitionOffer

@@ -74,7 +74,7 @@ class ScriptedTaskManager:
     async def open(cls, address: tuple[str, int], tm_id: str = "tm-1") -> Self:
         """Connected, not registered."""
         client = RpcClient(*address, SECRET)
-        return cls(client, await client.connect_websocket("/rpc/taskmanager"), tm_id)
+        return cls(client, await client.open_session(), tm_id)
 
     @classmethod
     async def connect(cls, address: tuple[str, int], tm_id: str = "tm-1", slots: int = 1, port: int = 6000) -> Self:

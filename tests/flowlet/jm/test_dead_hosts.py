@@ -63,7 +63,7 @@ async def test_a_task_manager_whose_host_is_gone_is_lost(
 async def test_a_jobmanager_whose_host_is_gone_is_lost(start_job_manager: StartJobManager) -> None:
     address = await start_job_manager()
     async with RpcClient(*address, SECRET, dead_host_timeout_s=1.0) as client:
-        websocket = await client.connect_websocket("/rpc/taskmanager")
+        websocket = await client.open_session()
         cut_off(frames_of(websocket).get_extra_info("socket"))
 
         with pytest.raises(SessionEndedError):

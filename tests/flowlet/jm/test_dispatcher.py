@@ -89,7 +89,7 @@ async def test_messages_of_a_session_that_is_over_are_counted_and_ignored(
     """They may still be on their way when the TaskManager has registered again and runs the same job's successor."""
     dispatcher = job_managers[0].dispatcher
     first = await connect(address)
-    stale = next(dispatcher.sessions())
+    stale = next(iter(dispatcher.sessions.values()))
     await connect(address)
     job = dispatcher.submit(word_count())
     attempt = next(iter(job.graph.executions))
@@ -122,8 +122,8 @@ async def test_a_refused_job_leaves_nothing(address: Address, job_managers: list
     with pytest.raises(JobGraphError):
         dispatcher.submit(word_count("x"))
 
-    assert list(dispatcher.jobs()) == [job]
-    assert dispatcher.job("x") is None
+    assert list(dispatcher.jobs.values()) == [job]
+    assert dispatcher.jobs.get("x") is None
 
 
 async def test_ended_jobs_do_not_count_as_active(
@@ -242,7 +242,7 @@ async def test_an_order_for_a_task_manager_that_was_just_lost_is_dropped(
     dispatcher = job_managers[0].dispatcher
     await connect(address, "tm-1")
     there = await connect(address, "tm-2")
-    dispatcher.task_manager_lost(next(dispatcher.sessions()), "a test")
+    dispatcher.task_manager_lost(next(iter(dispatcher.sessions.values())), "a test")
 
     for tm_id in ("tm-1", "tm-2"):
         dispatcher.send(tm_id, order)

@@ -135,7 +135,7 @@ async def test_a_request_passed_on_by_who_listens_elsewhere_is_refused(address: 
     relay = await asyncio.start_server(pass_on, "127.0.0.1", 0)
     async with RpcClient("127.0.0.1", relay.sockets[0].getsockname()[1], SECRET) as client:
         with pytest.raises(AuthenticationError, match="has another address"):
-            await client.connect_websocket("/rpc/taskmanager")
+            await client.open_session()
         with pytest.raises(AuthenticationError, match="start it with --advertise 127"):
             await client.request("GET", "/overview")
     relay.close()

@@ -16,11 +16,11 @@ from flowlet.jm.job_store.job_store import RecoveredJob
 from flowlet.jm.scheduler import attempt_id
 from flowlet.messages.control_messages import (
     CheckpointAborted,
-    CheckpointAcknowledged,
     JobGraphMessage,
     SourceWatermarkReported,
     SplitsRequested,
     StateHandle,
+    SubtaskEntry,
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
@@ -30,7 +30,10 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.splits.split_kinds import FileSet
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
+from flowlet.storage.manifest import (
+    CheckpointManifest,
+)
+from tests.flowlet.jm.acknowledgements import acknowledged
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.recorder import PLACE, Recorder
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, edge, user_failure, vertex
@@ -112,7 +115,7 @@ class Job:
     def acknowledge(self, checkpoint_id: int, *attempts: bytes) -> None:
         for each in attempts:
             state = StateHandle(3, b"", inline=each[-8:])
-            assert self.master.handle("tm-1", CheckpointAcknowledged(each, checkpoint_id, state))
+            assert self.master.handle("tm-1", acknowledged(each, checkpoint_id, state))
 
 
 @pytest.fixture
@@ -281,7 +284,9 @@ class TestCheckpoints:
 
         restored = [task.restored for task in saved_job.recorder.deployed[4:]]
         assert [
-            each.parts[0].state.inline for each in restored if each is not None and each.parts[0].state is not None
+            state.inline
+            for each in restored
+            if each is not None and (state := each.vertices[0].parts[0].state) is not None
         ] == [
             attempt(LEFT)[-8:],
             attempt(LEFT_SINK)[-8:],

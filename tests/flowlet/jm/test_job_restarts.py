@@ -14,11 +14,8 @@ from flowlet.jm.job_document import exceptions_document, job_document
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import attempt_id
 from flowlet.messages.control_messages import (
-    CheckpointAcknowledged,
     FailureInfo,
     JobGraphMessage,
-    RestoredPart,
-    RestoredState,
     SourceWatermarkReported,
     SplitsRequested,
     StateHandle,
@@ -31,6 +28,7 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.splits.split_kinds import FileSet
 from flowlet.storage.checkpoint_storage import CheckpointStorage
+from tests.flowlet.jm.acknowledgements import acknowledged
 from tests.flowlet.jm.recorder import PLACE, Recorder
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SINK_ID, SOURCE_ID, user_failure, word_count
 from tests.flowlet.rpc.manual_timers import ManualTimers
@@ -332,7 +330,7 @@ def acknowledge(job: Job, *attempts: bytes) -> list[bool]:
     """Each with a state of its own."""
     states = [StateHandle(3, b"", inline=attempt[-8:-4]) for attempt in attempts]
     return [
-        job.master.handle("tm-1", CheckpointAcknowledged(attempt, 1, state))
+        job.master.handle("tm-1", acknowledged(attempt, 1, state))
         for attempt, state in zip(attempts, states, strict=True)
     ]
 
@@ -350,9 +348,8 @@ async def test_a_run_goes_on_from_the_newest_checkpoint_with_the_splits_that_wer
 
     restored = [task.restored for task in saved_job.recorder.deployed]
     assert restored[:2] == [None, None]
-    assert restored[2:] == [
-        RestoredState(1, [RestoredPart(0, StateHandle(3, b"", inline=attempt[-8:-4]))])
-        for attempt in source_and_sink(0)
+    assert [part.state for each in restored[2:] if each is not None for part in each.vertices[0].parts] == [
+        StateHandle(3, b"", inline=attempt[-8:-4]) for attempt in source_and_sink(0)
     ]
     assert master.restored_checkpoint_id == 1
     assert (after, await next_splits(saved_job, run=1), await next_splits(saved_job, run=1)) == (["b:0"], ["b:0"], [])

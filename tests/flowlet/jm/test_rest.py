@@ -434,7 +434,7 @@ class TestSubmission:
         """A hundred ended jobs must not keep a hundred blobs."""
         await started(client, await connect(address))
 
-        job = job_managers[0].dispatcher.job(JOB_ID).job
+        job = job_managers[0].dispatcher.jobs.get(JOB_ID).job
 
         assert [vertex.chain for vertex in job.vertices] == [b"", b""]
         assert [edge.partitioner for edge in job.edges] == [b"", b""]

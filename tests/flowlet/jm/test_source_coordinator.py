@@ -33,6 +33,12 @@ class Enumerator(SplitEnumerator):
         self.num_readers = -num_readers
         self._waiting = self._waiting[len(self._waiting) - state[0] :]
 
+    def left(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def take_left(self, *left: Any) -> None:
+        raise NotImplementedError
+
     discovery_interval_ms: int | None = None
     to_find: Any = ()
 

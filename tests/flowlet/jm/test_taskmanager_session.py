@@ -41,7 +41,7 @@ Address = tuple[str, int]
 
 
 def num_task_managers(job_managers: list[JobManager]) -> int:
-    return len(list(job_managers[0].dispatcher.sessions()))
+    return len(list(job_managers[0].dispatcher.sessions.values()))
 
 
 class TestRegistration:
@@ -136,7 +136,7 @@ class TestRegistration:
         second = await connect(address)
 
         assert await first.expect_close() == "it registered again"
-        job = job_managers[0].dispatcher.job(JOB_ID)
+        job = job_managers[0].dispatcher.jobs.get(JOB_ID)
         assert job is not None
         assert await job.wait_until_ended(5)
         assert job.graph.failure is not None
@@ -214,7 +214,7 @@ class TestMessages:
         await stranger.send(registration())  # ends the session: everything before it has been read then
         await stranger.expect_close()
 
-        job = dispatcher.job(JOB_ID)
+        job = dispatcher.jobs.get(JOB_ID)
 
         assert job is not None
         assert job.graph.status.name == "RUNNING"
@@ -224,7 +224,7 @@ class TestMessages:
         self, address: Address, connect: Connect, job_managers: list[JobManager]
     ) -> None:
         task_manager = await connect(address)
-        session = next(job_managers[0].dispatcher.sessions())
+        session = next(iter(job_managers[0].dispatcher.sessions.values()))
         session._last_heard_s -= 1_000
 
         await task_manager.heartbeat()
@@ -467,5 +467,5 @@ async def test_the_end_of_the_job_manager_is_told(
 async def test_a_client_with_another_secret_gets_no_websocket(address: Address, job_managers: list[JobManager]) -> None:
     async with RpcClient(*address, b"t" * 32) as client:
         with pytest.raises(AuthenticationError):
-            await client.connect_websocket("/rpc/taskmanager")
+            await client.open_session()
     assert num_task_managers(job_managers) == 0

@@ -22,7 +22,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
-from flowlet.connectors.files.file_sink_writer import RunningFileSink
+from flowlet.connectors.files.sink import RunningFileSink
 from flowlet.datastream import (
     BroadcastProcessFunction,
     CoFlatMapFunction,

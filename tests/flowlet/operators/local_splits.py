@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from flowlet.operators.source_operator import SourceOperator, enumerator_of
-from flowlet.splits.enumerator import SplitEnumerator, SplitReceiver
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReaderBase, split_set_of
+from flowlet.splits.enumerator import SplitEnumerator
+from flowlet.splits.enumerators import enumerator_for
 
 
 def requests_to(
-    enumerator: SplitEnumerator, receiver: SplitReceiver[Any] | SourceOperator, reader: int = 0
+    enumerator: SplitEnumerator, receiver: SourceReaderBase | SourceOperator, reader: int = 0
 ) -> Callable[[], None]:
     """What the reader asks with; it is answered before the call returns."""
 
@@ -26,9 +27,16 @@ def requests_to(
     return request
 
 
+def enumerator_of(source: Source) -> SplitEnumerator:
+    """The enumerator that the JobManager makes of a source with splits."""
+    split_set = split_set_of(source)
+    assert split_set is not None
+    return enumerator_for(split_set)
+
+
 def serve_splits(operator: SourceOperator) -> None:
     """Give a source operator that was set up, and is not open yet, all splits of its source."""
-    enumerator = enumerator_of(operator.source)
-    if enumerator is not None:
+    if split_set_of(operator.source) is not None:
+        enumerator = enumerator_of(operator.source)
         enumerator.discover(num_readers=1)
         operator.ctx = replace(operator.ctx, request_splits=requests_to(enumerator, operator))

@@ -88,62 +88,43 @@ def test_the_drift_says_how_far_a_source_is_ahead() -> None:
     assert alignment.drift_ms == 2
 
 
-def test_splits_that_are_ahead_are_paused_and_resumed() -> None:
+def allowed(max_allowed: int) -> SourceAlignment:
     alignment = SourceAlignment()
-    alignment.split_added("a")
-    alignment.split_added("b")
-    alignment.allow(100)
+    alignment.allow(max_allowed)
+    return alignment
 
-    assert not alignment.split_watermarks({"a": 100})
-    ahead = alignment.split_watermarks({"a": 101})
+
+def test_splits_that_are_ahead_are_paused_and_resumed() -> None:
+    alignment = allowed(100)
+
+    assert not alignment.split_orders({"a": 100, "b": 0})
+    ahead = alignment.split_orders({"a": 101, "b": 0})
     assert ahead == SplitOrders(pause=frozenset({"a"}), resume=frozenset())
-    assert not alignment.split_watermarks({"a": 150})
-    assert alignment._paused == {"a"}
-    behind = alignment.allow(150)
+    assert not alignment.split_orders({"a": 150, "b": 0})
+    alignment.allow(150)
+    behind = alignment.split_orders({"a": 150, "b": 0})
     assert behind == SplitOrders(pause=frozenset(), resume=frozenset({"a"}))
-    assert not alignment.allow(151)
+    assert not alignment.split_orders({"a": 150, "b": 0})
 
 
 def test_a_single_split_is_the_source_itself() -> None:
     """The source waits as a whole, and its split is not paused too."""
-    alignment = SourceAlignment()
-    alignment.split_added("a", 500)
-
-    assert not alignment.allow(100)
-    assert not alignment.split_watermarks({"a": 600})
+    assert not allowed(100).split_orders({"a": 500})
 
 
 def test_when_only_one_split_is_left_it_is_resumed() -> None:
-    alignment = SourceAlignment()
-    alignment.split_added("a", 500)
-    alignment.split_added("b", 10)
-    assert alignment.allow(100).pause == {"a"}
+    alignment = allowed(100)
+    assert alignment.split_orders({"a": 500, "b": 10}).pause == {"a"}
 
-    alignment.split_finished("b")
-
-    assert alignment.allow(100).resume == {"a"}
+    assert alignment.split_orders({"a": 500}).resume == {"a"}
 
 
 def test_a_finished_split_is_forgotten() -> None:
-    alignment = SourceAlignment()
-    for split in ("a", "b", "c"):
-        alignment.split_added(split, 500)
-    assert alignment.allow(100).pause == {"a", "b", "c"}
+    alignment = allowed(100)
+    assert alignment.split_orders({"a": 500, "b": 500, "c": 500}).pause == {"a", "b", "c"}
+    alignment.allow(500)
 
-    alignment.split_finished("a")
-
-    assert alignment.allow(500).resume == {"b", "c"}
-    assert not alignment.split_watermarks({"a": 900})
-
-
-def test_the_watermark_of_a_split_does_not_fall() -> None:
-    alignment = SourceAlignment()
-    alignment.split_added("a", 500)
-    alignment.split_added("b", 500)
-    alignment.allow(100)
-
-    assert not alignment.split_watermarks({"a": 50})
-    assert alignment._paused == {"a", "b"}
+    assert alignment.split_orders({"b": 500, "c": 500}).resume == {"b", "c"}
 
 
 def test_an_alignment_has_a_sample() -> None:

@@ -12,9 +12,9 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common import Duration, WatermarkStrategy
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner
-from flowlet.connectors.text_line_source import TextLineReader
-from flowlet.operators.source_event_time import OpenSplits
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.connectors.files.reader import TextLineReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import OpenSplits, Source, SourceReader
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark
 from flowlet.splits.split_kinds import FileSplit
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService

@@ -8,11 +8,11 @@ from structlog.testing import capture_logs
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, CollectionSource, Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.operators.source_reader import MAX_CHUNK_RECORDS, Source, SourceReader, SourceReaderBase
 from flowlet.records import Chunk
 from flowlet.splits.enumerator import SourceSplit
-from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.split_kinds import FileSet, FileSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit, SplitSet
 from tests.flowlet.operators.harness import Harness, RecordingOutput
 
 
@@ -208,7 +208,7 @@ def test_a_failure_of_a_readers_position_is_the_users() -> None:
         harness.operator.snapshot_state(1)
 
 
-class SplitReading:
+class SplitReading(SourceReaderBase):
     """A reader that is handed its splits, and gives their names."""
 
     def __init__(self) -> None:
@@ -238,15 +238,14 @@ class SplitReading:
 
 
 class SplitSource(Source):
+    split_set: SplitSet | None = FileSet(())
+
     def __init__(self, reader: Any) -> None:
         self.reader = reader
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
         reader: SourceReader = self.reader
         return reader
-
-    def create_enumerator(self) -> FileSplitEnumerator:
-        return FileSplitEnumerator(FileSet(()))
 
 
 def operator_of(reader: Any, request_splits: Callable[[], None] | None) -> tuple[SourceOperator, RecordingOutput]:
@@ -285,13 +284,6 @@ def test_only_a_job_manager_hands_out_splits() -> None:
         FlowletError, match="source 'splits': only a JobManager hands out its splits; run the job on a cluster"
     ):
         operator_of(SplitReading(), None)[0].open()
-
-
-def test_a_reader_that_takes_no_splits_is_refused() -> None:
-    with pytest.raises(
-        FlowletError, match=r"its ScriptedReader needs start\(\), add_splits\(\) and no_more_splits\(\)"
-    ):
-        operator_of(ScriptedReader([]), lambda: None)[0].open()
 
 
 def test_a_reader_that_fails_to_take_its_splits_fails_the_task() -> None:

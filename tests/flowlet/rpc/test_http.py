@@ -28,14 +28,18 @@ from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.request_head import RequestHead
 from flowlet.rpc.requests import (
+    SESSION_PATH,
+    Request,
+    Response,
+    Route,
     RpcConnectError,
     RpcResponse,
     RpcStatusError,
     SessionEndedError,
+    SessionTransport,
     steady_clock,
     wall_clock_ms,
 )
-from flowlet.rpc.signed_websocket import SignedWebSocket
 
 SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
 NOW = 1_700_000_000_000
@@ -53,28 +57,25 @@ class Echo:
         self.port = 0
 
     async def start(self) -> web.AppRunner:
-        routes = [web.route("*", "/echo", self.echo), web.get("/ws", self.websocket), web.get("/bug", self.bug)]
-        application = self.protection.create_application(routes)
+        routes = [Route(method, "/echo", self.echo) for method in ("GET", "POST")] + [Route("GET", "/bug", self.bug)]
+        application = self.protection.create_application(routes, self.echo_messages)
         runner = web.AppRunner(application, access_log=None, lingering_time=0.1, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.port = runner.addresses[0][1]
         return runner
 
-    async def echo(self, request: web.Request) -> web.Response:
-        self.reached.append(request.path_qs)
-        return web.Response(status=202, body=await request.read())
+    async def echo(self, request: Request) -> Response:
+        self.reached.append(request.raw_path)
+        return Response(status=202, body=request.body)
 
-    async def websocket(self, request: web.Request) -> web.StreamResponse:
-        self.reached.append(request.path_qs)
-        return await self.protection.serve_websocket(request, self.echo_messages)
-
-    async def echo_messages(self, websocket: SignedWebSocket) -> None:
+    async def echo_messages(self, transport: SessionTransport, peer: str | None) -> None:
+        self.reached.append(SESSION_PATH)
         with suppress(SessionEndedError):
             while True:
-                await websocket.send(await websocket.receive())
+                await transport.send(await transport.receive())
 
-    async def bug(self, request: web.Request) -> web.Response:
+    async def bug(self, request: Request) -> Response:
         raise ZeroDivisionError("a bug of ours")
 
 
@@ -118,7 +119,7 @@ class TestTogether:
         assert server.protection.num_refused == 0
 
     async def test_a_websocket_is_opened(self, client: RpcClient) -> None:
-        websocket = await client.connect_websocket("/ws")
+        websocket = await client.open_session()
 
         await websocket.send(b"hello")
 
@@ -145,7 +146,7 @@ class TestTogether:
 
 
 class TestForeignClients:
-    @pytest.mark.parametrize("path", ["/echo", "/ws", "/nowhere", "/bug"])
+    @pytest.mark.parametrize("path", ["/echo", SESSION_PATH, "/nowhere", "/bug"])
     async def test_without_a_signature_nothing_is_reached(
         self, server: Echo, plain: aiohttp.ClientSession, path: str
     ) -> None:
@@ -277,17 +278,17 @@ class TestClocks:
         """The server's is not put back or forward with the machine's clock, so the two may differ by any time."""
         async with RpcClient("127.0.0.1", server.port, SECRET, clock=lambda: NOW - behind_ms) as client:
             assert (await client.request("POST", "/echo", body=b"x")).body == b"x"
-            websocket = await client.connect_websocket("/ws")
+            websocket = await client.open_session()
             await websocket.close("the end")
 
-        assert server.reached == ["/echo", "/ws"]
+        assert server.reached == ["/echo", SESSION_PATH]
         assert server.protection.num_refused == 1
 
     async def test_a_websocket_is_opened_with_the_servers_time(self, server: Echo) -> None:
         async with RpcClient("127.0.0.1", server.port, SECRET, clock=lambda: 0) as client:
-            await (await client.connect_websocket("/ws")).close("the end")
+            await (await client.open_session()).close("the end")
 
-        assert server.reached == ["/ws"]
+        assert server.reached == [SESSION_PATH]
 
     @pytest.mark.parametrize("proof", [None, "0" * 64])
     async def test_the_time_of_a_stranger_is_not_believed(self, proof: str | None) -> None:
@@ -305,7 +306,7 @@ class TestClocks:
             with pytest.raises(AuthenticationError):
                 await client.request("GET", "/")
             with pytest.raises(AuthenticationError):
-                await client.connect_websocket("/")
+                await client.open_session()
         assert num_requests == 2
 
     def test_the_servers_clock_is_not_put_back_or_forward(self) -> None:
@@ -349,7 +350,7 @@ class TestClocks:
 async def served(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[int]:
     """The port of a server that knows no secret."""
     application = web.Application()
-    application.router.add_route("*", "/", answer)
+    application.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -365,7 +366,7 @@ class TestForeignServers:
             with pytest.raises(AuthenticationError, match="same secret file"):
                 await client.request("GET", "/echo")
             with pytest.raises(AuthenticationError, match="same secret file"):
-                await client.connect_websocket("/ws")
+                await client.open_session()
         await runner.cleanup()
 
     @pytest.mark.parametrize("proof", [None, "0" * 64])
@@ -383,7 +384,7 @@ class TestForeignServers:
 
         application = web.Application()
         application.router.add_get("/", answer)
-        application.router.add_get("/ws", websocket)
+        application.router.add_get(SESSION_PATH, websocket)
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -391,16 +392,21 @@ class TestForeignServers:
             with pytest.raises(AuthenticationError):
                 await client.request("GET", "/")
             with pytest.raises(AuthenticationError):
-                await client.connect_websocket("/ws")
+                await client.open_session()
         await runner.cleanup()
 
     async def test_a_redirect_is_not_followed(self) -> None:
         """A signed request goes to the server it was meant for, and nowhere else."""
 
-        async def redirect(request: web.Request) -> web.Response:
-            raise web.HTTPFound(f"http://{request.host}/other")
+        async def redirect(request: Request) -> Response:
+            return Response(status=302)
 
-        application = AuthenticatingServer(SECRET).create_application([web.get("/", redirect)])
+        async def add_location(request: web.Request, response: web.StreamResponse) -> None:
+            response.headers["Location"] = f"http://{request.host}/other"
+
+        echo = Echo()
+        application = echo.protection.create_application([Route("GET", "/", redirect)], echo.echo_messages)
+        application.on_response_prepare.append(add_location)
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -413,7 +419,7 @@ class TestForeignServers:
             with pytest.raises(RpcConnectError, match=f"127.0.0.1:{unused_port}: Connection refused"):
                 await client.request("GET", "/")
             with pytest.raises(RpcConnectError, match=f"127.0.0.1:{unused_port}"):
-                await client.connect_websocket("/ws")
+                await client.open_session()
 
     async def test_silence_ends_with_the_timeout(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:  # the kernel accepts, nobody reads

@@ -1,4 +1,4 @@
-"""A JobManager without HTTP: the same promises by a call within the process, and by a pair of sockets to a child."""
+"""A JobManager without HTTP: the same promises by a pair of sockets."""
 
 import asyncio
 import socket
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
-from flowlet.rpc.local_rpc import MAX_WAITING, LocalRpc, LocalServer, PipeRpc
+from flowlet.rpc.local_rpc import MAX_WAITING, LocalServer, PipeRpc
 from flowlet.rpc.requests import (
     MSGPACK,
     Request,
@@ -46,7 +46,7 @@ class JobManager:
 
     async def echo(self, request: Request) -> Response:
         text = f"{request.match_info['name']} {request.query.get('mode')}".encode()
-        return Response(status=202, body=text + b" " + await request.read(), content_type=MSGPACK)
+        return Response(status=202, body=text + b" " + request.body, content_type=MSGPACK)
 
     async def bug(self, request: Request) -> Response:
         raise ZeroDivisionError("a bug of ours")
@@ -79,17 +79,12 @@ async def job_manager() -> AsyncIterator[JobManager]:
     await job_manager.server.close(0)
 
 
-@pytest_asyncio.fixture(params=["call", "pipe"])
-async def rpc(job_manager: JobManager, request: pytest.FixtureRequest) -> AsyncIterator[RpcGateway]:
-    gateway: RpcGateway
-    if request.param == "call":
-        gateway = LocalRpc(job_manager.server, "jm:1")
-    else:
-        ours, theirs = socket.socketpair()
-        job_manager.server.begin_pipe(ours, "child")
-        gateway = await PipeRpc.open(theirs, "jm:1")
-    yield gateway
-    await gateway.close()
+@pytest_asyncio.fixture
+async def rpc(job_manager: JobManager) -> AsyncIterator[RpcGateway]:
+    ours, theirs = socket.socketpair()
+    job_manager.server.begin_pipe(ours, "child")
+    async with await PipeRpc.open(theirs, "jm:1") as gateway:
+        yield gateway
 
 
 @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 1000])
@@ -127,17 +122,6 @@ async def test_an_answer_that_does_not_come_in_time_is_an_error(rpc: RpcGateway)
         await rpc.request("GET", "/never", timeout_s=0.01)
 
 
-async def test_a_call_that_nobody_waits_for_is_cancelled(job_manager: JobManager) -> None:
-    """As a request over HTTP whose client has disconnected."""
-    rpc = LocalRpc(job_manager.server, "jm:1")
-    call = asyncio.create_task(rpc.request("GET", "/never"))
-    await asyncio.sleep(0)
-    call.cancel()
-
-    async with asyncio.timeout(PATIENCE_S):
-        await job_manager.was_cancelled.wait()
-
-
 async def test_what_is_under_way_fails_when_the_job_manager_closes(job_manager: JobManager, rpc: RpcGateway) -> None:
     call = asyncio.create_task(rpc.request("GET", "/never"))
     session = await rpc.open_session()
@@ -146,7 +130,7 @@ async def test_what_is_under_way_fails_when_the_job_manager_closes(job_manager: 
 
     await job_manager.server.close(0)
 
-    with pytest.raises(RpcConnectError, match=r"JobManager jm:1: (it was closed|the connection broke)"):
+    with pytest.raises(RpcConnectError, match="JobManager jm:1: the connection broke"):
         await call
     with pytest.raises(SessionEndedError):
         await session.receive(PATIENCE_S)
@@ -197,7 +181,7 @@ async def test_a_session_can_follow_another_one(rpc: RpcGateway) -> None:
 async def test_a_job_manager_that_stops_opens_no_session(job_manager: JobManager, rpc: RpcGateway) -> None:
     job_manager.server.refuse_sessions()
 
-    with pytest.raises((RpcConnectError, SessionEndedError), match="the JobManager is stopping"):
+    with pytest.raises(SessionEndedError, match="the JobManager is stopping"):
         await (await rpc.open_session()).receive(PATIENCE_S)
 
 
@@ -210,28 +194,33 @@ async def test_a_receiver_that_waits_in_vain_times_out(rpc: RpcGateway) -> None:
     assert await session.receive(PATIENCE_S) == b"still there"
 
 
-async def test_a_sender_waits_for_a_receiver_that_does_not_receive(job_manager: JobManager) -> None:
+@pytest.mark.slow  # looks twice for 0.2 s whether a sender waits
+async def test_a_sender_waits_for_a_receiver_that_does_not_receive(job_manager: JobManager, rpc: RpcGateway) -> None:
     """And goes on when it does, or ends with the session."""
     may_receive = asyncio.Event()
+    messages = [bytes(1024)] * (5 * MAX_WAITING)
 
     async def receive_late(transport: SessionTransport) -> None:
         await may_receive.wait()
-        await transport.receive()
+        for _ in messages:
+            await transport.receive()
         await asyncio.Event().wait()
 
+    async def send_all() -> None:
+        for message in messages:
+            await session.send(message)
+
     job_manager.script = receive_late
-    session = await LocalRpc(job_manager.server, "jm:1").open_session()
-    for _ in range(MAX_WAITING):
-        await session.send(b"x")
-    waiting = asyncio.create_task(session.send(b"one more"))
-    await asyncio.sleep(0)
+    session = await rpc.open_session()
+    waiting = asyncio.create_task(send_all())
+    await asyncio.wait([waiting], timeout=0.2)
     assert not waiting.done()
 
     may_receive.set()
     async with asyncio.timeout(PATIENCE_S):
         await waiting
-    waiting = asyncio.create_task(session.send(b"too many"))
-    await asyncio.sleep(0)
+    waiting = asyncio.create_task(send_all())
+    await asyncio.wait([waiting], timeout=0.2)
     await job_manager.server.close(0)
     with pytest.raises(ConnectionError):
         await waiting

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import OperatorState
-from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states
+from flowlet.checkpoint.state_assignment import assigned_states
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
+from flowlet.state.state_snapshots import StateShare
 from flowlet.testing.operator_harness import OperatorSnapshot
 
 
@@ -14,10 +15,8 @@ def dealt_out(
 ) -> list[OperatorSnapshot]:
     """What each of ``parallelism`` subtasks begins with."""
     states = {subtask: {"id": _state_of(each)} for subtask, each in enumerate(snapshots)}
-    former = FormerVertex(len(snapshots), frozenset(["id"]), states)
-    found = [
-        assigned_states({"id": operator}, [former], NewSubtask(each, parallelism, 128)) for each in range(parallelism)
-    ]
+    shares = [StateShare(each, parallelism, 128, len(snapshots)) for each in range(parallelism)]
+    found = [assigned_states({"id": operator}, ["id"], states, share) for share in shares]
     return [_snapshot_of(each.get("id", OperatorState())) for each in found]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flowlet.splits.file_enumerator import FileSplitEnumerator
+from flowlet.connectors.files.split import FileSplitEnumerator
 from flowlet.splits.split_kinds import FileSet, FileSplit
 
 

@@ -19,12 +19,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.connectors import number_source, text_line_source
-from flowlet.connectors.number_source import NumberSource
+from flowlet.connectors.files import reader as text_line_source
+from flowlet.connectors.files.reader import TextLineReader, TextLineSource
+from flowlet.connectors.numbers import reader as number_source
+from flowlet.connectors.numbers.reader import NumberSource
 from flowlet.connectors.sources_in_turn import SourcesInTurn
-from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
 from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator
 from flowlet.messages.control_messages import AddSplits, NoMoreSplits
+from flowlet.splits.enumerators import enumerator_for
 from flowlet.splits.split_kinds import FileSet
 from flowlet.state.state_snapshots import StateShare
 
@@ -36,7 +38,7 @@ class SmallBlocks(TextLineSource):
 
     def create_reader(self, subtask: int, parallelism: int) -> TextLineReader:
         """Of the splits that it is assigned."""
-        return TextLineReader(self.files.charset, parallelism, block_bytes=7)
+        return TextLineReader(self._charset, parallelism, block_bytes=7)
 
 
 @dataclass
@@ -70,7 +72,7 @@ class Run:
         self.ended = [False] * self.width
         self._coordinator = SourceCoordinator(
             "source",
-            self._source.create_enumerator(),
+            enumerator_for(self._source.split_set),
             self.width,
             send=self._send,
             fail=self._fail,

@@ -6,7 +6,7 @@ import pytest
 from flowlet.errors import StateRestoreError
 from flowlet.messages.control_messages import AddSplits
 from flowlet.splits.enumerator import SplitEnumerator
-from flowlet.splits.enumerators import HybridSplitEnumerator, enumerator_for, split_set_of
+from flowlet.splits.enumerators import HybridSplitEnumerator, enumerator_for
 from flowlet.splits.split_kinds import (
     HybridSplit,
     HybridSplits,
@@ -24,14 +24,14 @@ TWO = HybridSplits((PlannedSplits((A, B), is_on_demand=True), NumberRange(0, 7))
 
 
 def discovered(num_readers: int, splits: HybridSplits = TWO) -> HybridSplitEnumerator:
-    enumerator = HybridSplitEnumerator(splits, enumerator_for)
+    enumerator = HybridSplitEnumerator(splits)
     enumerator.discover(num_readers)
     return enumerator
 
 
 def after(enumerator: SplitEnumerator, num_readers: int) -> HybridSplitEnumerator:
     """What is restored from a snapshot."""
-    restored = HybridSplitEnumerator(TWO, enumerator_for)
+    restored = HybridSplitEnumerator(TWO)
     restored.restore(enumerator.snapshot(), num_readers)
     return restored
 
@@ -88,17 +88,15 @@ def test_only_the_last_source_is_looked_at_again() -> None:
     rule = OffsetRule(OffsetKind.EARLIEST)
     topics = KafkaTopics({}, rule, ("t",), discovery_interval_ms=100)
 
-    assert (
-        HybridSplitEnumerator(HybridSplits((topics, NumberRange(0, 1))), enumerator_for).discovery_interval_ms is None
-    )
-    assert HybridSplitEnumerator(HybridSplits((topics,)), enumerator_for).discovery_interval_ms == 100
+    assert HybridSplitEnumerator(HybridSplits((topics, NumberRange(0, 1)))).discovery_interval_ms is None
+    assert HybridSplitEnumerator(HybridSplits((topics,))).discovery_interval_ms == 100
 
 
 def test_the_job_manager_makes_the_enumerator_of_plain_data() -> None:
     enumerator = enumerator_for(msgspec.msgpack.decode(msgspec.msgpack.encode(TWO), type=HybridSplits))
 
     assert isinstance(enumerator, HybridSplitEnumerator)
-    assert split_set_of(enumerator) == TWO
+    assert enumerator.split_set == TWO
     assert enumerator.find_new() == []
     order = AddSplits(bytes(40), [HybridSplit(0, A), HybridSplit(1)], 0)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=AddSplits) == order
@@ -111,8 +109,8 @@ def test_the_job_manager_makes_the_enumerator_of_plain_data() -> None:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (b"\xff", "the state of a hybrid source in a checkpoint cannot be read"),
-        (msgspec.msgpack.encode((2, 0, None)), "has version 2, this flowlet reads 1"),
+        (b"\xff", "the sources of a hybrid source in a checkpoint cannot be read"),
+        (msgspec.msgpack.encode((2, 0, None)), "have version 2, this flowlet reads version 1"),
         (msgspec.msgpack.encode((1, 2, None)), "is at its source 2 in the checkpoint, and has 2 now"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.splits.known_splits``: who gets which numbers."""
+"""Tests of ``flowlet.splits.enumerators``: who gets which numbers."""
 
 from itertools import pairwise
 
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from flowlet.errors import StateRestoreError
 from flowlet.messages.control_messages import AddSplits
-from flowlet.splits.enumerators import enumerator_for, split_set_of
-from flowlet.splits.known_splits import LEAST_SPLIT, NumberSplitEnumerator
+from flowlet.splits.enumerators import LEAST_SPLIT, NumberSplitEnumerator, enumerator_for
 from flowlet.splits.split_kinds import NumberRange, NumberSplit
 
 
@@ -101,7 +100,8 @@ def test_the_job_manager_makes_the_enumerator_of_plain_data() -> None:
     numbers = NumberRange(1, 3)
     enumerator = enumerator_for(numbers)
 
-    assert split_set_of(enumerator) == numbers
+    assert isinstance(enumerator, NumberSplitEnumerator)
+    assert enumerator.split_set == numbers
     assert (enumerator.discovery_interval_ms, enumerator.find_new()) == (None, [])
 
 

@@ -1,7 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.splits.known_splits import NumbersLeft, Runs, share_of_runs
+from flowlet.operators.source_operator import ShareReader
+from flowlet.records import Chunk
+from flowlet.splits.split_kinds import Runs, share_of_runs
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7)), max_size=6)
 
@@ -32,23 +34,28 @@ def test_the_shares_are_the_runs_each_number_once_and_about_equal(
 
 
 @given(LENGTHS, st.lists(st.integers(1, 4), min_size=1, max_size=40))
-def test_what_was_taken_and_what_is_left_are_everything(lengths: list[tuple[int, int]], sizes: list[int]) -> None:
-    left = NumbersLeft(runs_of(lengths))
-    taken: list[int] = []
+def test_what_was_read_and_what_is_left_are_everything(lengths: list[tuple[int, int]], sizes: list[int]) -> None:
+    runs = share_of_runs(runs_of(lengths), 0, 1)
+    read: list[int] = []
 
     for size in sizes:
-        part = left.take(size)
-        if part is None:
+        reader = ShareReader(0, (0, 1), lambda part: Chunk(list(part)), size)
+        reader.restore_position(runs)
+        chunk = reader.poll_chunk()
+        if chunk is None:
             break
-        assert 0 < len(part) <= size
-        taken += part
+        assert 0 < len(chunk) <= size
+        read += chunk.values
+        runs = reader.snapshot_position()
 
-    assert taken + numbers(left.runs) == numbers(runs_of(lengths))
+    assert read + numbers(runs) == numbers(runs_of(lengths))
 
 
 def test_at_the_end_nothing_is_left() -> None:
-    left = NumbersLeft(((0, 2),))
+    reader = ShareReader(2, (0, 1), lambda part: Chunk(list(part)), 5)
+    chunk = reader.poll_chunk()
+    assert chunk is not None
 
-    assert left.take(5) == range(2)
-    assert left.take(5) is None
-    assert left.runs == ()
+    assert chunk.values == [0, 1]
+    assert reader.poll_chunk() is None
+    assert reader.snapshot_position() == ()

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from flowlet.errors import StateRestoreError
-from flowlet.splits.enumerators import enumerator_for, split_set_of
-from flowlet.splits.known_splits import PlannedSplitEnumerator
+from flowlet.splits.enumerators import PlannedSplitEnumerator, enumerator_for
 from flowlet.splits.split_kinds import PlannedSplit, PlannedSplits
 
 SPLITS = tuple(PlannedSplit(name, name.encode()) for name in "abcde")
@@ -53,7 +52,8 @@ def test_the_job_manager_makes_the_enumerator_of_plain_data() -> None:
     planned = PlannedSplits(SPLITS)
     enumerator = enumerator_for(planned)
 
-    assert split_set_of(enumerator) == planned
+    assert isinstance(enumerator, PlannedSplitEnumerator)
+    assert enumerator.split_set == planned
     assert (enumerator.waiting_bytes, enumerator.discovery_interval_ms, enumerator.find_new()) == (0, None, [])
     assert SPLITS[0].size_bytes == 0
 

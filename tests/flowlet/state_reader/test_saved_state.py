@@ -13,6 +13,7 @@ from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
 from flowlet.checkpoint.state_codec import encode_state
 from flowlet.common.typeinfo import Types
 from flowlet.errors import ConfigError, FlowletError, StorageError
+from flowlet.messages.control_messages import SubtaskEntry
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
 from flowlet.state.state_snapshots import (
     KeyedStateSnapshot,
@@ -27,7 +28,11 @@ from flowlet.state.type_compatibility import type_form
 from flowlet.state_reader import SavedState, read_state
 from flowlet.state_reader.saved_state import AGGREGATE, POSITION
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
-from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, VertexEntry, manifest_key
+from flowlet.storage.manifest import (
+    CheckpointManifest,
+    VertexEntry,
+    manifest_key,
+)
 from flowlet.timers.keyed_timer_service import KeyGroupTimers
 from flowlet.timers.time_api import Timer
 

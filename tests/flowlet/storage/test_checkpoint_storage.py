@@ -11,9 +11,12 @@ import msgspec
 import pytest
 
 from flowlet.errors import StorageError
-from flowlet.messages.control_messages import StateHandle
+from flowlet.messages.control_messages import StateHandle, SubtaskEntry
 from flowlet.storage.checkpoint_storage import INLINE_BYTES, CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
+from flowlet.storage.manifest import (
+    CheckpointManifest,
+    SourceEntry,
+)
 
 # Numpy has threads, and we fork.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

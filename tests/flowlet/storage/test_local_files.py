@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import StorageError
+from flowlet.messages.control_messages import SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
+from flowlet.storage.manifest import (
+    CheckpointManifest,
+)
 
 # Numpy has threads, and we fork.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -51,7 +51,7 @@ class Rig:
         self.partition = network.partition()
         self.reader = network.reader(self.partition)
 
-    def checkpointing(self, restored: Mapping[str, object] | None = None) -> Checkpointing:
+    def checkpointing(self, restored: Mapping[str, OperatorState] | None = None) -> Checkpointing:
         return Checkpointing(
             self.store.responder_of(VERTEX, 0),
             self.pool.append,
@@ -64,7 +64,7 @@ class Rig:
         self,
         *operators: StreamOperator,
         producers: list[ResultPartition],
-        restored: Mapping[str, object] | None = None,
+        restored: Mapping[str, OperatorState] | None = None,
     ) -> StreamTask:
         """``restored``: the states of the operators, by their ids in hex."""
         gates = [self.network.gate(producer) for producer in producers]
@@ -83,7 +83,7 @@ class Rig:
         self.reader.view.resume_consumption()
         return values + self.reader.read_values()
 
-    def stored(self, checkpoint_id: int) -> Mapping[str, object]:
+    def stored(self, checkpoint_id: int) -> Mapping[str, OperatorState]:
         """The states of the operators, as a storage gives them back."""
         return decode_state(encode_state(self.store.state_of(checkpoint_id, VERTEX, 0))).operators
 

@@ -8,7 +8,7 @@ from typing import Any
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.graph.partitioner import Forward, Partitioner
 from flowlet.messages.control_messages import FromTask, MarkPassed
-from flowlet.operators.source_operator import Source, SourceReader
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.task.create_stream_task import OutputEdge, TaskEnvironment

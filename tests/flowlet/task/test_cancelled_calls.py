@@ -9,7 +9,6 @@ import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.datastream.connectors import Sink, SupportsCommitter
 from flowlet.datastream.connectors.base import Committer, CommittingSinkWriter
 from flowlet.datastream.functions import CheckpointedFunction, CheckpointListener, MapFunction
@@ -19,7 +18,7 @@ from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing
-from netstack.wire.events import CheckpointOptions
+from netstack.wire.events import CheckpointBarrier
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork
@@ -120,7 +119,7 @@ def run(network: LocalNetwork, calls: Calls, operators: list[StreamOperator], *,
     def begin(value: Any) -> Any:
         task = calls.task
         if checkpoints and task is not None and task.checkpoints is not None:
-            task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(1, 0, 0), CheckpointOptions())
+            task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0))
             task.checkpoints.notify_checkpoint_complete_async(1)
         return value
 

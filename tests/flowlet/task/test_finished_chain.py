@@ -10,7 +10,6 @@ import pytest
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
@@ -19,7 +18,7 @@ from flowlet.task.create_stream_task import OutputEdge, StreamTask, create_strea
 from flowlet.task.task_environment import Checkpointing
 from flowlet.tm.task_deployment import finished_chain
 from netstack.partition.result_partition import ResultPartition
-from netstack.wire.events import CheckpointOptions, EndOfData, EndOfPartition, StopMode
+from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
@@ -54,7 +53,7 @@ class Rig:
 
     def take(self, task: StreamTask, checkpoint_id: int) -> None:
         assert task.checkpoints is not None
-        task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(checkpoint_id, 0, 0), CheckpointOptions())
+        task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(checkpoint_id, 0))
 
     def complete(self, task: StreamTask, checkpoint_id: int) -> None:
         assert task.checkpoints is not None

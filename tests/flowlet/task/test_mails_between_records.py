@@ -17,12 +17,12 @@ import pytest
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.client.runtime_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.connectors.number_source import NumberSource, RecordsPerCheckpoint
+from flowlet.connectors.numbers.reader import NumberSource, RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
 from flowlet.datastream.connectors import Sink, SplitSource
@@ -39,7 +39,8 @@ from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
-from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, enumerator_of
+from flowlet.operators.source_operator import CollectionSource, SourceOperator
+from flowlet.operators.source_reader import Source
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
@@ -52,7 +53,7 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
-from tests.flowlet.operators.local_splits import requests_to
+from tests.flowlet.operators.local_splits import enumerator_of, requests_to
 from tests.flowlet.task.local_network import (
     SEGMENT_BYTES,
     LocalNetwork,
@@ -244,7 +245,6 @@ def test_a_mail_waits_for_one_record_that_a_function_of_a_source_makes(
     source = SOURCES[name](job.call)
     environment = network.environment("making")
     enumerator = enumerator_of(source)
-    assert enumerator is not None
     enumerator.discover(1)
     head = SourceOperator(source)
     request_splits = requests_to(enumerator, head)
@@ -454,7 +454,7 @@ class Checkpointed:
         while self.pool:
             self.pool.pop(0)()
         operators = self.store.state_of(checkpoint_id, VERTEX, 0).operators
-        return {name: state.own for name, state in operators.items() if isinstance(state, OperatorState)}
+        return {name: state.own for name, state in operators.items()}
 
 
 class Summing(Recorder):
@@ -480,7 +480,7 @@ class Summing(Recorder):
 def trigger(task: StreamTask | None, checkpoint_id: int) -> None:
     assert task is not None
     assert task.checkpoints is not None
-    task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(checkpoint_id, 0, 0), CheckpointOptions())
+    task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(checkpoint_id, 0))
 
 
 @pytest.mark.parametrize(
@@ -876,7 +876,7 @@ class FullOutput:
     def trigger(self, checkpoint_id: int, alignment: Alignment) -> None:
         assert self.task.checkpoints is not None
         options = CheckpointOptions(alignment=alignment)
-        self.task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(checkpoint_id, 0, 0), options)
+        self.task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(checkpoint_id, 0, options))
 
     def acknowledged(self) -> int:
         while self._rig.pool:

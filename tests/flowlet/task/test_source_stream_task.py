@@ -7,22 +7,31 @@ import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.blocking_source import BlockingSource
-from flowlet.connectors.text_line_source import TextLineSource, TextPosition
+from flowlet.connectors.files.reader import TextLineSource, TextPosition
 from flowlet.datastream import CheckpointedFunction, FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
 from flowlet.mailbox.task_timings import TaskTimings
-from flowlet.operators.source_operator import KeptRecords, PositionWithRest, Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask
 from flowlet.task.task_environment import Checkpointing
-from netstack.wire.events import Alignment, CheckpointOptions, EndOfData, SavepointFormat, SnapshotType, StopMode
+from netstack.wire.events import (
+    Alignment,
+    CheckpointBarrier,
+    CheckpointOptions,
+    EndOfData,
+    SavepointFormat,
+    SnapshotType,
+    StopMode,
+)
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.connectors.test_blocking_source import Emitting
@@ -296,7 +305,7 @@ def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(
     before, after = FileSplit("a", 0, 1), FileSplit("b", 0, 1)
 
     task.add_splits([before], 1)
-    task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(1, 0, 0), CheckpointOptions(alignment=alignment))
+    task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0, CheckpointOptions(alignment=alignment)))
     task.add_splits([after], 0)
     while not pool:
         task.mailbox_processor.run_mailbox_step()
@@ -328,7 +337,7 @@ def test_a_savepoint_that_stops_a_source_has_no_splits_that_came_later(network: 
 
     task.add_splits([before], 1)
     options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.CANONICAL)
-    task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(1, 0, 0), options)
+    task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0, options))
     task.add_splits([after], 0)
     step_until_idle(task)
 
@@ -383,7 +392,7 @@ def test_a_savepoint_that_stops_a_source_has_what_its_function_has_emitted(netwo
     spin_until(lambda: function.count == 3)
 
     options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.CANONICAL)
-    task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(1, 0, 0), options)
+    task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0, options))
     step_until_idle(task)
 
     assert reader.read_values() == []

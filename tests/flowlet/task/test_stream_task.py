@@ -17,7 +17,8 @@ from flowlet.io import record_writer
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, Watermark
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.task.create_stream_task import create_stream_task

@@ -4,7 +4,7 @@ their own tests.
 
 import pytest
 
-from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
+from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.graph.partitioner import Broadcast, Forward, Partitioner, Rebalance, Rescale
 from flowlet.records import Chunk
 from flowlet.task.create_stream_task import create_stream_task
@@ -50,7 +50,7 @@ def test_a_source_is_triggered_by_a_mail(network: LocalNetwork, tasks: Tasks, ri
     task.mailbox_processor.run_mailbox_step()
     assert task.checkpoints is not None
 
-    begun = task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(7, 0, 0), CheckpointOptions())
+    begun = task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(7, 0))
     task.mailbox_processor.run_mailbox_step()
     rig.run_async()
 
@@ -130,7 +130,7 @@ def test_an_unaligned_barrier_stays_behind_the_data_of_pointwise_and_broadcast_e
     assert task.checkpoints is not None
 
     begun = task.checkpoints.trigger_checkpoint_async(
-        CheckpointMetadata(7, 0, 0), CheckpointOptions(alignment=Alignment.UNALIGNED)
+        CheckpointBarrier(7, 0, CheckpointOptions(alignment=Alignment.UNALIGNED))
     )
     task.mailbox_processor.run_mailbox_step()
     rig.run_async()

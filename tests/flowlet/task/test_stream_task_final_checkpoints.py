@@ -7,9 +7,9 @@ import pytest
 
 from flowlet.checkpoint.barrier_orders import CheckpointError
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing
@@ -86,8 +86,9 @@ class Rig:
 
 def trigger(task: StreamTask, checkpoint_id: int, options: CheckpointOptions | None = None) -> None:
     assert task.checkpoints is not None
-    metadata = CheckpointMetadata(checkpoint_id, 0, 0)
-    task.checkpoints.trigger_checkpoint_async(metadata, CheckpointOptions() if options is None else options)
+    task.checkpoints.trigger_checkpoint_async(
+        CheckpointBarrier(checkpoint_id, 0, CheckpointOptions() if options is None else options)
+    )
 
 
 def complete(task: StreamTask, checkpoint_id: int) -> None:

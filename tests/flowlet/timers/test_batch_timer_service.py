@@ -10,6 +10,7 @@ import pytest
 
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.timers.keyed_timer_service import never
 from flowlet.timers.keyed_timer_service_manager import BatchTimerService
 from flowlet.timers.time_api import KeyContext, Timer
 
@@ -57,7 +58,7 @@ def test_at_the_end_all_timers_fire_one_key_after_the_other(services: Services) 
     services.register("a", event=20, clock=10**15)
     services.register("b", event=10, clock=5)
     services.register("a", event=10, clock=3)
-    services.timers.advance_watermark(MAX_TIMESTAMP)
+    services.timers.try_advance_watermark(MAX_TIMESTAMP, never)
     of_a = [("event", "a", 10), ("event", "a", 20), ("clock", "a", 3), ("clock", "a", 10**15)]
     assert services.fired == [*of_a, ("event", "b", 10), ("clock", "b", 5)]
     assert services.timers.current_watermark() == MIN_TIMESTAMP
@@ -67,7 +68,7 @@ def test_at_the_end_all_timers_fire_one_key_after_the_other(services: Services) 
 def test_neither_the_clock_nor_a_watermark_fires_a_timer_before_the_end(services: Services) -> None:
     services.register("a", event=1, clock=1)
     services.clock.set_time(10**9)
-    services.timers.advance_watermark(10**9)
+    services.timers.try_advance_watermark(10**9, never)
     assert services.fired == []
     assert services.clock.num_timers == 0
     assert services.timers.current_watermark() == MIN_TIMESTAMP
@@ -77,7 +78,7 @@ def test_a_key_of_another_type_is_another_key(services: Services) -> None:
     services.register(1, clock=1)
     services.register(True, clock=2)  # a key
     services.register(1, event=3)
-    services.timers.advance_watermark(MAX_TIMESTAMP)
+    services.timers.try_advance_watermark(MAX_TIMESTAMP, never)
     assert [(domain, type(key), at) for domain, key, at in services.fired] == [
         ("event", int, 3),
         ("clock", int, 1),
@@ -88,7 +89,7 @@ def test_a_key_of_another_type_is_another_key(services: Services) -> None:
 def test_a_timer_that_is_registered_at_the_end_of_its_key_is_ignored(services: Services) -> None:
     services.react = lambda timer: services.register(timer.key, event=timer.timestamp + 1, clock=timer.timestamp + 1)
     services.register("a", event=1)
-    services.timers.advance_watermark(MAX_TIMESTAMP)
+    services.timers.try_advance_watermark(MAX_TIMESTAMP, never)
     assert services.fired == [("event", "a", 1)]
     assert services.timers.num_event_time_timers == services.timers.num_processing_time_timers == 0
 
@@ -97,5 +98,5 @@ def test_a_timer_deletes_later_ones_of_its_key(services: Services) -> None:
     services.react = lambda timer: services.timers.delete_processing_time_timer(None, 7)
     services.register("a", event=1, clock=7)
     services.register("a", clock=8)
-    services.timers.advance_watermark(MAX_TIMESTAMP)
+    services.timers.try_advance_watermark(MAX_TIMESTAMP, never)
     assert services.fired == [("event", "a", 1), ("clock", "a", 8)]

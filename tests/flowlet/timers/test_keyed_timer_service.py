@@ -11,7 +11,7 @@ import pytest
 from flowlet.keys.exact_keys import key_group, key_group_range
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers
+from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers, never
 from flowlet.timers.time_api import KeyContext, Timer
 
 MAX_PARALLELISM = 128
@@ -127,9 +127,9 @@ def test_the_service_knows_both_times(services: Services) -> None:
 
     assert services.timers.current_processing_time() == 17
     assert services.timers.current_watermark() == MIN_TIMESTAMP
-    services.timers.advance_watermark(39)
+    services.timers.try_advance_watermark(39, never)
     assert services.timers.current_watermark() == 39
-    services.timers.advance_watermark(20)
+    services.timers.try_advance_watermark(20, never)
     assert services.timers.current_watermark() == 39
 
 
@@ -138,12 +138,12 @@ def test_event_time_timers_fire_up_to_and_including_the_watermark(services: Serv
         services.event(key, "w", 10, 11)
     services.event("a", "w", 10)
 
-    services.timers.advance_watermark(9)
+    services.timers.try_advance_watermark(9, never)
     assert services.take() == []
-    services.timers.advance_watermark(10)
+    services.timers.try_advance_watermark(10, never)
     assert services.take() == [("event", "a", "w", 10), ("event", "b", "w", 10)]
     assert services.timers.num_event_time_timers == 2
-    services.timers.advance_watermark(100)
+    services.timers.try_advance_watermark(100, never)
     assert services.take() == [("event", "a", "w", 11), ("event", "b", "w", 11)]
     assert services.timers.num_fired_timers == 4
 
@@ -153,7 +153,7 @@ def test_the_watermark_is_new_when_its_timers_fire(services: Services) -> None:
     services.react = lambda timer: seen.append(services.timers.current_watermark())
     services.event("a", None, 10)
 
-    services.timers.advance_watermark(15)
+    services.timers.try_advance_watermark(15, never)
 
     assert seen == [15]
 
@@ -162,7 +162,7 @@ def test_an_event_time_timer_registered_inside_a_callback_fires_if_it_is_due(ser
     services.react = lambda timer: services.timers.register_event_time_timer(None, timer.timestamp + 10)
     services.event("a", None, 10)
 
-    services.timers.advance_watermark(35)
+    services.timers.try_advance_watermark(35, never)
 
     assert [timestamp for *_, timestamp in services.take()] == [10, 20, 30]
     assert services.timers.num_event_time_timers == 1
@@ -191,7 +191,7 @@ def test_a_deleted_timer_does_not_fire(services: Services, domain: str) -> None:
     getattr(services.timers, f"delete_{domain}_time_timer")("w1", 10)
     getattr(services.timers, f"delete_{domain}_time_timer")("w1", 11)
     services.clock.set_time(10)
-    services.timers.advance_watermark(10)
+    services.timers.try_advance_watermark(10, never)
 
     assert services.take() == [(domain, "a", "w2", 10), (domain, "b", "w1", 10), (domain, "b", "w2", 10)]
 
@@ -205,12 +205,12 @@ def test_a_timer_leaves_the_current_key_as_it_was(services: Services) -> None:
     services.event("a", None, 10)
     services.event("b", None, 20)
     services.keys.current_key = "record"
-    services.timers.advance_watermark(10)
+    services.timers.try_advance_watermark(10, never)
     assert services.keys.current_key == "record"
     services.react = fail
 
     with pytest.raises(ValueError, match="broken"):
-        services.timers.advance_watermark(20)
+        services.timers.try_advance_watermark(20, never)
 
     assert services.keys.current_key == "record"
 
@@ -226,7 +226,7 @@ def test_none_is_a_key_with_timers(services: Services) -> None:
     services.event(None, None, 10)
     services.keys.current_key = "a"
 
-    services.timers.advance_watermark(10)
+    services.timers.try_advance_watermark(10, never)
 
     assert services.take() == [("event", None, None, 10)]
 
@@ -303,7 +303,7 @@ def test_a_snapshot_does_not_change_later(services: Services) -> None:
     groups = snapshot_of(services)
     before = repr(groups)
 
-    services.timers.advance_watermark(100)
+    services.timers.try_advance_watermark(100, never)
 
     assert repr(groups) == before
 
@@ -314,7 +314,7 @@ def test_restored_timers_fire(services: Services) -> None:
 
     restored.timers.restore(groups)
     assert restored.clock.active_timers() == [15]
-    restored.timers.advance_watermark(10)
+    restored.timers.try_advance_watermark(10, never)
     restored.clock.set_time(15)
 
     assert len(restored.take()) == 40
@@ -330,11 +330,11 @@ def test_timers_move_with_their_key_groups_when_a_job_is_rescaled(services: Serv
         mine = key_group_range(MAX_PARALLELISM, 3, subtask)
         restored = Services(mine)
         restored.timers.restore({group: timers for group, timers in groups.items() if group in mine})
-        restored.timers.advance_watermark(100)
+        restored.timers.try_advance_watermark(100, never)
         restored.clock.set_time(100)
         fired += restored.take()
 
-    services.timers.advance_watermark(100)
+    services.timers.try_advance_watermark(100, never)
     services.clock.set_time(100)
     assert sorted(map(repr, fired)) == sorted(map(repr, services.take()))
 

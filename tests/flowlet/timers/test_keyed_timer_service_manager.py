@@ -1,4 +1,4 @@
-"""Promises of ``KeyedTimerServiceManager`` and ``MailboxWatermarkProcessor``.
+"""Promises of ``KeyedTimerServiceManager``.
 
 Source: Flink ``InternalTimeServiceManagerImplTest``, ``MailboxWatermarkProcessorTest``,
         ``UnalignedCheckpointsInterruptibleTimersTest``;
@@ -14,7 +14,8 @@ from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Watermark, WatermarkStatus
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager, MailboxWatermarkProcessor
+from flowlet.timers.keyed_timer_service import never
+from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import KeyContext, Timer
 
 MAX_PARALLELISM = 128
@@ -63,7 +64,7 @@ def test_all_services_advance_together() -> None:
     operator.register(5, 20, name="a")
     operator.register(7, name="b")
 
-    operator.timers.advance_watermark(10)
+    operator.timers.try_advance_watermark(10, never)
 
     assert operator.seen == ["timer 5", "timer 7"]
     assert operator.timers.num_fired_timers == 2
@@ -86,10 +87,10 @@ def test_snapshots_are_restored_by_name_and_key_group() -> None:
     through.timers.restore(operator.timers.snapshot())
     restored.timers.restore(through.timers.snapshot())
     restored.register(name="a")
-    restored.timers.advance_watermark(10)
+    restored.timers.try_advance_watermark(10, never)
     assert restored.seen == ["timer 5"]
     restored.register(name="b")
-    restored.timers.advance_watermark(10)
+    restored.timers.try_advance_watermark(10, never)
 
     assert restored.seen == ["timer 5", "timer 7"]
     assert restored.timers.snapshot() == {}
@@ -124,7 +125,7 @@ def test_closing_closes_every_service() -> None:
 
 
 class Progress:
-    """A watermark processor over a mailbox; interrupted while a mail waits that is not its own."""
+    """A manager over a mailbox; interrupted while a mail waits that is not its own."""
 
     def __init__(self) -> None:
         self.operator = Operator()
@@ -132,13 +133,19 @@ class Progress:
         self.mailbox.bind_to_current_thread()
         self.executor = MailboxExecutor(self.mailbox, priority=0)
         self.is_in_a_hurry = self.has_records_behind = False
-        self.processor = MailboxWatermarkProcessor(
-            self.operator,
-            self.operator.timers,
-            self.executor,
-            lambda: self.is_in_a_hurry,
+        self.timers = self.operator.timers = KeyedTimerServiceManager(
+            self.operator.keys,
+            self.operator.clock,
+            range(MAX_PARALLELISM),
+            MAX_PARALLELISM,
+            should_interrupt=lambda: self.is_in_a_hurry,
+            executor=self.executor,
             has_records_behind=lambda: self.has_records_behind,
         )
+        self.operator.register()  # so that there is a service
+
+    def emit(self, watermark: Watermark) -> None:
+        self.timers.pass_watermark(watermark, self.operator)
 
     def run_mail(self) -> bool:
         """As the task's loop does, which takes mails of every priority."""
@@ -156,7 +163,7 @@ def test_a_watermark_follows_its_timers() -> None:
     progress = Progress()
     progress.operator.register(5, 10, 15)
 
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
 
     assert progress.seen == ["timer 5", "timer 10", 10]
     assert progress.mailbox.num_mails == 0
@@ -177,7 +184,7 @@ def test_a_mail_in_a_hurry_runs_between_two_timers() -> None:
             progress.executor.execute(barrier, "barrier")
 
     progress.operator.react = barrier_arrives
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
     while progress.run_mail():
         pass
 
@@ -190,7 +197,7 @@ def test_interruptions_change_nothing_that_consumers_see() -> None:
     progress.operator.register(5, 6, 8)
     progress.is_in_a_hurry = True
 
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
     assert progress.seen == ["timer 5"]
     assert progress.run_mail()
     assert progress.seen == ["timer 5", "timer 6"]
@@ -203,11 +210,11 @@ def test_interruptions_change_nothing_that_consumers_see() -> None:
 def test_a_watermark_that_comes_again_fires_what_was_set_up_to_it_in_between() -> None:
     """It is not passed on twice; nor is an older one, which fires them, too."""
     progress = Progress()
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
     progress.operator.register(9)
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
     progress.operator.register(8)
-    progress.processor.emit_watermark(Watermark(3))
+    progress.emit(Watermark(3))
 
     assert progress.seen == [10, "timer 9", "timer 8"]
 
@@ -217,9 +224,9 @@ def test_watermarks_that_come_meanwhile_are_reached_later_each_behind_its_timers
     progress = Progress()
     progress.operator.register(5, 6, 18)
     progress.is_in_a_hurry = True
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
 
-    progress.processor.emit_watermark(Watermark(20))
+    progress.emit(Watermark(20))
     assert progress.mailbox.num_mails == 1
     progress.is_in_a_hurry = False
     assert progress.run_mail()
@@ -232,15 +239,15 @@ def test_timers_of_a_watermark_between_the_records_of_one_call_all_fire() -> Non
     progress = Progress()
     progress.operator.register(5, 6, 18, 19)
     progress.is_in_a_hurry = True
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
 
     progress.has_records_behind = True
-    progress.processor.emit_watermark(Watermark(20))
+    progress.emit(Watermark(20))
 
     assert progress.seen == ["timer 5", "timer 6", 10, "timer 18", "timer 19", 20]
     while progress.run_mail():
         pass
-    assert not progress.processor.is_interrupted
+    assert not progress.timers.is_interrupted
 
 
 def test_the_rest_of_the_timers_is_not_run_by_the_yield_of_an_operator() -> None:
@@ -249,7 +256,7 @@ def test_the_rest_of_the_timers_is_not_run_by_the_yield_of_an_operator() -> None
     progress.operator.register(5, 6)
     progress.is_in_a_hurry = True
 
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
 
     assert not progress.executor.try_yield()
     assert progress.run_mail()
@@ -261,11 +268,11 @@ def test_the_last_watermark_lets_mails_pass_too() -> None:
     progress.operator.register(5, 6, MAX_TIMESTAMP)
     progress.is_in_a_hurry = True
 
-    progress.processor.emit_watermark(MAX_WATERMARK)
+    progress.emit(MAX_WATERMARK)
     assert progress.seen == ["timer 5"]
-    assert progress.processor.is_interrupted
+    assert progress.timers.is_interrupted
 
-    while progress.processor.is_interrupted:
+    while progress.timers.is_interrupted:
         assert progress.executor.try_yield() or progress.mailbox.num_mails
         while (mail := progress.mailbox.try_take()) is not None:
             mail.run()
@@ -275,8 +282,8 @@ def test_the_last_watermark_lets_mails_pass_too() -> None:
 def test_a_watermark_that_does_not_rise_is_not_passed_on() -> None:
     progress = Progress()
 
-    progress.processor.emit_watermark(Watermark(10))
-    progress.processor.emit_watermark(Watermark(9))
+    progress.emit(Watermark(10))
+    progress.emit(Watermark(9))
 
     assert progress.seen == [10]
 
@@ -286,9 +293,9 @@ def test_idleness_waits_for_the_watermarks_before_it() -> None:
     progress = Progress()
     progress.operator.register(5, 6)
     progress.is_in_a_hurry = True
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
 
-    progress.processor.emit_watermark_status(IDLE)
+    progress.timers.pass_status(IDLE, progress.operator)
     assert progress.seen == ["timer 5"]
     assert progress.run_mail()
 
@@ -299,12 +306,12 @@ def test_activity_takes_back_an_idleness_that_nobody_heard_of() -> None:
     progress = Progress()
     progress.operator.register(5, 6)
     progress.is_in_a_hurry = True
-    progress.processor.emit_watermark(Watermark(10))
+    progress.emit(Watermark(10))
 
-    progress.processor.emit_watermark_status(IDLE)
-    progress.processor.emit_watermark_status(ACTIVE)
+    progress.timers.pass_status(IDLE, progress.operator)
+    progress.timers.pass_status(ACTIVE, progress.operator)
     assert progress.run_mail()
-    progress.processor.emit_watermark_status(IDLE)
+    progress.timers.pass_status(IDLE, progress.operator)
 
     assert progress.seen == ["timer 5", "timer 6", 10, "idle"]
 

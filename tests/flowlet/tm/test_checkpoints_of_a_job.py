@@ -31,8 +31,8 @@ from flowlet.messages.control_messages import (
     InputGateDescriptor,
     Registered,
     RegisterTaskManager,
-    RestoredPart,
     RestoredState,
+    RestoredVertex,
     ResultPartitionDescriptor,
     TaskDeploymentDescriptor,
     TaskStateChanged,
@@ -43,11 +43,12 @@ from flowlet.messages.control_messages import (
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.signed_websocket import SignedWebSocket
+from flowlet.rpc.requests import SessionTransport
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
 from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -136,13 +137,10 @@ class JobManager:
         self.data_port = 0
         self.finished: set[Name] = set()  # of the present run
         self._run = -1
-        self._socket: SignedWebSocket | None = None
+        self._socket: SessionTransport | None = None
         self._heard = asyncio.Event()
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        return await self.protection.serve_websocket(request, self._play)
-
-    async def _play(self, socket: SignedWebSocket) -> None:
+    async def play(self, socket: SessionTransport, peer: str | None) -> None:
         decoder = msgspec.msgpack.Decoder(union_of(ToJobManager))
         while True:
             message: ToJobManager = decoder.decode(await socket.receive())
@@ -230,8 +228,8 @@ class JobManager:
                 assert isinstance(report, CheckpointAcknowledged), report
                 parts[by_attempt[report.attempt]] = RestoredState(
                     number,
-                    [] if report.state is None else [RestoredPart(by_attempt[report.attempt][1], report.state)],
-                    report.is_finished,
+                    [RestoredVertex(PARALLELISM, [], [report.part])],
+                    report.part.is_finished,
                 )
         for name in running:
             await self.send(CheckpointCompleted(self.attempt(name), number))
@@ -264,7 +262,7 @@ async def jm() -> AsyncIterator[JobManager]:
     reached.clear()
     results.clear()
     jm = JobManager()
-    application = jm.protection.create_application([web.get("/rpc/taskmanager", jm.serve)])
+    application = jm.protection.create_application([], jm.play)
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -294,12 +292,12 @@ async def test_a_job_goes_on_from_its_checkpoint_and_every_sum_is_exact(jm: JobM
     last = await jm.end(2)
 
     assert [parts[name].is_finished for name in NAMES] == [False] * 4
-    assert all(part.parts for part in parts.values())
+    assert all(part.vertices[0].parts[0].state for part in parts.values())
     files = [
         each.state.path
         for name, part in parts.items()
         if name[0] == SUM
-        for each in part.parts
+        for each in part.vertices[0].parts
         if each.state is not None
     ]
     assert all(files), "too big for a message"

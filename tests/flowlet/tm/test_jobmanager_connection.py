@@ -21,6 +21,7 @@ from flowlet.messages.control_messages import (
     NoMoreSplits,
     Registered,
     RegisterTaskManager,
+    SubtaskEntry,
     TaskDeploymentDescriptor,
     TaskManagerHeartbeat,
     TaskStateChanged,
@@ -29,10 +30,11 @@ from flowlet.messages.control_messages import (
     union_of,
 )
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.authenticating_server import AuthenticatingServer
+from flowlet.rpc.auth import AcceptedRequest, AuthenticationError
+from flowlet.rpc.authenticating_server import AuthenticatingServer, EarlyAnswer
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.requests import SessionEndedError
+from flowlet.rpc.request_head import RequestHead
+from flowlet.rpc.requests import SessionEndedError, SessionTransport
 from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.splits.split_kinds import FileSplit
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
@@ -64,24 +66,25 @@ class Listener:
         await self.lost.put(reason)
 
 
-class Server:
+class Server(AuthenticatingServer):
     """Plays a script on each connection, one after the other; the last one again and again."""
 
     def __init__(self) -> None:
-        self.protection = AuthenticatingServer(SECRET)
+        super().__init__(SECRET)
         self.scripts: list[Script] = []
         self.received: list[ToJobManager] = []
         self.port = 0
         self.num_refusals = 0  # so many requests are refused, behind the first one or from it on
         self.refuses_first = False
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
+    def judge(self, head: RequestHead, *, remember: bool) -> AcceptedRequest | EarlyAnswer:
         if self.num_refusals and (self.received or self.refuses_first):
             self.num_refusals -= 1
-            raise web.HTTPUnauthorized
-        return await self.protection.serve_websocket(request, self.play)
+            return EarlyAnswer(401, b"")
+        return super().judge(head, remember=remember)
 
-    async def play(self, socket: SignedWebSocket) -> None:
+    async def play(self, socket: SessionTransport, peer: str | None) -> None:
+        assert isinstance(socket, SignedWebSocket)
         await self.receive(socket)
         await (self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0])(socket)
         await socket.close("the script is over")
@@ -99,7 +102,7 @@ async def send(socket: SignedWebSocket, message: ToTaskManager) -> None:
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
     server = Server()
-    application = server.protection.create_application([web.get("/rpc/taskmanager", server.serve)])
+    application = server.create_application([], server.play)
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -272,7 +275,7 @@ async def test_before_its_first_session_a_task_manager_ends_where_it_is_refused(
     "last",
     [
         TaskStateChanged(bytes(40), ExecutionState.FINISHED),
-        CheckpointAcknowledged(bytes(40), 7),
+        CheckpointAcknowledged(bytes(40), 7, SubtaskEntry("v", 0)),
         TaskManagerHeartbeat("tm-1", {}),
     ],
     ids=lambda message: type(message).__name__,

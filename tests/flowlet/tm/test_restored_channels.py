@@ -13,9 +13,10 @@ from flowlet.graph.partitioner import Broadcast, Custom, KeyGroups, Partitioner,
 from flowlet.keys.exact_keys import key_group, operator_index
 from flowlet.messages.control_messages import (
     RestoredEdge,
-    RestoredPart,
     RestoredState,
+    RestoredVertex,
     StateHandle,
+    SubtaskEntry,
     TaskDeploymentDescriptor,
 )
 from flowlet.records import Chunk
@@ -70,16 +71,16 @@ class Checkpoint:
         self, subtask: int, parallelism: int, num_producers: int
     ) -> list[tuple[int, int | None, list[tuple[int, str]]]]:
         """What a subtask reads: gate, channel and records, of which each stream selects its own."""
-        producers = [RestoredPart(each, channels=handle(f"p{each}")) for each in range(self.num_producers)]
+        producers = [SubtaskEntry("v", each, channels=handle(f"p{each}")) for each in range(self.num_producers)]
         blob = dump_partitioner(self.partitioner, "e") if parallelism != self.num_consumers else b"never opened"
         edge = RestoredEdge(
             "e", 1, 2, producers, self.num_producers, self.num_consumers, num_producers, partitioner=blob
         )
-        parts = [RestoredPart(each, channels=handle(f"c{each}")) for each in range(self.num_consumers)]
+        parts = [SubtaskEntry("v", each, channels=handle(f"c{each}")) for each in range(self.num_consumers)]
         descriptor = TaskDeploymentDescriptor(
             "job", "job", "v", "t", subtask, parallelism, NUM_GROUPS, bytes(40), b"", [], []
         )
-        restored = RestoredState(3, parts, edges=[edge])
+        restored = RestoredState(3, [RestoredVertex(self.num_consumers, [], parts)], edges=[edge])
         found = []
         for stream in restored_streams(msgspec.structs.replace(descriptor, restored=restored), self.read):
             elements = ElementDeserializer().feed(memoryview(b"".join(stream.pieces)))
@@ -151,7 +152,7 @@ def test_of_a_broadcast_each_subtask_reads_on_where_one_former_consumer_stood(pa
 
 def test_operators_that_had_finished_read_nothing() -> None:
     descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", 0, 1, NUM_GROUPS, bytes(40), b"", [], [])
-    edge = RestoredEdge("e", 0, 0, [RestoredPart(0, channels=handle("p0"))], 1, 1, 1)
+    edge = RestoredEdge("e", 0, 0, [SubtaskEntry("v", 0, channels=handle("p0"))], 1, 1, 1)
     finished = msgspec.structs.replace(descriptor, restored=RestoredState(3, is_finished=True, edges=[edge]))
 
     for each in (descriptor, finished):
@@ -175,8 +176,8 @@ def test_streams_inside_a_chain_come_before_those_of_its_gates_and_the_last_oper
         num_reads[of] += 1
         return kept[of]
 
-    def part(name: str) -> list[RestoredPart]:
-        return [RestoredPart(0, channels=handle(name))]
+    def part(name: str) -> list[SubtaskEntry]:
+        return [SubtaskEntry("v", 0, channels=handle(name))]
 
     edges = [
         RestoredEdge("e", 0, 0, [], 1, 1, 1),
@@ -186,7 +187,10 @@ def test_streams_inside_a_chain_come_before_those_of_its_gates_and_the_last_oper
     descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", 0, 1, NUM_GROUPS, bytes(40), b"", [], [])
 
     found = restored_streams(
-        msgspec.structs.replace(descriptor, restored=RestoredState(3, part("head"), edges=edges)), read
+        msgspec.structs.replace(
+            descriptor, restored=RestoredState(3, [RestoredVertex(1, [], part("head"))], edges=edges)
+        ),
+        read,
     )
 
     assert [(each.operator, each.channel, each.pieces) for each in found] == [
@@ -200,7 +204,7 @@ def test_streams_inside_a_chain_come_before_those_of_its_gates_and_the_last_oper
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_each_stream_of_an_edge_inside_a_chain_goes_to_one_subtask(parallelism: int) -> None:
     former = 4
-    parts = [RestoredPart(each, channels=handle(f"{each}")) for each in range(former)]
+    parts = [SubtaskEntry("v", each, channels=handle(f"{each}")) for each in range(former)]
     edge = RestoredEdge("", 0, 0, [], 1, former, 0, operator=1, consumers=parts)
     restored = RestoredState(3, edges=[edge])
     found = []
@@ -222,7 +226,7 @@ def test_where_records_have_a_key_now_and_had_none_each_subtask_takes_its_own_fr
     records = [(key, "text") for key in range(40)]
     content = ChannelStateSnapshot({(0, 0): (serialized(Chunk(records)),)}, {})
     edge = RestoredEdge("e", 0, 0, [], 1, 2, 1, partitioner=dump_partitioner(KEYS, "e"), new_gate=0, is_by_key_now=True)
-    restored = RestoredState(3, [RestoredPart(0, channels=handle("0"))], edges=[edge])
+    restored = RestoredState(3, [RestoredVertex(2, [], [SubtaskEntry("v", 0, channels=handle("0"))])], edges=[edge])
     found = []
     for subtask in range(2):
         descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", subtask, 2, NUM_GROUPS, bytes(40), b"", [], [])

@@ -16,7 +16,6 @@ from flowlet.checkpoint.channel_state_writer import decode_channels, encode_chan
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import (
     ChannelStateSnapshot,
-    CheckpointMetrics,
     OperatorState,
     RecoveredStream,
     SubtaskState,
@@ -31,18 +30,20 @@ from flowlet.messages.control_messages import (
     CheckpointDeclined,
     CheckpointDurations,
     RestoredEdge,
-    RestoredPart,
     RestoredState,
+    RestoredVertex,
     StateHandle,
+    SubtaskEntry,
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.tm.task_checkpointing import TaskCheckpointing
-from netstack.wire.events import Alignment, CheckpointOptions
+from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.tm.checkpoint_rig import ATTEMPT, JOB_ID, SETTINGS, VERTEX_ID, Rig, checkpoint_rig, ended
 from tests.waiting import PATIENCE_S
@@ -50,7 +51,7 @@ from tests.waiting import PATIENCE_S
 SINK_ID = b"remembering sink"
 STATE = SubtaskState({SINK_ID.hex(): OperatorState(7)})
 OPERATORS = {SINK_ID.hex(): DiscardSink(name="remembering")}
-METRICS = CheckpointMetrics(2_000_000, 3_000_000, 40, 0, 5_000_000, 6_000_000)
+METRICS = CheckpointDurations(2, 3, 5, 6, 40)
 
 
 @pytest_asyncio.fixture
@@ -91,10 +92,10 @@ async def test_an_acknowledgement_is_sent_when_its_state_is_written(rig: Rig) ->
     (report,) = rig.reports
     assert isinstance(report, CheckpointAcknowledged)
     assert report.durations == CheckpointDurations(2, 3, 5, 6 + 10, 40)
-    assert (report.attempt, report.checkpoint_id, report.state) == (ATTEMPT, 5, StateHandle(len(content), b"", path))
-    assert not report.is_finished
+    assert (report.attempt, report.checkpoint_id) == (ATTEMPT, 5)
+    assert (report.part.state, report.part.is_finished) == (StateHandle(len(content), b"", path), False)
     assert responder.statistics.num_acknowledged == 1
-    assert responder.statistics.last == replace(METRICS, async_duration_ns=16_000_000)
+    assert responder.statistics.last == report.durations
     assert rig.storage.opened_with == [("memory", JOB_ID)]
 
 
@@ -111,7 +112,7 @@ async def test_an_acknowledgement_says_whether_every_subtask_needs_the_state(
 
     (report,) = rig.reports
     assert isinstance(report, CheckpointAcknowledged)
-    assert report.has_union_state is (redistribution is Redistribution.UNION)
+    assert report.part.has_union_state is (redistribution is Redistribution.UNION)
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
@@ -121,7 +122,7 @@ async def test_a_subtask_without_state_writes_nothing(rig: Rig, is_finished: boo
     responder.acknowledge_checkpoint(5, METRICS, SubtaskState(is_finished=is_finished))
     await rig.until(lambda: rig.reports)
 
-    assert rig.reports == [CheckpointAcknowledged(ATTEMPT, 5, None, is_finished, CheckpointDurations(2, 3, 5, 6, 40))]
+    assert rig.reports == [CheckpointAcknowledged(ATTEMPT, 5, SubtaskEntry(VERTEX_ID, 0, None, is_finished), METRICS)]
     assert rig.storage.states == {}
 
 
@@ -307,7 +308,7 @@ async def test_a_running_task_acknowledges_and_hears_what_became_of_it(rig: Rig)
     assert await asyncio.to_thread(told.wait, PATIENCE_S)
 
     assert isinstance(report, CheckpointAcknowledged)
-    assert report.state is not None
+    assert report.part.state is not None
     assert seen == [("restored", None), "open", ("complete", 1), ("aborted", 2)]
     metrics = task.metrics()
     assert (metrics.num_checkpoints, metrics.num_declined_checkpoints, metrics.last_checkpoint_id) == (1, 0, 1)
@@ -335,9 +336,9 @@ async def test_the_jobs_settings_say_how_barriers_are_sent(
     seen: list[object] = []
     trigger = stream_task.checkpoints.trigger_checkpoint_async
 
-    def note(metadata: object, options: object) -> object:
-        seen.append(options)
-        return trigger(metadata, options)  # type: ignore[arg-type]
+    def note(barrier: CheckpointBarrier) -> object:
+        seen.append(barrier.options)
+        return trigger(barrier)
 
     monkeypatch.setattr(stream_task.checkpoints, "trigger_checkpoint_async", note)
 
@@ -429,10 +430,13 @@ def kept(rig: Rig, state: SubtaskState) -> StateHandle:
     return StateHandle(len(content), b"", "chk-3/old")
 
 
+def own_part(state: StateHandle | None, channels: StateHandle | None = None, **fields: Any) -> RestoredState:
+    """What the only subtask of a vertex begins with, of checkpoint 3."""
+    return RestoredState(3, [RestoredVertex(1, [], [SubtaskEntry(VERTEX_ID, 0, state, channels=channels)])], **fields)
+
+
 async def test_a_restored_task_has_its_state_before_it_opens(rig: Rig) -> None:
-    task = await rig.running(
-        SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, kept(rig, STATE))])
-    )
+    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=own_part(kept(rig, STATE)))
 
     assert seen == [("restored", 7), "open"]
     assert rig.storage.reading == ["task t (1/1)"], "not the loop's thread"
@@ -450,7 +454,7 @@ async def test_a_state_that_cannot_be_read_fails_the_task_and_names_the_file(rig
     task = rig.task(
         SourceOperator(Idle()),
         Remembering(),
-        restored=RestoredState(3, [RestoredPart(0, StateHandle(12, b"", "chk-3/old"))]),
+        restored=own_part(StateHandle(12, b"", "chk-3/old")),
     )
 
     task.start()
@@ -466,7 +470,7 @@ IN_FLIGHT = ChannelStateSnapshot({(0, 0): (b"abc",)}, {(0, 1): (b"de", b"f")})
 
 
 @pytest.mark.parametrize("operators", [{}, STATE.operators])
-async def test_data_in_flight_is_a_part_of_its_own(rig: Rig, operators: dict[str, object]) -> None:
+async def test_data_in_flight_is_a_part_of_its_own(rig: Rig, operators: dict[str, OperatorState]) -> None:
     responder = opened(rig)
 
     responder.acknowledge_checkpoint(5, METRICS, SubtaskState(operators, IN_FLIGHT))
@@ -474,13 +478,13 @@ async def test_data_in_flight_is_a_part_of_its_own(rig: Rig, operators: dict[str
 
     (report,) = rig.reports
     assert isinstance(report, CheckpointAcknowledged)
-    assert report.channels is not None
-    assert report.channels.path == f"chk-5/{VERTEX_ID}-0-2-channels"
-    assert decode_channels(rig.storage.states[report.channels.path]) == IN_FLIGHT
-    assert (report.state is None) == (not operators)
+    assert report.part.channels is not None
+    assert report.part.channels.path == f"chk-5/{VERTEX_ID}-0-2-channels"
+    assert decode_channels(rig.storage.states[report.part.channels.path]) == IN_FLIGHT
+    assert (report.part.state is None) == (not operators)
 
 
-def restored_edge(*producers: RestoredPart) -> RestoredEdge:
+def restored_edge(*producers: SubtaskEntry) -> RestoredEdge:
     return RestoredEdge("e", 0, 1, list(producers), former_producers=1, former_consumers=1, num_producers=1)
 
 
@@ -489,10 +493,8 @@ async def test_data_in_flight_is_read_before_the_task_begins(rig: Rig) -> None:
         "chk-3/own": encode_channels(IN_FLIGHT),
         "chk-3/producer": encode_channels(ChannelStateSnapshot({}, {(1, 0): (b"g",)})),
     }
-    producer = RestoredPart(0, channels=StateHandle(1, b"", "chk-3/producer"))
-    restored = RestoredState(
-        3, [RestoredPart(0, channels=StateHandle(1, b"", "chk-3/own"))], edges=[restored_edge(producer)]
-    )
+    producer = SubtaskEntry(VERTEX_ID, 0, channels=StateHandle(1, b"", "chk-3/producer"))
+    restored = own_part(None, StateHandle(1, b"", "chk-3/own"), edges=[restored_edge(producer)])
 
     made = checkpointing(rig, restored=restored).open(ManualTimers(), OPERATORS)
 
@@ -502,7 +504,7 @@ async def test_data_in_flight_is_read_before_the_task_begins(rig: Rig) -> None:
 
 async def test_data_in_flight_that_cannot_be_read_fails_the_task(rig: Rig) -> None:
     rig.storage.states["chk-3/producer"] = b"FLST and more than this"
-    producer = RestoredPart(0, channels=StateHandle(1, b"", "chk-3/producer"))
+    producer = SubtaskEntry(VERTEX_ID, 0, channels=StateHandle(1, b"", "chk-3/producer"))
 
     with pytest.raises(
         StateRestoreError,
@@ -514,18 +516,18 @@ async def test_data_in_flight_that_cannot_be_read_fails_the_task(rig: Rig) -> No
 async def test_operators_that_had_finished_do_not_run_again(rig: Rig) -> None:
     """The task only waits for a checkpoint of its end, of which it is a part."""
     handle = StateHandle(12, b"", "chk-3/nobody reads it")
-    task = await rig.running(
-        SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, handle)], is_finished=True)
-    )
+    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=own_part(handle, is_finished=True))
     # It has come to its end when the first checkpoint says so; an earlier one may still be taken before.
     number = 4
-    while not (isinstance(report := await rig.answer(task, number), CheckpointAcknowledged) and report.is_finished):
+    while not (
+        isinstance(report := await rig.answer(task, number), CheckpointAcknowledged) and report.part.is_finished
+    ):
         number += 1
 
     task.handle(CheckpointCompleted(ATTEMPT, number))
     await ended(task)
 
     assert rig.states[-1] is ExecutionState.FINISHED
-    assert report.state is None
+    assert report.part.state is None
     assert seen == []
     assert rig.storage.states == {}

@@ -1,4 +1,4 @@
-"""Nothing is left of keys that have ended: 4,000 of them, for each kind of window, timer and state, on the heap and in
+"""Nothing is left of keys that have ended: 3,200 of them, for each kind of window, timer and state, on the heap and in
 RocksDB.
 
 All containers that an operator, its states and its timers refer to are counted, whatever they are for.
@@ -60,8 +60,8 @@ from flowlet.windows.window_columns_operator import JoinColumnsOperator, WindowC
 from flowlet.windows.window_operator import WindowOperator
 
 pytestmark = pytest.mark.slow
-NUM_KEYS = 4_000
-CHUNK = 500
+NUM_KEYS = 3_200
+CHUNK = 400
 BOUND = 1_000  # caches and buffers of a fixed size; an entry for each third key, those of one type, would be more
 # Of RocksDB's caches: 163 rows of 200 bytes at least, each in at most four containers, which is less than BOUND.  A row
 # that was deleted stays as one that does not exist, until the caches are full.

@@ -271,16 +271,11 @@ def test_a_consumer_of_a_complete_buffer() -> None:
     segment = MemorySegment(memoryview(bytearray(b"0123456789")))
     buffer = NetworkBuffer(segment, recycler, 4, DataType.DATA_BUFFER, is_compressed=True, offset=3)
 
-    consumer = BufferConsumer.of_buffer(buffer, 2)
+    consumer = BufferConsumer.of_buffer(buffer)
     copy = consumer.copy()
     built = consumer.build()
 
-    assert (bytes(built.view), built.is_compressed, consumer.is_finished, consumer.partial_record_length) == (
-        b"3456",
-        True,
-        True,
-        2,
-    )
+    assert (bytes(built.view), built.is_compressed, consumer.is_finished) == (b"3456", True, True)
     assert (consumer.num_bytes_unread, copy.num_bytes_unread, copy.is_compressed) == (0, 4, True)
     built.recycle()
     copy.close()

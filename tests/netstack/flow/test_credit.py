@@ -72,18 +72,18 @@ def test_resuming_takes_back_what_was_not_spent() -> None:
 
 
 def test_credit_has_an_upper_bound() -> None:
-    """A receiver cannot ask for more than it can have buffers; a refused grant changes nothing."""
-    credit = SenderCredit(2, max_outstanding=3)
+    """A receiver cannot ask for more than an i32 can count; a refused grant changes nothing."""
+    credit = SenderCredit(MAX_CREDIT - 1)
     credit.grant(1)
 
-    with pytest.raises(RemoteProtocolError, match="1 credits on top of 3: more than 3"):
+    with pytest.raises(RemoteProtocolError, match=f"1 credits on top of {MAX_CREDIT}: more than {MAX_CREDIT}"):
         credit.grant(1)
 
     credit.spend()
     credit.grant(1)
-    assert credit.available == 3
-    with pytest.raises(RemoteProtocolError, match="starts with 4 credits"):
-        SenderCredit(4, max_outstanding=3)
+    assert credit.available == MAX_CREDIT
+    with pytest.raises(RemoteProtocolError, match=f"starts with {MAX_CREDIT + 1} credits"):
+        SenderCredit(MAX_CREDIT + 1)
 
 
 @given(st.lists(st.one_of(st.integers(1, 5), st.none()), max_size=50))

@@ -71,11 +71,10 @@ class RecordingClient:
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
         self.orders.append(("request", channel.index))
 
-    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
-        self.orders.append(("credit", channel.index))
-
-    def order(self, channel: RemoteInputChannel, message: ChannelOrder) -> None:
+    def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
         match message:
+            case None:
+                self.credit(channel)
             case NewBufferSize(_, size_bytes):
                 self.orders.append(("size", channel.index))
                 self.sizes.append(size_bytes)
@@ -86,6 +85,10 @@ class RecordingClient:
                 self.task_events.append(event)
             case AckAllUserRecordsProcessed():
                 self.orders.append(("acknowledge", channel.index))
+
+    def credit(self, channel: RemoteInputChannel) -> None:
+        """The channel has credit to announce."""
+        self.orders.append(("credit", channel.index))
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         self.orders.append(("cancel", channel.index))

@@ -59,7 +59,7 @@ def test_after_the_request_it_is_too_late() -> None:
 
 def test_data_in_flight_is_kept_as_it_was_before_its_compression() -> None:
     """What was not compressed passes as it is."""
-    compressor, writer, network = BufferCompressor("lz4"), RecordingStateWriter(), NetworkBufferPool(8, 64)
+    compressor, writer, network = BufferCompressor(), RecordingStateWriter(), NetworkBufferPool(8, 64)
     gate = SingleInputGate("task", decompressor=BufferDecompressor(1000))
     channel = remote_channel(gate, RecordingClient(), network, is_requested=False)
     gate.add_channel(channel)

@@ -13,7 +13,7 @@ from netstack.gate.offered_input_gate import OfferedInputGate, ProducerQuota
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import InputChannelID
 from netstack.wire.events import EndOfPartition, serialize_event
-from netstack.wire.messages import BufferResponse, DataType
+from netstack.wire.messages import BufferResponse, ChannelOrder, DataType
 from netstack.wire.offer_messages import RefusalCode, SubpartitionOffer
 from tests.netstack.wire.samples import PARTITION
 
@@ -32,7 +32,7 @@ class Client:
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
         self.requested.append(channel)
 
-    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
+    def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
         return
 
     def cancel(self, channel: RemoteInputChannel) -> None:
@@ -74,7 +74,7 @@ class Rig:
         return channel
 
     def offer(self, partition: int, attempt: int = 0) -> None:
-        self.gate.take_offer(offer_of(partition, attempt), self.client)  # type: ignore[arg-type]  # the part of it that is used
+        self.gate.take_offer(offer_of(partition, attempt), self.client)
 
     def end(self, channel: RemoteInputChannel) -> None:
         buffer = channel.receiver.allocate(len(END), DataType.END_OF_PARTITION, is_compressed=False)

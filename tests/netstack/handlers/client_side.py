@@ -14,9 +14,9 @@ from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.outbound_buffer import OutboundFrame
-from netstack.wire.message_bytes import encode_buffer_response_header
 from netstack.wire.messages import ChannelOrder, DataType
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
+from tests.netstack.wire.samples import header_of_buffer
 
 SEGMENT = 1024
 CONFIG = NetstackConfig(segment_size_bytes=SEGMENT, network_memory_bytes=64 * SEGMENT, security=SecurityConfig.none())
@@ -55,14 +55,11 @@ class Client:
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
         self.handler.request_subpartition(channel)
 
-    def notify_credit_available(self, channel: RemoteInputChannel) -> None:
-        if self.loop is None:
-            self.handler.order(channel, None)
+    def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
+        if self.loop is None or message is not None:
+            self.handler.order(channel, message)
         else:
             self.loop.execute_threadsafe(self.handler.order, channel, None)
-
-    def order(self, channel: RemoteInputChannel, message: ChannelOrder) -> None:
-        self.handler.order(channel, message)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         if not self.is_deaf:
@@ -139,9 +136,7 @@ def response(
     is_compressed: bool = False,
 ) -> bytes:
     """The frame of a ``BufferResponse``."""
-    header = encode_buffer_response_header(
-        receiver_of(number), 0, sequence_number, backlog, data_type, is_compressed, len(payload)
-    )
+    header = header_of_buffer(receiver_of(number), 0, sequence_number, backlog, data_type, is_compressed, len(payload))
     return header + payload
 
 

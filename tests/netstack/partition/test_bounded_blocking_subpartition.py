@@ -468,7 +468,7 @@ def test_empty_buffers_are_not_written(single: Single) -> None:
 
     single.subpartition.finish()
 
-    assert (single.subpartition.num_data_buffers, single.data.num_bytes) == (0, 12)
+    assert (single.subpartition.num_data_buffers, single.data.num_bytes) == (0, 4)
 
 
 def test_who_waits_for_room_is_not_told_after_its_release(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """``BoundedData``: what is written comes back the same, to every reader."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -172,12 +172,11 @@ def test_errors_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     data.close()
 
 
-@pytest.mark.parametrize("cut", [lambda size: size - 1, lambda size: size - 4 - 9], ids=["in a buffer", "in a header"])
-def test_a_cut_file_is_noticed(cut: Callable[[int], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No reader takes half a buffer for a whole one; its read buffer is not lost."""
     data = store(tmp_path)
     write(data, SOME)
-    whole, end = os.preadv, cut(data.num_bytes)
+    whole, end = os.preadv, data.num_bytes - 1
 
     def read_to_the_cut(fd: int, parts: list[memoryview | bytearray], position: int) -> int:
         return min(whole(fd, parts, position), max(0, end - position))

@@ -193,7 +193,7 @@ def test_a_reader_that_is_just_about_to_read_takes_nothing_from_the_next_one(it:
     """
     it.add(b"rest-one", 5)
     former = it.view
-    it.subpartition._reader_lock = OvertakenLock(it.subpartition._reader_lock, it.new_view)  # type: ignore[assignment]  # it is enough
+    it.subpartition._lock = OvertakenLock(it.subpartition._lock, it.new_view)  # type: ignore[assignment]  # it is enough
 
     assert former.next_buffer() is None
     found = it.view.next_buffer()
@@ -229,7 +229,7 @@ def test_a_buffer_in_use_by_nobody_goes_home_outside_the_locks(it: Approximate) 
     it.read()
     builder.close()
     seen: list[bool] = []
-    it.arena.on_recycle = lambda: seen.append(it.subpartition._reader_lock.locked() or it.subpartition._lock.locked())
+    it.arena.on_recycle = lambda: seen.append(it.subpartition._lock.locked())
 
     assert (it.read(), seen) == ([], [False])
 

@@ -37,10 +37,6 @@ class Recorder(ChannelHandler):
         self.note("read complete")
         super().channel_read_complete(ctx)
 
-    def user_event_triggered(self, ctx: ChannelHandlerContext, event: object) -> None:
-        self.note(f"event {event}")
-        super().user_event_triggered(ctx, event)
-
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
         self.note(f"writable {ctx.channel.is_writable}")
         super().channel_writability_changed(ctx)
@@ -52,11 +48,3 @@ class Recorder(ChannelHandler):
     def write(self, ctx: ChannelHandlerContext, message: object) -> None:
         self.note(f"write {message}")
         super().write(ctx, message)
-
-    def flush(self, ctx: ChannelHandlerContext) -> None:
-        self.note("flush")
-        super().flush(ctx)
-
-    def close(self, ctx: ChannelHandlerContext) -> None:
-        self.note("close")
-        super().close(ctx)

@@ -24,9 +24,6 @@ class Failing(Recorder):
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
         raise ValueError("broken")
 
-    def user_event_triggered(self, ctx: ChannelHandlerContext, event: object) -> None:
-        raise ValueError("broken")
-
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
         raise ValueError("broken")
 
@@ -36,7 +33,6 @@ EVENTS: list[Callable[[ChannelPipeline], None]] = [
     lambda pipeline: pipeline.head.fire_channel_inactive(),
     lambda pipeline: pipeline.head.fire_channel_read("m"),
     lambda pipeline: pipeline.head.fire_channel_read_complete(),
-    lambda pipeline: pipeline.head.fire_user_event_triggered("e"),
     lambda pipeline: pipeline.head.fire_channel_writability_changed(),
 ]
 

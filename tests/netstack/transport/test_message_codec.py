@@ -7,7 +7,7 @@ from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.ids import InputChannelID
 from netstack.testing import EmbeddedChannel
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.transport.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer, encode_buffer
 from netstack.wire.message_bytes import HANDSHAKE_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
 from netstack.wire.messages import AddCredit, CloseRequest, DataType, Message, Ready
 from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, HeapAllocator, frame_of, response
@@ -98,6 +98,17 @@ def test_a_buffer_that_cannot_be_sent_any_more_is_recycled() -> None:
     channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 1, 0, late))
 
     assert (pending.num_recycled, late.num_recycled) == (1, 1)
+
+
+def test_the_header_of_a_buffer_has_the_bytes_of_flink() -> None:
+    """47 bytes in front of the payload, whose size counts in the frame's length; no partial sizes."""
+    buffer = FakeBuffer(b"x" * 32768)
+    buffer.is_compressed = True
+
+    frame = encode_buffer(RECEIVER, 4, 5, 6, buffer, None)
+
+    golden = f"0000802F BADC0FFE 00 {RECEIVER.hex()} 00000004 00000000 00000005 00000006 01 01 00008000"
+    assert frame == bytes.fromhex(golden) + buffer.view
 
 
 def test_a_buffer_whose_header_cannot_be_built_is_recycled() -> None:

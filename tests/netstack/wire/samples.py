@@ -11,7 +11,13 @@ from netstack.ids import (
     intermediate_partition_id,
 )
 from netstack.wire.frame_decoder import Decoded, FrameDecoder
-from netstack.wire.message_bytes import encode, encode_buffer_response_header
+from netstack.wire.message_bytes import (
+    BUFFER_RESPONSE_HEADER,
+    BUFFER_RESPONSE_HEADER_BYTES,
+    BUFFER_RESPONSE_ID,
+    MAGIC,
+    encode,
+)
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -149,12 +155,28 @@ DATA_MESSAGES: list[Message] = [
 ALL_MESSAGES = [*CONTROL_MESSAGES, *DATA_MESSAGES]
 
 
+def header_of_buffer(
+    receiver: InputChannelID,
+    subpartition: int,
+    sequence_number: int,
+    backlog: int,
+    data_type: DataType,
+    is_compressed: bool,
+    size_bytes: int,
+) -> bytes:
+    """The header of a ``BufferResponse`` without partial sizes."""
+    numbers = subpartition, 0, sequence_number, backlog, data_type, is_compressed, size_bytes
+    return BUFFER_RESPONSE_HEADER.pack(
+        BUFFER_RESPONSE_HEADER_BYTES + size_bytes, MAGIC, BUFFER_RESPONSE_ID, receiver, *numbers
+    )
+
+
 def frame_of(message: Message) -> bytes:
     """The frame of any message."""
     if not isinstance(message, BufferResponse):
         return encode(message)
     payload, sizes = content(message), message.partial_sizes
-    header = bytearray(encode_buffer_response_header(*message[:6], len(payload)))
+    header = bytearray(header_of_buffer(*message[:6], len(payload)))
     # As Flink writes them: their number in the header, themselves behind it.
     struct.pack_into(">i", header, 0, len(header) + 4 * len(sizes) + len(payload))
     struct.pack_into(">i", header, 29, len(sizes))

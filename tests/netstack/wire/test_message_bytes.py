@@ -19,7 +19,6 @@ from netstack.wire.message_bytes import (
     MAX_FRAME_BYTES,
     decode_body,
     encode,
-    encode_buffer_response_header,
 )
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -27,7 +26,6 @@ from netstack.wire.messages import (
     BacklogAnnouncement,
     CancelPartitionRequest,
     CloseRequest,
-    DataType,
     ErrorCode,
     ErrorResponse,
     Heartbeat,
@@ -103,14 +101,6 @@ def test_frames_have_the_bytes_of_flink(message: Message, golden: str) -> None:
     assert decode_body(frame[8], memoryview(frame)[9:]) == message
 
 
-def test_the_header_of_a_buffer_has_the_bytes_of_flink() -> None:
-    """47 bytes in front of the payload, whose size counts in the frame's length."""
-    header = encode_buffer_response_header(RECEIVER, 4, 5, 6, DataType.DATA_BUFFER, True, 32768)
-
-    golden = f"0000802F BADC0FFE 00 {IDS} 00000004 00000000 00000005 00000006 01 01 00008000"
-    assert header == bytes.fromhex(golden)
-
-
 @pytest.mark.parametrize("message", CONTROL_MESSAGES)
 def test_every_control_frame_has_a_length_that_the_table_allows(message: Message) -> None:
     """``FRAME_BYTES`` and ``encode`` agree."""
@@ -166,12 +156,6 @@ def test_what_breaks_the_protocol_is_not_encoded(message: Message, complaint: st
     """The error says which value is wrong."""
     with pytest.raises(LocalProtocolError, match=complaint):
         encode(message)
-
-
-def test_a_number_that_does_not_fit_is_no_frame() -> None:
-    """The hot header is not checked twice: ``struct`` refuses it."""
-    with pytest.raises(struct.error):
-        encode_buffer_response_header(RECEIVER, 0, 2**31, 0, DataType.DATA_BUFFER, False, 0)
 
 
 @pytest.mark.parametrize(

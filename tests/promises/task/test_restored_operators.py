@@ -77,7 +77,7 @@ class Newer(Keeps):
     state_version = 2
 
 
-def snapshot_of(rig: Rig, tasks: Tasks, *operators: Keeps) -> Mapping[str, object]:
+def snapshot_of(rig: Rig, tasks: Tasks, *operators: Keeps) -> Mapping[str, OperatorState]:
     """The states of a checkpoint."""
     producer = rig.network.partition()
     task = tasks.restored(rig.task(*operators, producers=[producer]))
@@ -88,7 +88,9 @@ def snapshot_of(rig: Rig, tasks: Tasks, *operators: Keeps) -> Mapping[str, objec
     return rig.stored(1)
 
 
-def restored_of(network: LocalNetwork, tasks: Tasks, states: Mapping[str, object], *operators: Keeps) -> list[object]:
+def restored_of(
+    network: LocalNetwork, tasks: Tasks, states: Mapping[str, OperatorState], *operators: Keeps
+) -> list[object]:
     """What the operators of a new task get."""
     rig = Rig(network)
     try:

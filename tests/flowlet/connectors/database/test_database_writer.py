@@ -16,7 +16,7 @@ import pytest
 from flowlet.common import Instant, Row
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.connectors.database.database_session import DatabaseSession
-from flowlet.connectors.database.database_writer import (
+from flowlet.connectors.database.sink import (
     DatabaseWriter,
     driver_of,
     pause_unless_cancelled,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowlet.common.serialization import Encoder
-from flowlet.connectors.files.file_sink_writer import RunningFileSink
+from flowlet.connectors.files.sink import RunningFileSink
 from flowlet.datastream.connectors.file_system import (
     BucketAssigner,
     BucketContext,
@@ -346,7 +346,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowlet.connectors.files.file_sink_writer.create_draft", lambda path: open("/dev/full", "wb"))  # noqa: SIM115
+    monkeypatch.setattr("flowlet.connectors.files.sink.create_draft", lambda path: open("/dev/full", "wb"))  # noqa: SIM115
     fmt = FORMATS[0]
     harness = opened(fmt.sink(tmp_path))
     write(fmt, harness, [1])

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from flowlet.common.serialization import SimpleStringSchema
-from flowlet.connectors.kafka.kafka_writer import KafkaTarget, KafkaWriter
+from flowlet.connectors.kafka.sink import KafkaTarget, KafkaWriter
 from flowlet.datastream.connectors.base import Sink, SinkWriter, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
-from flowlet.connectors.kafka.kafka_reader import KafkaLogSource, KafkaReader
+from flowlet.connectors.kafka.reader import KafkaLogSource, KafkaReader
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
@@ -384,7 +385,7 @@ def test_a_mail_waits_for_one_message_of_a_schema_of_the_user(driven: Any) -> No
             return message.decode()
 
     driver = driven(KafkaSplit("t", 0, 0, 6), schema=Slow())
-    driver.reader.use_interrupts(interrupts)
+    driver.reader.setup(OperatorContext("task", 0, 1, 128, "kafka", interrupts=interrupts))
     messages = [Message(0, offset, value) for offset, value in enumerate([b"a", None, b"b", None, b"c", b"d"])]
     driver.consumer.put(*messages)
 
@@ -395,4 +396,4 @@ def test_a_mail_waits_for_one_message_of_a_schema_of_the_user(driven: Any) -> No
 
     assert (first, position) == (["a", "b"], (KafkaSplit("t", 0, 4, 6),))
     assert (second, driver.reader.snapshot_position()) == (["c", "d"], ())
-    assert driver.reader._counters.num_null_records_dropped == 2
+    assert driver.reader.ctx.counters.num_null_records_dropped == 2

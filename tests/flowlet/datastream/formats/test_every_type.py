@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from flowlet.columns.arrow_batches import columns_of_records
 from flowlet.common import Row, TypeInformation, Types
-from flowlet.connectors.database.database_writer import row_values_of
+from flowlet.connectors.database.sink import row_values_of
 from flowlet.connectors.files.parquet_writer import ParquetFormatWriter
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcSink
 from flowlet.datastream.formats.arrow_schemas import declared_schema

@@ -21,7 +21,6 @@ from flowlet.jm.checkpoints.coordinator_events import (
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
     CheckpointAborted,
-    CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
     EdgeMessage,
@@ -33,6 +32,7 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import execution_attempt_id, subtask_of
+from tests.flowlet.jm.acknowledgements import acknowledged
 
 JOB_ID = f"{1:032x}"
 SETTINGS = CheckpointSettings(interval_ms=100, directory="/checkpoints", timeout_ms=1000)
@@ -142,9 +142,7 @@ class Coordinated:
         return [
             effect
             for name in names
-            for effect in self.handle(
-                CheckpointAcknowledged(self.attempt(name[0], int(name[1:] or 0)), checkpoint_id, STATE)
-            )
+            for effect in self.handle(acknowledged(self.attempt(name[0], int(name[1:] or 0)), checkpoint_id, STATE))
         ]
 
     def decline(self, checkpoint_id: int, name: str, reason: str) -> list[Effect]:

@@ -30,10 +30,14 @@ from flowlet.messages.control_messages import (
     CheckpointCompleted,
     CheckpointDeclined,
     StateHandle,
+    SubtaskEntry,
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import ExecutionState, Subtask
-from flowlet.storage.manifest import SourceEntry, SubtaskEntry
+from flowlet.storage.manifest import (
+    SourceEntry,
+)
+from tests.flowlet.jm.acknowledgements import acknowledged
 from tests.flowlet.jm.checkpoints.coordinated import (
     JOB_ID,
     STATE,
@@ -117,7 +121,7 @@ class TestOneCheckpoint:
         coordinated.at(100)
 
         coordinated.acknowledge(1, "t0")
-        coordinated.handle(CheckpointAcknowledged(attempt("s"), 1, None, is_finished=True))
+        coordinated.handle(acknowledged(attempt("s"), 1, None, is_finished=True))
 
         assert coordinated.manifests[1].subtasks[0] == SubtaskEntry(*S, None, is_finished=True)
 
@@ -570,7 +574,7 @@ class TestReportsThatDoNotFit:
         coordinated = started()
         coordinated.coordinator.handle(TimePassed(), 100)
 
-        coordinated.coordinator.handle(CheckpointAcknowledged(attempt("s"), 1, STATE), 100)
+        coordinated.coordinator.handle(acknowledged(attempt("s"), 1, STATE), 100)
 
         assert coordinated.coordinator.num_ignored == 1
 
@@ -585,7 +589,7 @@ class TestReportsThatDoNotFit:
         report = (
             CheckpointDeclined(old, 1, "ASYNCHRONOUS_PART_FAILED", "")
             if message is CheckpointDeclined
-            else CheckpointAcknowledged(old, 1)
+            else acknowledged(old, 1)
         )
 
         effects = coordinated.handle(report)
@@ -612,7 +616,7 @@ class TestReportsThatDoNotFit:
         coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED")
 
         in_a_file = coordinated.acknowledge(1, "s0")
-        inline = coordinated.handle(CheckpointAcknowledged(attempt("s"), 1, StateHandle(1, b"sum", inline=b"x")))
+        inline = coordinated.handle(acknowledged(attempt("s"), 1, StateHandle(1, b"sum", inline=b"x")))
 
         assert (in_a_file, inline) == ([DiscardCheckpoint(1)], [])
 
@@ -688,7 +692,7 @@ class TestRuns:
         once = coordinated.handle(RunStarted(attempts, None, {attempt("s"): RUNNING}))
 
         assert DiscardCheckpoint(1) not in once
-        assert coordinated.handle(CheckpointAcknowledged(attempt("s"), 1, STATE)) == [DiscardCheckpoint(1)]
+        assert coordinated.handle(acknowledged(attempt("s"), 1, STATE)) == [DiscardCheckpoint(1)]
         assert coordinated.handle(JobEnded()) == [DiscardCheckpoint(1)]
 
     @pytest.mark.parametrize("after_tasks_finish", [True, False])

@@ -31,7 +31,6 @@ from flowlet.jm.checkpoints.coordinator_events import (
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest
 from flowlet.messages.control_messages import (
     CheckpointAborted,
-    CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
     FinalCheckpointAwaited,
@@ -40,6 +39,7 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest
 from netstack.wire.events import SnapshotType
+from tests.flowlet.jm.acknowledgements import acknowledged
 from tests.flowlet.jm.checkpoints.coordinated import STATE, attempts_of, job_of
 
 JOB = job_of({"s": 2, "r": 1, "m": 2, "t": 1}, ["rm", "mt"], pointwise=["sm"])
@@ -216,7 +216,7 @@ class Checkpoints(RuleBasedStateMachine):
         missing = self.pending.get(checkpoint_id, set())
         if checkpoint_id not in self.asked:
             missing.discard(attempt)
-        self._handle(CheckpointAcknowledged(attempt, checkpoint_id, STATE))
+        self._handle(acknowledged(attempt, checkpoint_id, STATE))
 
     def _handle(self, event: Event, new_states: dict[bytes, ExecutionState] | None = None) -> list[Effect]:
         effects = self.coordinator.handle(event, self.now_ms)

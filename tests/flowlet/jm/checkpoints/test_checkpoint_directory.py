@@ -7,12 +7,13 @@ import pytest
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.jm.savepoints import check_checkpoint_directory
+from flowlet.storage.checkpoint_storage import CheckpointStorage
 from tests.flowlet.jm.checkpoints.coordinated import JOB_ID, job_of
 
 JOB = job_of({"s": 1}, [], CheckpointSettings(1000, "/checkpoints"))
 
 
-class Storage:
+class Storage(CheckpointStorage):
     def __init__(self, error: Exception | None = None, gate: threading.Event | None = None) -> None:
         self.opened: list[tuple[str, str]] = []
         self.threads: list[threading.Thread] = []

@@ -4,8 +4,12 @@ from typing import Any
 
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
-from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, StateHandle
+from flowlet.messages.control_messages import (
+    CheckpointDurations,
+    StateHandle,
+)
 from flowlet.messages.execution_state import ExecutionState
+from tests.flowlet.jm.acknowledgements import acknowledged
 from tests.flowlet.jm.checkpoints.coordinated import Coordinated, attempt, job_of, vertex_id
 
 
@@ -39,7 +43,7 @@ def test_what_each_subtask_needed() -> None:
         bytes_persisted_during_alignment=6,
     )
     coordinated.now_ms = 130
-    coordinated.handle(CheckpointAcknowledged(attempt("s", 1), 1, StateHandle(70, b"sum"), durations=durations))
+    coordinated.handle(acknowledged(attempt("s", 1), 1, StateHandle(70, b"sum"), durations=durations))
 
     (checkpoint,) = document_of(coordinated)["history"]
 

@@ -3,8 +3,23 @@
 import pytest
 
 from flowlet.jm.checkpoints.checkpoint_history import CompletedCheckpoints
-from flowlet.messages.control_messages import RestoredPart, RestoredState, StateHandle
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
+from flowlet.messages.control_messages import (
+    JobGraphMessage,
+    RestoredState,
+    RestoredVertex,
+    StateHandle,
+    SubtaskEntry,
+    VertexMessage,
+)
+from flowlet.storage.manifest import (
+    CheckpointManifest,
+    SourceEntry,
+)
+
+TOPOLOGY = CheckpointTopology(
+    JobGraphMessage("job", "name", [VertexMessage("v", "v", 2, 128, "default", ["v"], b"")], [])
+)
 
 
 def manifest(checkpoint_id: int) -> CheckpointManifest:
@@ -15,7 +30,7 @@ def manifest(checkpoint_id: int) -> CheckpointManifest:
 
 
 def test_the_newest_ones_are_kept() -> None:
-    store = CompletedCheckpoints(2)
+    store = CompletedCheckpoints(2, TOPOLOGY)
 
     dropped = [store.add(manifest(number)) for number in (1, 2, 3, 5)]
 
@@ -24,48 +39,52 @@ def test_the_newest_ones_are_kept() -> None:
 
 
 def test_the_newest_one_is_restored() -> None:
-    store = CompletedCheckpoints(2)
+    store = CompletedCheckpoints(2, TOPOLOGY)
 
     store.add(manifest(1))
     store.add(manifest(2))
 
-    assert store.restored_state("v", 0) == RestoredState(2, [RestoredPart(0, StateHandle(2, b"sum"))])
-    assert store.restored_state("v", 1) == RestoredState(2, [], is_finished=True)
-    assert store.restored_state("other", 0) == RestoredState(2)
-    assert (store.source_state("v"), store.source_state("other")) == (b"\x02", None)
+    restored = store.restored
+    assert restored is not None
+    (part, _) = manifest(2).subtasks
+    assert restored.restored_state("v", 0) == RestoredState(2, [RestoredVertex(2, [], [part])])
+    assert restored.restored_state("v", 1) == RestoredState(2, [RestoredVertex(2, [], [])], is_finished=True)
+    assert (restored.source_state("v"), restored.source_state("other")) == (b"\x02", None)
 
 
 def test_without_the_newest_the_one_before_is_restored() -> None:
-    store = CompletedCheckpoints(2)
+    store = CompletedCheckpoints(2, TOPOLOGY)
     store.add(manifest(1))
     store.add(manifest(2))
 
     dropped = store.drop_newest()
 
     assert (dropped, store.ids, store.newest) == (manifest(2), [1], manifest(1))
-    assert store.restored_state("v", 0) == RestoredState(1, [RestoredPart(0, StateHandle(1, b"sum"))])
-    assert store.source_state("v") == b"\x01"
+    restored = store.restored
+    assert restored is not None
+    assert (restored.checkpoint_id, restored.source_state("v")) == (1, b"\x01")
+    assert restored.restored_state("v", 0).vertices[0].parts == [manifest(1).subtasks[0]]
     assert store.add(manifest(3)) == []
 
 
 def test_without_one_tasks_begin_anew() -> None:
-    store = CompletedCheckpoints(1)
+    store = CompletedCheckpoints(1, TOPOLOGY)
 
-    assert (store.newest, store.restored_state("v", 0), store.source_state("v")) == (None, None, None)
+    assert (store.newest, store.restored) == (None, None)
 
 
 def test_clear_gives_all_away() -> None:
-    store = CompletedCheckpoints(3)
+    store = CompletedCheckpoints(3, TOPOLOGY)
     store.add(manifest(4))
     store.add(manifest(6))
 
     assert (store.clear(), store.clear()) == ([4, 6], [])
-    assert store.restored_state("v", 0) is None
+    assert store.restored is None
 
 
 @pytest.mark.parametrize("number", [3, 4])
 def test_ids_rise(number: int) -> None:
-    store = CompletedCheckpoints(1)
+    store = CompletedCheckpoints(1, TOPOLOGY)
     store.add(manifest(4))
 
     with pytest.raises(AssertionError):

@@ -8,19 +8,28 @@ from msgspec import structs
 
 from flowlet.common.job_settings import JobSettings
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
-from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, place_of
+from flowlet.jm.checkpoints.former_checkpoint import (
+    FormerCheckpoint,
+)
 from flowlet.jm.checkpoints.job_checkpoints import read_former_checkpoint
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
+    CheckpointPlace,
     EdgeMessage,
     JobGraphMessage,
-    RestoredPart,
+    RestoredState,
     RestoredVertex,
     StateHandle,
+    SubtaskEntry,
     VertexMessage,
 )
-from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, SourceEntry, SubtaskEntry, VertexEntry
+from flowlet.storage.checkpoint_storage import CheckpointStorage, place_of
+from flowlet.storage.manifest import (
+    CheckpointManifest,
+    EdgeEntry,
+    SourceEntry,
+    VertexEntry,
+)
 
 FORMER_JOB = f"{7:032x}"
 KEY = b"key"
@@ -59,11 +68,22 @@ def job(*chains: str, parallelism: int = 2, max_parallelism: int = MAX_PARALLELI
 
 
 def former(vertices: list[VertexEntry], entries: list[SubtaskEntry], new: JobGraphMessage) -> FormerCheckpoint:
-    return FormerCheckpoint(CheckpointPlace("/dir", FORMER_JOB, 5), manifest(vertices, entries), new)
+    return taken_by(new, manifest(vertices, entries))
 
 
-def numbers(parts: list[RestoredPart]) -> list[int]:
-    return [each.subtask for each in parts]
+def taken_by(new: JobGraphMessage, written: CheckpointManifest) -> FormerCheckpoint:
+    """The checkpoint as a job takes it over."""
+    ignores, place = new.settings.ignores_unclaimed_state, CheckpointPlace("/dir", FORMER_JOB, 5)
+    return FormerCheckpoint(place, written, CheckpointTopology(new), ignores_unclaimed_state=ignores)
+
+
+def own_parts(restored: RestoredState) -> list[SubtaskEntry]:
+    """Those of the vertex that the subtask belongs to."""
+    return restored.vertices[0].parts if restored.vertices else []
+
+
+def numbers(restored: RestoredState) -> list[int]:
+    return [each.subtask for each in own_parts(restored)]
 
 
 @pytest.mark.parametrize(
@@ -108,34 +128,34 @@ def test_what_is_on_the_disk_is_verified(tmp_path: Path) -> None:
     path = tmp_path / FORMER_JOB / "chk-5"
     new = job("s", parallelism=1)
 
-    found = read_former_checkpoint(str(path), new, KEY)
+    found = read_former_checkpoint(str(path), CheckpointTopology(new), KEY)
 
     assert str(found) == str(path)
-    assert found.restored_state(op("s"), 0).parts == [RestoredPart(0, state)]
+    assert [each.state for each in own_parts(found.restored_state(op("s"), 0))] == [state]
     with pytest.raises(StorageError, match="cluster with another secret"):
-        read_former_checkpoint(str(path), new, b"other")
+        read_former_checkpoint(str(path), CheckpointTopology(new), b"other")
     (path / "state").unlink()
     with pytest.raises(StorageError, match="state is missing"):
-        read_former_checkpoint(str(path), new, KEY)
+        read_former_checkpoint(str(path), CheckpointTopology(new), KEY)
     (path / "_metadata").unlink()
     with pytest.raises(StorageError, match="_metadata"):
-        read_former_checkpoint(str(path), new, KEY)
+        read_former_checkpoint(str(path), CheckpointTopology(new), KEY)
 
 
 def test_a_subtask_gets_its_own_part_if_nothing_has_changed() -> None:
     """With what it needs to read the other job's files."""
     found = former([vertex("s", 2)], [entry("s", 0), entry("s", 1)], job("s")).restored_state(op("s"), 1)
 
-    assert found.parts == [RestoredPart(1, handle("s1"))]
-    assert (found.checkpoint_id, found.former_job, found.former_directory) == (5, FORMER_JOB, "/dir")
-    assert (found.former_parallelism, found.former_operators, found.is_finished) == (2, [op("s")], False)
+    assert found.vertices == [RestoredVertex(2, [op("s")], [entry("s", 1)])]
+    assert (found.checkpoint_id, found.former) == (5, CheckpointPlace("/dir", FORMER_JOB, 5))
+    assert not found.is_finished
 
 
 def test_union_state_is_that_of_all() -> None:
     """With the same parallelism, too."""
     found = former([vertex("s", 2)], [entry("s", 0), entry("s", 1, has_union_state=True)], job("s"))
 
-    assert numbers(found.restored_state(op("s"), 1).parts) == [0, 1]
+    assert numbers(found.restored_state(op("s"), 1)) == [0, 1]
 
 
 @pytest.mark.parametrize(("width", "parts"), [(1, [[0, 1]]), (4, [[0], [0], [1], [1]]), (3, [[0], [0, 1], [1]])])
@@ -146,8 +166,8 @@ def test_with_another_parallelism_a_subtask_gets_the_parts_with_its_key_groups(
     keyed = former([vertex("s", 2)], [entry("s", each, is_by_key=True) for each in (0, 1)], job("s", parallelism=width))
     other = former([vertex("s", 2)], [entry("s", 0, is_by_key=True), entry("s", 1)], job("s", parallelism=width))
 
-    assert [numbers(keyed.restored_state(op("s"), each).parts) for each in range(width)] == parts
-    assert [numbers(other.restored_state(op("s"), each).parts) for each in range(width)] == [[0, 1]] * width
+    assert [numbers(keyed.restored_state(op("s"), each)) for each in range(width)] == parts
+    assert [numbers(other.restored_state(op("s"), each)) for each in range(width)] == [[0, 1]] * width
 
 
 def test_operators_may_be_chained_otherwise() -> None:
@@ -155,11 +175,12 @@ def test_operators_may_be_chained_otherwise() -> None:
     joined = former([vertex("s", 2), vertex("k", 2)], [entry("s", 0), entry("k", 1)], job("sk", parallelism=1))
     parted = former([vertex("sk", 1)], [entry("s", 0, operators=[op("s"), op("k")])], job("s", "k"))
 
-    assert joined.restored_state(op("s"), 0).parts == [RestoredPart(0, handle("s0"))]
-    assert joined.restored_state(op("s"), 0).moved == [RestoredVertex(2, [op("k")], [RestoredPart(1, handle("k1"))])]
-    assert parted.restored_state(op("k"), 1).parts == []
-    assert parted.restored_state(op("k"), 1).moved == [
-        RestoredVertex(1, [op("s"), op("k")], [RestoredPart(0, handle("s0"))])
+    assert joined.restored_state(op("s"), 0).vertices == [
+        RestoredVertex(2, [op("s")], [entry("s", 0)]),
+        RestoredVertex(2, [op("k")], [entry("k", 1)]),
+    ]
+    assert parted.restored_state(op("k"), 1).vertices == [
+        RestoredVertex(1, [op("s"), op("k")], [entry("s", 0, operators=[op("s"), op("k")])])
     ]
 
 
@@ -173,7 +194,7 @@ def test_who_had_finished() -> None:
         True,
     ]
     wider = former([vertex("s", 2)], some, job("s", parallelism=3)).restored_state(op("s"), 2)
-    assert (wider.is_finished, wider.former_finished, numbers(wider.parts)) == (False, [1], [0])
+    assert (wider.is_finished, wider.vertices[0].finished, numbers(wider)) == (False, [1], [0])
     assert former([vertex("s", 2)], all_of_them, job("s", parallelism=3)).restored_state(op("s"), 2).is_finished
 
 
@@ -181,7 +202,7 @@ def test_operators_that_the_checkpoint_does_not_have_begin_anew() -> None:
     """And the source's splits go on."""
     found = former([vertex("s", 2)], [entry("s", 0)], job("s", "n"))
 
-    assert (found.restored_state(op("n"), 0).parts, found.restored_state(op("n"), 0).is_finished) == ([], False)
+    assert (found.restored_state(op("n"), 0).vertices, found.restored_state(op("n"), 0).is_finished) == ([], False)
     assert (found.source_state(op("s")), found.source_state(op("n"))) == (b"splits", None)
 
 
@@ -193,10 +214,8 @@ def test_state_that_nobody_claims_is_refused_unless_that_is_wanted() -> None:
         StateRestoreError, match=rf"does not have: 'k' \({op('k')}\); .*ignore-unclaimed-state .* to true"
     ):
         former(vertices, entries, job("s"))
-    assert numbers(
-        former(vertices, entries, job("s", ignores_unclaimed_state=True)).restored_state(op("s"), 0).parts
-    ) == [0]
-    assert former(vertices, entries[:1], job("s")).restored_state(op("s"), 0).parts
+    assert numbers(former(vertices, entries, job("s", ignores_unclaimed_state=True)).restored_state(op("s"), 0)) == [0]
+    assert own_parts(former(vertices, entries[:1], job("s")).restored_state(op("s"), 0))
 
 
 def test_key_groups_must_stay() -> None:
@@ -207,7 +226,7 @@ def test_key_groups_must_stay() -> None:
         StateRestoreError, match=r"'s' has 16 key groups, .* it has 8: set its max parallelism, .* to 8"
     ):
         former([vertex("s", 2)], [entry("s", 0)], new)
-    assert former([vertex("s", 2)], [SubtaskEntry(op("s"), 0)], new).restored_state(op("s"), 0).parts == []
+    assert former([vertex("s", 2)], [SubtaskEntry(op("s"), 0)], new).restored_state(op("s"), 0).vertices[0].parts == []
 
 
 def test_a_checkpoint_without_operators_is_refused() -> None:
@@ -273,7 +292,7 @@ def taken_over(former_job: JobGraphMessage, holds: str, now: JobGraphMessage, pa
     written = structs.replace(
         manifest([vertex(chain, parallelism) for chain in chains], entries), edges=edges_of(former_job)
     )
-    return FormerCheckpoint(CheckpointPlace("/dir", FORMER_JOB, 5), written, now)
+    return taken_by(now, written)
 
 
 def test_records_in_flight_follow_their_operator_into_a_chain() -> None:
@@ -355,4 +374,4 @@ def taken_over_without_state(former_job: JobGraphMessage, holds: str, now: JobGr
         for each in vertices
     ]
     written = structs.replace(manifest(vertices, entries), edges=edges_of(former_job))
-    return FormerCheckpoint(CheckpointPlace("/dir", FORMER_JOB, 5), written, now)
+    return taken_by(now, written)

@@ -14,21 +14,29 @@ from msgspec import structs
 from flowlet.common.job_settings import CheckpointSettings, StateSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
-from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint
+from flowlet.jm.checkpoints.former_checkpoint import (
+    FormerCheckpoint,
+)
 from flowlet.jm.checkpoints.job_checkpoints import CheckpointsFailedError, JobCheckpoints
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
     CheckpointAborted,
-    CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
     CheckpointOrder,
-    RestoredPart,
-    RestoredState,
+    CheckpointPlace,
     StateHandle,
+    SubtaskEntry,
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, VertexEntry
+from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.manifest import (
+    CheckpointManifest,
+    SourceEntry,
+    VertexEntry,
+)
+from tests.flowlet.jm.acknowledgements import acknowledged
 from tests.flowlet.jm.checkpoints.coordinated import JOB_ID, STATE, attempt, job_of, vertex_id
 from tests.flowlet.rpc.manual_timers import ManualTimers
 
@@ -38,7 +46,7 @@ TMS = {"s": "tm-1", "t": "tm-2"}
 
 
 @dataclass
-class Storage:
+class Storage(CheckpointStorage):
     """What is on the disk, and what was done."""
 
     manifests: dict[int, CheckpointManifest] = field(default_factory=dict)
@@ -142,9 +150,7 @@ class Rig:
 
     def acknowledge(self, checkpoint_id: int, *names: str) -> list[bool]:
         return [
-            self.checkpoints.report(
-                TMS[name], CheckpointAcknowledged(attempt(name, run=self.run), checkpoint_id, STATE)
-            )
+            self.checkpoints.report(TMS[name], acknowledged(attempt(name, run=self.run), checkpoint_id, STATE))
             for name in names or TMS
         ]
 
@@ -187,7 +193,7 @@ def test_the_next_run_begins_with_the_newest_one() -> None:
     rig.checkpoints.stop()
 
     assert anew == (None, None)
-    assert rig.checkpoints.restored_state(vertex_id("t"), 0) == RestoredState(1, [RestoredPart(0, STATE)])
+    assert part_of(rig, vertex_id("t")) == (1, STATE)
     assert rig.checkpoints.source_state(vertex_id("s")) == b"splits"
     assert rig.checkpoints.source_state(vertex_id("t")) is None
 
@@ -359,18 +365,27 @@ def test_the_job_goes_back_to_the_states_of_the_older_checkpoint() -> None:
         rig.timers.advance(0.125)
         for name, tm_id in TMS.items():
             state = StateHandle(number, b"sum")
-            rig.checkpoints.report(tm_id, CheckpointAcknowledged(attempt(name), number, state))
+            rig.checkpoints.report(tm_id, acknowledged(attempt(name), number, state))
         rig.answer()
     rig.checkpoints.stop()
     source, sink = vertex_id("s"), vertex_id("t")
-    newest = rig.checkpoints.restored_state(sink, 0), rig.checkpoints.source_state(source)
+    newest = part_of(rig, sink), rig.checkpoints.source_state(source)
 
     assert rig.checkpoints.fall_back(2)
 
-    assert newest == (RestoredState(2, [RestoredPart(0, StateHandle(2, b"sum"))]), b"splits 2")
+    assert newest == ((2, StateHandle(2, b"sum")), b"splits 2")
     for each in (source, sink):
-        assert rig.checkpoints.restored_state(each, 0) == RestoredState(1, [RestoredPart(0, StateHandle(1, b"sum"))])
+        assert part_of(rig, each) == (1, StateHandle(1, b"sum"))
     assert rig.checkpoints.source_state(source) == b"splits 1"
+
+
+def part_of(rig: Rig, vertex: str, *, is_finished: bool = False) -> tuple[int, StateHandle | None]:
+    """With which checkpoint, and which state in it, the only subtask of a vertex begins."""
+    restored = rig.checkpoints.restored_state(vertex, 0)
+    assert restored is not None
+    assert restored.is_finished is is_finished
+    (former,) = restored.vertices
+    return restored.checkpoint_id, next((each.state for each in former.parts), None)
 
 
 def test_a_subtask_that_has_ended_is_restored_as_ended() -> None:
@@ -378,13 +393,13 @@ def test_a_subtask_that_has_ended_is_restored_as_ended() -> None:
     rig = Rig()
     rig.start()
     rig.timers.advance(0.125)
-    rig.checkpoints.report(TMS["s"], CheckpointAcknowledged(attempt("s"), 1, None, is_finished=True))
-    rig.checkpoints.report(TMS["t"], CheckpointAcknowledged(attempt("t"), 1, None))
+    rig.checkpoints.report(TMS["s"], acknowledged(attempt("s"), 1, None, is_finished=True))
+    rig.checkpoints.report(TMS["t"], acknowledged(attempt("t"), 1, None))
     rig.answer()
     rig.checkpoints.stop()
 
-    assert rig.checkpoints.restored_state(vertex_id("s"), 0) == RestoredState(1, [], is_finished=True)
-    assert rig.checkpoints.restored_state(vertex_id("t"), 0) == RestoredState(1)
+    assert part_of(rig, vertex_id("s"), is_finished=True) == (1, None)
+    assert part_of(rig, vertex_id("t")) == (1, None)
 
 
 def test_a_manifest_that_cannot_be_written_fails_its_checkpoint() -> None:
@@ -438,7 +453,7 @@ def test_a_report_of_the_wrong_task_manager_does_not_count(tm_id: str) -> None:
     rig.start()
     rig.timers.advance(0.125)
 
-    assert not rig.checkpoints.report(tm_id, CheckpointAcknowledged(attempt("s"), 1))
+    assert not rig.checkpoints.report(tm_id, acknowledged(attempt("s"), 1))
     rig.acknowledge(1, "t")
 
     assert rig.calls == []
@@ -593,9 +608,10 @@ def test_a_job_starts_from_the_checkpoint_of_another_until_it_has_one_of_its_own
         "7" * 32, "former", 5, 0, JOB, entries, [SourceEntry(vertex_id("s"), b"splits")], vertices
     )
     heard: list[object] = []
-    rig.checkpoints.read_former = lambda job: FormerCheckpoint(CheckpointPlace("/former", "7" * 32, 5), written, job)
+    place, topology = CheckpointPlace("/former", "7" * 32, 5), CheckpointTopology(job_of(JOB, ["st"]))
+    rig.checkpoints.read_former = lambda: FormerCheckpoint(place, written, topology)
 
-    rig.checkpoints.recover(job_of(JOB, ["st"]), lambda: heard.append("recovered"), heard.append)
+    rig.checkpoints.recover(lambda: heard.append("recovered"), heard.append)
     assert heard == []
     rig.answer()
     first = rig.checkpoints.restored_state(vertex_id("t"), 0)
@@ -606,10 +622,10 @@ def test_a_job_starts_from_the_checkpoint_of_another_until_it_has_one_of_its_own
 
     assert (heard, splits, rig.checkpoints.last_completed_id) == (["recovered"], b"splits", 6)
     assert first is not None
-    assert (first.checkpoint_id, first.former_job) == (5, "7" * 32)
+    assert (first.checkpoint_id, first.former) == (5, place)
     assert isinstance(restored, dict)
     assert restored["restored"]["external_path"] == f"/former/{'7' * 32}/chk-5"
-    assert rig.checkpoints.restored_state(vertex_id("t"), 0) == RestoredState(6, [RestoredPart(0, STATE)])
+    assert part_of(rig, vertex_id("t")) == (6, STATE)
     assert "discard 5" not in rig.storage.done
 
 
@@ -621,11 +637,11 @@ def test_shared_files_go_when_no_kept_checkpoint_names_them_and_all_at_the_end()
     for number, names in ((1, "ab"), (2, "bc"), (3, "bd")):
         rig.timers.advance(0.125)
         shared = [StateHandle(1, b"", path=f"shared/{name}") for name in names]
-        rig.checkpoints.report("tm-1", CheckpointAcknowledged(attempt("s"), number, STATE, shared=shared))
+        rig.checkpoints.report("tm-1", acknowledged(attempt("s"), number, STATE, shared=shared))
         if number == 2:
             rig.checkpoints.report("tm-2", CheckpointDeclined(attempt("t"), number, "TASK_NOT_READY", "not now"))
         else:
-            rig.checkpoints.report("tm-2", CheckpointAcknowledged(attempt("t"), number))
+            rig.checkpoints.report("tm-2", acknowledged(attempt("t"), number))
         rig.answer()
     rig.checkpoints.close()
     rig.answer()
@@ -639,7 +655,7 @@ def test_files_of_another_tasks_report_are_not_taken_for_used() -> None:
     rig.start()
     rig.timers.advance(0.125)
 
-    message = CheckpointAcknowledged(attempt("s"), 1, STATE, shared=[StateHandle(1, b"", path="shared/x")])
+    message = acknowledged(attempt("s"), 1, STATE, shared=[StateHandle(1, b"", path="shared/x")])
     taken = [rig.checkpoints.report("tm-2", message), rig.checkpoints.report("tm-1", message)]
 
     assert taken == [False, True]
@@ -689,7 +705,7 @@ def test_ids_go_on_behind_the_former_checkpoint_and_those_of_an_earlier_job_mana
     )
     vertices = [VertexEntry(vertex_id(name), name, 1, 128, {}) for name in JOB]
     written = CheckpointManifest("7" * 32, "former", 5, 0, JOB, [], [], vertices)
-    checkpoints.recover(job, lambda: None, print)
-    calls[0](FormerCheckpoint(CheckpointPlace("/former", "7" * 32, 5), written, job))
+    checkpoints.recover(lambda: None, print)
+    calls[0](FormerCheckpoint(CheckpointPlace("/former", "7" * 32, 5), written, CheckpointTopology(job)))
 
     assert reserved == [expected]

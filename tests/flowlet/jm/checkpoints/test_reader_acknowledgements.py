@@ -1,13 +1,13 @@
 """A task's part of a checkpoint counts once the client has read what the task sent before the barrier."""
 
 from flowlet.jm.checkpoints.coordinator_events import MAX_HELD, ReaderAcknowledgements, TimePassed
-from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDeclined, TaskMetrics
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDeclined, SubtaskEntry, TaskMetrics
 
 A, B = b"a" * 16, b"b" * 16
 
 
 def acknowledged(checkpoint_id: int, attempt: bytes = A) -> CheckpointAcknowledged:
-    return CheckpointAcknowledged(attempt, checkpoint_id)
+    return CheckpointAcknowledged(attempt, checkpoint_id, SubtaskEntry("v", 0))
 
 
 def test_an_acknowledgement_is_held_until_the_barrier_was_read() -> None:

@@ -20,12 +20,12 @@ from flowlet.jm.checkpoints.coordinator_events import (
 from flowlet.jm.checkpoints.pending_checkpoint import MAX_WAITING, SavepointRequest
 from flowlet.messages.control_messages import (
     CheckpointAborted,
-    CheckpointAcknowledged,
     CheckpointCompleted,
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import ExecutionState
 from netstack.wire.events import SnapshotType
+from tests.flowlet.jm.acknowledgements import acknowledged
 from tests.flowlet.jm.checkpoints.coordinated import STATE, Coordinated, attempt, attempts_of, told, triggered
 
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
@@ -126,7 +126,7 @@ def test_its_failure_does_not_count() -> None:
     coordinated.handle(WANTED)
 
     effects = coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED")
-    late = coordinated.handle(CheckpointAcknowledged(attempt("s"), 1, STATE))
+    late = coordinated.handle(acknowledged(attempt("s"), 1, STATE))
 
     assert reasons(effects) == ["t (subtask 0): no space left"]
     assert not [effect for effect in effects if isinstance(effect, FailJob)]

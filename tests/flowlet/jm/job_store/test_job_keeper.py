@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from flowlet.errors import StorageError
 from flowlet.jm.job_store.job_keeper import JobKeeper
-from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
+from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, JobStore, RecoveredJob, StoredProgress
 from flowlet.messages.control_messages import JobGraphMessage
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 
@@ -12,7 +12,7 @@ OTHER_ID = "ab" * 16
 END = JobEnd("FINISHED", b"{}")
 
 
-class Rig:
+class Rig(JobStore):
     """A store that takes notes, and threads that run when the test says so."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import ConfigError, StorageError
-from flowlet.jm.job_store.job_store import JobEnd, JobStore, StoredJob, StoredProgress, job_store_key
+from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, JobStore, RecoveredJob, StoredProgress, job_store_key
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 
 KEY = job_store_key(b"s" * 32)
@@ -25,9 +25,12 @@ def test_jobs_and_their_progress_come_back(store: JobStore) -> None:
     store.put_job(word_count(OTHER_ID))
     store.put_progress(JOB_ID, PROGRESS)
 
-    content = store.load()
+    content = store.load(b"")
 
-    assert content.jobs == [StoredJob(word_count(), PROGRESS), StoredJob(word_count(OTHER_ID), StoredProgress())]
+    assert content.jobs == [
+        RecoveredJob(word_count(), 4, [], 200, []),
+        RecoveredJob(word_count(OTHER_ID), 1, [], ID_BLOCK, []),
+    ]
     assert (content.ends, content.problems) == ({}, {})
 
 
@@ -36,7 +39,7 @@ def test_an_end_takes_the_place_of_the_job(store: JobStore, tmp_path: Path) -> N
     store.put_progress(JOB_ID, PROGRESS)
     store.put_end(JOB_ID, JobEnd("FINISHED", b"{}"))
 
-    content = store.load()
+    content = store.load(b"")
 
     assert (content.jobs, content.ends, content.problems) == ([], {JOB_ID: JobEnd("FINISHED", b"{}")}, {})
     assert [path.name for path in (tmp_path / "jobs" / JOB_ID).iterdir()] == ["end"]
@@ -47,7 +50,7 @@ def test_a_job_that_ended_while_its_entry_was_removed_has_ended(store: JobStore)
     store.put_end(JOB_ID, JobEnd("FAILED", b"{}"))
     store.put_job(word_count())
 
-    content = store.load()
+    content = store.load(b"")
 
     assert (content.jobs, list(content.ends)) == ([], [JOB_ID])
 
@@ -63,7 +66,7 @@ def test_nothing_is_left_of_a_forgotten_job(store: JobStore, tmp_path: Path) -> 
 
 
 def test_a_store_that_was_never_used_is_empty(store: JobStore) -> None:
-    assert store.load().jobs == []
+    assert store.load(b"").jobs == []
 
 
 def test_files_are_for_this_user_alone(store: JobStore, tmp_path: Path) -> None:
@@ -96,7 +99,7 @@ def test_a_damaged_entry_is_named_and_kept_and_the_others_are_read(
     damaged = change(file.read_bytes())
     file.write_bytes(damaged)
 
-    content = store.load()
+    content = store.load(b"")
 
     assert [each.job.job_id for each in content.jobs] == [OTHER_ID]
     assert str(file) in content.problems[JOB_ID]
@@ -111,7 +114,7 @@ def test_damaged_progress_stops_its_job(store: JobStore, tmp_path: Path) -> None
     file = tmp_path / "jobs" / JOB_ID / "progress"
     file.write_bytes(file.read_bytes()[:-1])
 
-    content = store.load()
+    content = store.load(b"")
 
     assert (content.jobs, list(content.problems)) == ([], [JOB_ID])
 
@@ -119,7 +122,7 @@ def test_damaged_progress_stops_its_job(store: JobStore, tmp_path: Path) -> None
 def test_an_entry_of_another_cluster_is_refused(store: JobStore, tmp_path: Path) -> None:
     JobStore(tmp_path / "jobs", job_store_key(b"t" * 32)).put_job(word_count())
 
-    assert "of a cluster with another secret" in store.load().problems[JOB_ID]
+    assert "of a cluster with another secret" in store.load(b"").problems[JOB_ID]
 
 
 @pytest.mark.parametrize("copy", ["to another job", "to another kind"])
@@ -132,7 +135,7 @@ def test_an_entry_is_good_in_its_own_place_only(copy: str, store: JobStore, tmp_
     content = (tmp_path / "jobs" / OTHER_ID / "job").read_bytes()
     (tmp_path / "jobs" / JOB_ID / ("job" if copy == "to another job" else "progress")).write_bytes(content)
 
-    assert "its MAC is wrong" in store.load().problems[JOB_ID]
+    assert "its MAC is wrong" in store.load(b"").problems[JOB_ID]
 
 
 def test_what_cannot_be_written_is_an_error_in_words_about_the_store(tmp_path: Path) -> None:

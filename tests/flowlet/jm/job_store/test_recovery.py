@@ -6,10 +6,13 @@ import msgspec
 import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.jm.job_store.job_store import JobEnd, StoreContent, StoredJob, StoredProgress, recover
-from flowlet.messages.control_messages import JobGraphMessage
+from flowlet.jm.job_store.job_store import JobStore, Recovery, StoredProgress, job_store_key
+from flowlet.messages.control_messages import JobGraphMessage, SubtaskEntry
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, manifest_key
+from flowlet.storage.manifest import (
+    CheckpointManifest,
+    manifest_key,
+)
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 
 KEY = manifest_key(b"s" * 32)
@@ -21,6 +24,15 @@ def job_in(folder: Path) -> JobGraphMessage:
     return msgspec.structs.replace(word_count(), settings=settings)
 
 
+def recovered(folder: Path, *jobs: tuple[JobGraphMessage, StoredProgress]) -> Recovery:
+    """What a JobManager begins with that finds these jobs."""
+    store = JobStore(folder / "jobs", job_store_key(b"s" * 32))
+    for job, progress in jobs:
+        store.put_job(job)
+        store.put_progress(job.job_id, progress)
+    return store.load(KEY)
+
+
 def complete(folder: Path, *checkpoint_ids: int) -> None:
     storage = CheckpointStorage(str(folder), JOB_ID, KEY)
     for each in checkpoint_ids:
@@ -30,7 +42,7 @@ def complete(folder: Path, *checkpoint_ids: int) -> None:
 def test_a_job_goes_on_from_its_newest_checkpoint_with_new_numbers(tmp_path: Path) -> None:
     complete(tmp_path, 7, 12)
 
-    (found,) = recover(StoreContent([StoredJob(job_in(tmp_path), StoredProgress(4, 7, 100))]), KEY).jobs
+    (found,) = recovered(tmp_path, (job_in(tmp_path), StoredProgress(4, 7, 100))).jobs
 
     assert [each.checkpoint_id for each in found.checkpoints] == [7, 12]
     assert (found.attempt, found.next_checkpoint_id) == (5, 100)
@@ -39,15 +51,13 @@ def test_a_job_goes_on_from_its_newest_checkpoint_with_new_numbers(tmp_path: Pat
 def test_ids_of_checkpoints_lie_above_those_in_the_storage(tmp_path: Path) -> None:
     complete(tmp_path, 1000)
 
-    (found,) = recover(StoreContent([StoredJob(job_in(tmp_path), StoredProgress(ids_below=100))]), KEY).jobs
+    (found,) = recovered(tmp_path, (job_in(tmp_path), StoredProgress(ids_below=100))).jobs
 
     assert found.next_checkpoint_id == 1001
 
 
 def test_a_job_without_checkpoints_begins_anew(tmp_path: Path) -> None:
-    content = StoreContent([StoredJob(word_count(), StoredProgress()), StoredJob(job_in(tmp_path), StoredProgress())])
-
-    found = recover(content, KEY)
+    found = recovered(tmp_path, (word_count(OTHER_ID), StoredProgress()), (job_in(tmp_path), StoredProgress()))
 
     assert [(each.attempt, list(each.checkpoints)) for each in found.jobs] == [(1, []), (1, [])]
 
@@ -56,12 +66,7 @@ def test_a_checkpoint_that_is_gone_stops_the_job(tmp_path: Path, caplog: pytest.
     """As after a lost mount: from nothing the job would repeat its results."""
     other = word_count(OTHER_ID)
 
-    found = recover(
-        StoreContent(
-            [StoredJob(job_in(tmp_path), StoredProgress(completed_checkpoint=3)), StoredJob(other, StoredProgress())]
-        ),
-        KEY,
-    )
+    found = recovered(tmp_path, (job_in(tmp_path), StoredProgress(completed_checkpoint=3)), (other, StoredProgress()))
 
     assert [each.job.job_id for each in found.jobs] == [OTHER_ID]
     assert "checkpoint 3" in found.problems[JOB_ID]
@@ -74,7 +79,7 @@ def test_a_newest_checkpoint_that_cannot_be_read_stops_the_job(tmp_path: Path) -
     file = tmp_path / JOB_ID / "chk-12" / "_metadata"
     file.write_bytes(file.read_bytes()[:-1])
 
-    found = recover(StoreContent([StoredJob(job_in(tmp_path), StoredProgress())]), KEY)
+    found = recovered(tmp_path, (job_in(tmp_path), StoredProgress()))
 
     assert (list(found.jobs), str(file) in found.problems[JOB_ID]) == ([], True)
 
@@ -83,18 +88,9 @@ def test_an_older_checkpoint_that_cannot_be_read_does_not_matter(tmp_path: Path)
     complete(tmp_path, 7, 12)
     (tmp_path / JOB_ID / "chk-7" / "_metadata").write_bytes(b"")
 
-    (found,) = recover(StoreContent([StoredJob(job_in(tmp_path), StoredProgress())]), KEY).jobs
+    (found,) = recovered(tmp_path, (job_in(tmp_path), StoredProgress())).jobs
 
     assert [each.checkpoint_id for each in found.checkpoints] == [12]
-
-
-def test_ends_and_problems_of_the_store_are_passed_on(caplog: pytest.LogCaptureFixture) -> None:
-    content = StoreContent([], {JOB_ID: JobEnd("FINISHED", b"{}")}, {OTHER_ID: "job store file /x is cut off"})
-
-    found = recover(content, KEY)
-
-    assert (found.ends, found.problems) == (content.ends, content.problems)
-    assert "/x is cut off" in caplog.text
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])
@@ -113,7 +109,7 @@ def test_a_fall_back_is_not_forgotten(tmp_path: Path, damage: str) -> None:
         file.write_bytes(b"x" * 30_000)
     job = job_in(tmp_path)
 
-    (found,) = recover(StoreContent([StoredJob(job, StoredProgress(1, 6, 100, [7]))]), KEY).jobs
+    (found,) = recovered(tmp_path, (job, StoredProgress(1, 6, 100, [7]))).jobs
 
     assert [each.checkpoint_id for each in found.checkpoints] == [6]
     assert list(found.unrestorable) == [7]
@@ -129,7 +125,7 @@ def test_a_damaged_manifest_of_the_newest_is_passed_over_only_if_that_was_allowe
     checkpoints = CheckpointSettings(1000, str(tmp_path), num_retained=2, restore_fallback=may_fall_back)
     job = msgspec.structs.replace(word_count(), settings=JobSettings(checkpoints=checkpoints))
 
-    recovery = recover(StoreContent([StoredJob(job, StoredProgress(1, 7, 100))]), KEY)
+    recovery = recovered(tmp_path, (job, StoredProgress(1, 7, 100)))
 
     if may_fall_back:
         (found,) = recovery.jobs

@@ -11,8 +11,10 @@ import pytest
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import StorageError
+from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.jm.savepoints import MAX_ENDED, JobSavepoints, SavepointOperation, SavepointRefusedError
+from flowlet.storage.checkpoint_storage import SavepointStorage
 from netstack.wire.events import SnapshotType
 
 JOB_ID = f"{1:032x}"
@@ -22,12 +24,12 @@ SAVEPOINT, SUSPEND = SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND
 
 
 @dataclass
-class Directory:
+class Directory(SavepointStorage):
     location: str
 
 
-class Rig:
-    """Implements ``SavepointTaker``."""
+class Rig(JobCheckpoints):
+    """The checkpoints of a job, as its savepoints see them."""
 
     def __init__(self, settings: CheckpointSettings | None = SETTINGS, gates: Sequence[str] = ()) -> None:
         self.calls: list[Callable[[], None]] = []

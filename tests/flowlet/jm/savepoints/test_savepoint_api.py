@@ -9,7 +9,6 @@ import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.messages.control_messages import (
-    CheckpointAcknowledged,
     CheckpointCompleted,
     JobGraphMessage,
     TriggerCheckpoint,
@@ -20,6 +19,7 @@ from flowlet.rpc.requests import RpcResponse
 from flowlet.storage.checkpoint_storage import SavepointStorage
 from flowlet.storage.manifest import manifest_key
 from netstack.wire.events import SnapshotType
+from tests.flowlet.jm.acknowledgements import acknowledged
 from tests.flowlet.jm.conftest import Connect
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, ScriptedTaskManager, word_count
 
@@ -68,7 +68,7 @@ async def test_a_savepoint_from_the_request_to_its_place(
     order = await task_manager.expect(TriggerCheckpoint)
     pending = await client.request("GET", f"{JOB}/savepoints/{'ab' * 16}")
     for attempt in attempts:
-        await task_manager.send(CheckpointAcknowledged(attempt, order.checkpoint_id))
+        await task_manager.send(acknowledged(attempt, order.checkpoint_id))
     document = await ended(client, "ab" * 16)
 
     assert msgspec.json.decode(answer.body) == msgspec.json.decode(again.body) == {"request-id": "ab" * 16}
@@ -93,7 +93,7 @@ async def test_a_job_is_stopped(
     request_id = msgspec.json.decode(answer.body)["request-id"]
     order = await task_manager.expect(TriggerCheckpoint)
     for attempt in attempts:
-        await task_manager.send(CheckpointAcknowledged(attempt, order.checkpoint_id))
+        await task_manager.send(acknowledged(attempt, order.checkpoint_id))
     for _ in attempts:
         await task_manager.expect(CheckpointCompleted)
     for attempt in attempts:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,6 @@ from flowlet.tm.latency.latency_policy import (
     LatencyPolicy,
     TaskDriver,
 )
-from flowlet.tm.shared_process import SharedProcess
-from flowlet.tm.task_executor import TaskExecutorConfig
 
 
 @pytest.fixture(autouse=True)
@@ -117,8 +116,8 @@ def test_an_interval_out_of_bounds_is_refused() -> None:
 def test_a_process_that_was_asked_for_nothing_watches_its_tasks_and_follows_them(
     arguments: list[str], follows: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    started: list[tuple[taskmanager_process.ProcessOptions, TaskExecutorConfig]] = []
-    monkeypatch.setattr(taskmanager_process, "run", lambda process, config, _keeper: started.append((process, config)))
+    started: list[Any] = []
+    monkeypatch.setattr(taskmanager_process, "run", started.append)
     monkeypatch.setattr(taskmanager_process, "configure_logging", lambda *_: None)  # these are for the whole process
     monkeypatch.setattr(latency_policy, "ask_for_quick_wakeups", lambda: None)
     monkeypatch.setattr(latency_policy, "KeepAwake", nullcontext)
@@ -126,13 +125,12 @@ def test_a_process_that_was_asked_for_nothing_watches_its_tasks_and_follows_them
     secret_file = tmp_path / "secret"
     try:
         assert command.run_command(["--jobmanager", "127.0.0.1:1", "--secret-file", str(secret_file), *arguments]) == 0
-        [(process, config)] = started
+        [process] = started
         idle_s = sys.getswitchinterval()
-        with SharedProcess(lambda _name: False) as shared:
-            taskmanager_process._Process(process, config, shared)._loaded(TaskLoad(is_crowded=True, num_working=2))
+        process._loaded(TaskLoad(is_crowded=True, num_working=2))
         crowded_s = sys.getswitchinterval()
     finally:
         sys.setswitchinterval(before)
 
-    assert config.latency.follows_load is follows
+    assert process.config.latency.follows_load is follows
     assert crowded_s == pytest.approx(LONG / 1000 if follows else idle_s)

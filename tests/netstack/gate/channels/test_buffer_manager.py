@@ -352,7 +352,7 @@ def test_hist_9755_an_error_while_credit_is_announced_is_the_channels_error() ->
         if channel is failing:
             raise OSError("no connection")
 
-    it.client.notify_credit_available = break_down  # type: ignore[method-assign]  # a connection that broke
+    it.client.credit = break_down  # type: ignore[method-assign]  # a connection that broke
     held = it.floating()
     failing.receiver.on_sender_backlog(1)
     successful.receiver.on_sender_backlog(1)
@@ -578,7 +578,7 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
             seen.append(is_unlocked(it.channel))
             return it.pool.add_buffer_listener(it.channel.buffer_manager)
 
-    it.client.notify_credit_available = lambda channel: seen.append(is_unlocked(it.channel))  # type: ignore[method-assign]  # looks at the lock
+    it.client.credit = lambda channel: seen.append(is_unlocked(it.channel))  # type: ignore[method-assign]  # looks at the lock
     it.channel.buffer_manager.pool = WatchedPool()  # type: ignore[assignment]  # as above
     exclusive = it.exclusive()
     it.channel.receiver.on_sender_backlog(20)

@@ -482,7 +482,7 @@ def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> 
     """The loop announces only when ordered: a thousand buffers pass through two segments."""
     it = Fixture(2)
     ordered = threading.Event()
-    it.client.notify_credit_available = lambda channel: ordered.set()  # type: ignore[method-assign]  # wakes the loop below
+    it.client.credit = lambda channel: ordered.set()  # type: ignore[method-assign]  # wakes the loop below
     got: list[bytes] = []
 
     def loop() -> None:

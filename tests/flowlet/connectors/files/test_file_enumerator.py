@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.connectors.files import split as file_enumerator
+from flowlet.connectors.files.split import FileSplitEnumerator
 from flowlet.errors import ConfigError, FlowletError, StateRestoreError
-from flowlet.splits import file_enumerator
-from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from tests.flowlet.splits.all_splits import all_splits
 

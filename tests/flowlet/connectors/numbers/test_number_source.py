@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.connectors.number_source import (
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.connectors.numbers.reader import (
     LimitedNumberReader,
     NumberPosition,
     NumberReader,
@@ -12,24 +13,25 @@ from flowlet.connectors.number_source import (
     RecordsPerSecond,
 )
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
-from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, SourceOperator
-from flowlet.splits.known_splits import NumberSplitEnumerator
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
+from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.split_kinds import NumberSplit
 from flowlet.state.state_snapshots import StateShare
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import Harness
-from tests.flowlet.operators.local_splits import requests_to
+from tests.flowlet.operators.local_splits import enumerator_of, requests_to
 
 
 def started(
     source: NumberSource,
     num_readers: int = 1,
-    enumerator: NumberSplitEnumerator | None = None,
+    enumerator: SplitEnumerator | None = None,
     positions: Sequence[NumberPosition] = (),
 ) -> list[NumberReader]:
     """The readers, one after the other; their questions are answered at once."""
     if enumerator is None:
-        enumerator = source.create_enumerator()
+        enumerator = enumerator_of(source)
         enumerator.discover(num_readers)
     readers = [source.create_reader(subtask, num_readers) for subtask in range(num_readers)]
     for subtask, reader in enumerate(readers):
@@ -46,11 +48,15 @@ def rest(reader: NumberReader) -> list[Any]:
     return found
 
 
+def with_clock(clock: TestProcessingTimeService) -> OperatorContext:
+    return OperatorContext("task", 0, 1, 128, "numbers", clock=clock)
+
+
 def limited(source: NumberSource, clock: TestProcessingTimeService | None = None) -> LimitedNumberReader:
     (reader,) = started(source)
     assert isinstance(reader, LimitedNumberReader)
     if clock is not None:
-        reader.use_clock(clock)
+        reader.setup(with_clock(clock))
     return reader
 
 
@@ -120,13 +126,13 @@ def test_positions_are_dealt_out_to_other_numbers_of_readers(widths: tuple[int, 
     rise.
     """
     source, given = NumberSource(0, 30 * MAX_CHUNK_RECORDS), list[Any]()
-    enumerator = source.create_enumerator()
+    enumerator = enumerator_of(source)
     enumerator.discover(widths[0])
     readers = started(source, widths[0], enumerator)
     for width in (*widths[1:], 1):
         given += polled(readers)
         positions, state = [reader.snapshot_position() for reader in readers], enumerator.snapshot()
-        enumerator = source.create_enumerator()
+        enumerator = enumerator_of(source)
         enumerator.restore(state, width)
         shares = [
             source.redistribute_positions(positions, StateShare(subtask, width, 128, len(positions)))
@@ -196,7 +202,7 @@ def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -
     source = NumberSource(0, 10**9, limit=lambda width: RecordsPerSecond(per_second / width))
     readers = [reader for reader in started(source, parallelism) if isinstance(reader, LimitedNumberReader)]
     for reader in readers:
-        reader.use_clock(clock)
+        reader.setup(with_clock(clock))
 
     total = 0
     while clock.current_time_ms() < 10_000:
@@ -233,7 +239,7 @@ def test_a_reader_with_a_rate_waits_for_numbers_without_a_timer() -> None:
     clock = TestProcessingTimeService()
     reader = NumberSource(0, 9, limit=lambda _: RecordsPerSecond(1)).create_reader(0, 2)
     assert isinstance(reader, LimitedNumberReader)
-    reader.use_clock(clock)
+    reader.setup(with_clock(clock))
     reader.start(lambda: None)
 
     nothing = reader.poll_chunk()

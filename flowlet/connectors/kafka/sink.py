@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from flowlet.connectors.kafka.split import ClientEvents, failure, kafka_client, kafka_module
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
-from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, kafka_module
 
 if TYPE_CHECKING:
     from flowlet.datastream.connectors.kafka import KafkaMessage, KafkaRecordSerializationSchema

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
-from flowlet.connectors.remote_gate_source import RemoteGateReader
+from flowlet.connectors.gates.reader import RemoteGateReader
 from flowlet.messages.control_messages import GateCounts
 from netstack.errors import TransportError
 from netstack.flow.offer_book import GateShape, OfferCounts
@@ -111,13 +111,3 @@ def test_the_next_partition_in_the_place_of_an_aborted_attempt_is_not_acknowledg
     rig.reader.poll_chunk()
     assert rig.gate.acknowledged == [0]
     assert len(rig.reports) == 2
-
-
-def test_without_a_jobmanager_the_chain_alone_counts() -> None:
-    gate = ScriptedGate()
-    gate.items.append(event(5, EndOfData(StopMode.DRAIN)))
-    reader = RemoteGateReader(cast(OfferedInputGate, gate), None, None, declared=None)
-
-    reader.poll_chunk()
-
-    assert gate.acknowledged == [5]

@@ -24,18 +24,15 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
-from flowlet.chain.stream_operator import OperatorCounters
+from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
-from flowlet.connectors.split_reader import ReaderWait
+from flowlet.connectors.kafka.split import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
+from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.source_event_time import OpenSplits
-from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
+from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
-from flowlet.splits.kafka_brokers import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
-from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics
-from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.log_lines import LogLines
 
@@ -144,52 +141,8 @@ _PASSING: Final = (
 )
 
 
-class KafkaLogSource(Source):
-    """The records of topics.
-
-    Args:
-        topics: what to read.
-        deserializer: makes records of values.
-        commits_offsets: whether the group gets the offsets of complete checkpoints.
-    """
-
-    def __init__(
-        self, topics: KafkaTopics, deserializer: DeserializationSchema, *, is_bounded: bool, commits_offsets: bool
-    ) -> None:
-        self.topics = topics
-        self.is_bounded = is_bounded
-        self._deserializer = deserializer
-        self._commits_offsets = commits_offsets
-
-    def create_enumerator(self) -> KafkaSplitEnumerator:
-        """The enumerator that finds the partitions in the JobManager."""
-        return KafkaSplitEnumerator(self.topics)
-
-    def create_reader(self, subtask: int, parallelism: int) -> "KafkaReader":
-        """A reader of the partitions that it is assigned."""
-        properties: dict[str, Any] = dict(self.topics.properties)
-        prefix = properties.pop(CLIENT_ID_PREFIX, None)
-        if prefix is not None:
-            properties["client.id"] = f"{prefix}-{subtask}"
-        return KafkaReader(
-            properties,
-            self._deserializer,
-            commits_offsets=self._commits_offsets,
-            name=f"kafka {subtask + 1}/{parallelism}",
-        )
-
-    def redistribute_positions(
-        self, positions: Sequence[tuple[KafkaSplit, ...] | None], share: StateShare
-    ) -> tuple[KafkaSplit, ...]:
-        """Some of the partitions that the former readers had."""
-        return tuple(share.dealt([split for splits in positions for split in splits or ()]))
-
-
-class KafkaReader:
-    """Reads all partitions that it is assigned at once.
-
-    See ``SplitReceiver``, ``PausableSplitReader``, ``PositionListener`` and ``InterruptibleReader``.  Threading: task
-    thread.
+class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
+    """Reads all partitions that it is assigned at once.  Threading: task thread.
 
     Args:
         properties: of librdkafka.
@@ -200,6 +153,7 @@ class KafkaReader:
     """
 
     never_waits = True
+    pauses_splits = True
 
     def __init__(
         self,
@@ -210,6 +164,7 @@ class KafkaReader:
         name: str,
         create_consumer: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
+        super().__init__(num_readers=1)  # the size of partitions is unknown
         self._kafka = kafka_module()
         self._servers = properties.get("bootstrap.servers", "")
         self._events = ClientEvents()
@@ -223,70 +178,54 @@ class KafkaReader:
         make = self._kafka.Consumer if create_consumer is None else create_consumer
         self._consumer = kafka_client(make, {**properties, **own, "on_commit": _log_commit}, self._events)
         self._deserializer = deserializer
-        self._values = _values_by(deserializer, Interrupts())
+        self._values = _values_by(deserializer, self.ctx.interrupts)
         self._num_unparsable = deserializer.num_unparsable_records  # of which the counters know
-        self._counters = OperatorCounters()
         self._commits_offsets = commits_offsets
         self._watch = ArrivalWatch(lambda seconds: self._consumer.consume(1, seconds), name)
-        self._request: Callable[[], None] | None = None  # from start on
-        self._splits: dict[str, KafkaSplit] = {}  # the open ones, at their present offsets
+        self._open: dict[str, KafkaSplit] = {}  # the open ones, at their present offsets
         self._ended: set[str] = set()
-        self._has_all = False
         self._fetched: deque[tuple[str, list[Any]]] = deque()  # messages by partition, not yet polled
-        self._wait = ReaderWait(is_waiting=True)  # while there are no partitions
         self._arrival: AvailabilityFuture | None = None  # while the watch has the consumer
         self._taken: dict[int, tuple[KafkaSplit, ...]] = {}  # offsets by checkpoint that is under way
         # Ended, and not in a complete checkpoint: the group does not know their ends.
         self._over: dict[str, KafkaSplit] = {}
-        self._position: tuple[KafkaSplit, ...] = ()  # the last one that was asked for
         # The partition of the last chunk, and the message of each of its records.
         self._given: tuple[str, list[Any]] = "", []
-        self.current_split = ""
-        self.open_splits = OpenSplits()
 
     def __repr__(self) -> str:
-        return f"<KafkaReader of {len(self._splits)} partitions, {len(self._fetched)} batches fetched, {self._watch!r}>"
+        return f"<KafkaReader of {len(self._open)} partitions, {len(self._fetched)} batches fetched, {self._watch!r}>"
 
-    def use_counters(self, counters: OperatorCounters) -> None:
-        """Count in these what is left out."""
-        self._counters = counters
+    def setup(self, ctx: OperatorContext) -> None:
+        """Take the counters; a schema of the user may be slow, and is left between two messages."""
+        super().setup(ctx)
+        self._values = _values_by(self._deserializer, ctx.interrupts)
 
     # -- splits
 
     def start(self, request_splits: Callable[[], None]) -> None:
         """Go on with what a checkpoint had, and ask for more."""
-        self._request = request_splits
-        if self._splits:
-            self._assign(list(self._splits.values()))
-        request_splits()
+        self._assign()
+        super().start(request_splits)
 
     def add_splits(self, splits: Sequence[KafkaSplit], waiting_bytes: int) -> None:
         """Read these partitions, too; then ask again, because new ones may appear."""
-        new = [split for split in splits if split.split_id not in self._splits]
-        self._splits |= {split.split_id: split for split in new}
-        self._assign(new)
-        assert self._request is not None, "started"
-        self._request()
-
-    def no_more_splits(self) -> None:
-        """End after the partitions received so far, if they have an end."""
-        self._has_all = True
-        self._wait.end()
+        super().add_splits([split for split in splits if split.split_id not in self._open], waiting_bytes)
+        self._assign()
+        self.keep_stocked(0)
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Fetch nothing of some partitions; what is fetched already still comes."""
-        self._consumer.pause([self._partition(self._splits[each]) for each in pause if each in self._splits])
-        self._consumer.resume([self._partition(self._splits[each]) for each in resume if each in self._splits])
+        self._consumer.pause([self._partition(self._open[each]) for each in pause if each in self._open])
+        self._consumer.resume([self._partition(self._open[each]) for each in resume if each in self._open])
 
-    def _assign(self, splits: Sequence[KafkaSplit]) -> None:
-        empty = [split for split in splits if split.stop is not None and split.offset >= split.stop]
-        for split in empty:
-            del self._splits[split.split_id]
-        to_read = [split for split in splits if split.split_id in self._splits]
+    def _assign(self) -> None:
+        to_read = [split for split, _ in self._splits if split.stop is None or split.offset < split.stop]
+        self._splits.clear()
+        self._open |= {split.split_id: split for split in to_read}
         if to_read:
             self._consumer.incremental_assign([self._partition(split) for split in to_read])
-        self.open_splits.add(split.split_id for split in to_read)
-        self._wait.end()
+            self.wait.end()
+        self._open_splits.add(split.split_id for split in to_read)
 
     def _partition(self, split: KafkaSplit) -> Any:
         return self._kafka.TopicPartition(split.topic, split.partition, split.offset)
@@ -295,7 +234,7 @@ class KafkaReader:
 
     def available_future(self) -> AvailabilityFuture:
         """Done when a message has come, or when there are partitions."""
-        return self._wait.future if self._arrival is None else self._arrival
+        return self.wait.future if self._arrival is None else self._arrival
 
     def poll_chunk(self) -> Chunk | None:
         """The next records of one partition, 1,000 at most; an empty chunk if there are none just now, None at the end.
@@ -306,11 +245,9 @@ class KafkaReader:
             Exception: what the schema raised.
         """
         if not self._fetched:
-            if not self._splits:
-                if self._has_all:
-                    return None
-                self._wait.begin()
-                return Chunk([])
+            if not self._open:
+                self.wait.begin()
+                return self.nothing()
             if not self._fetch():
                 return Chunk([])
         return self._next_chunk()
@@ -332,9 +269,9 @@ class KafkaReader:
                 by_split.setdefault(f"{message.topic()}-{message.partition()}", []).append(message)
             else:
                 self._handle_error(message)
-        self._fetched.extend((split_id, found) for split_id, found in by_split.items() if split_id in self._splits)
+        self._fetched.extend((split_id, found) for split_id, found in by_split.items() if split_id in self._open)
         self._end_splits()
-        if not self._fetched and self._splits:
+        if not self._fetched and self._open:
             if not messages:
                 self._arrival = self._watch.watch()
             return False
@@ -346,14 +283,10 @@ class KafkaReader:
         except (self._kafka.KafkaException, RuntimeError) as error:
             raise failure("the messages", self._servers, error, self._events) from error
 
-    def use_interrupts(self, interrupts: Interrupts) -> None:
-        """Take those of the task; a schema of the user may be slow."""
-        self._values = _values_by(self._deserializer, interrupts)
-
     def _next_chunk(self) -> Chunk:
         while self._fetched:
             split_id, messages = self._fetched.popleft()
-            split = self._splits.get(split_id)
+            split = self._open.get(split_id)
             if split is None:
                 continue  # it has ended
             if split.stop is not None and messages[-1].offset() >= split.stop:
@@ -370,9 +303,9 @@ class KafkaReader:
                 messages = messages[:num_done]
                 with_value = with_value[: len(values)]
             chunk = self._chunk_of(split, with_value, values)
-            self._counters.num_null_records_dropped += len(messages) - len(with_value)
+            self.ctx.counters.num_null_records_dropped += len(messages) - len(with_value)
             if messages:
-                self._splits[split_id] = KafkaSplit(split.topic, split.partition, messages[-1].offset() + 1, split.stop)
+                self._open[split_id] = KafkaSplit(split.topic, split.partition, messages[-1].offset() + 1, split.stop)
             self._end_splits()
             if len(chunk):
                 return chunk
@@ -380,13 +313,13 @@ class KafkaReader:
 
     def _chunk_of(self, split: KafkaSplit, with_value: list[Any], values: list[Any]) -> Chunk:
         timestamps = [message.timestamp()[1] for message in with_value]
-        self._counters.num_unparsable_fields_nulled = self._deserializer.num_unparsable_fields
+        self.ctx.counters.num_unparsable_fields_nulled = self._deserializer.num_unparsable_fields
         if None in values:
             num_unparsable = self._deserializer.num_unparsable_records - self._num_unparsable
             self._num_unparsable += num_unparsable
-            self._counters.num_unparsable_records_dropped += num_unparsable
+            self.ctx.counters.num_unparsable_records_dropped += num_unparsable
             pairs = [(value, time) for value, time in zip(values, timestamps, strict=True) if value is not None]
-            self._counters.num_schema_records_dropped += len(values) - len(pairs) - num_unparsable
+            self.ctx.counters.num_schema_records_dropped += len(values) - len(pairs) - num_unparsable
             if self._commits_offsets:
                 with_value = [message for message, value in zip(with_value, values, strict=True) if value is not None]
             values = [value for value, _ in pairs]
@@ -401,24 +334,24 @@ class KafkaReader:
         if not over:
             return
         self._ended -= over
-        ended = [self._splits.pop(each) for each in over if each in self._splits]
+        ended = [self._open.pop(each) for each in over if each in self._open]
         if self._commits_offsets:
             self._over |= {split.split_id: split for split in ended}
         if ended:
             self._consumer.incremental_unassign([self._partition(split) for split in ended])
-        self.open_splits.remove(split.split_id for split in ended)
+        self._open_splits.remove(split.split_id for split in ended)
 
     def _handle_error(self, message: Any) -> None:
         error = message.error()
         name = error.name()
         split_id = f"{message.topic()}-{message.partition()}"
         if name == "_PARTITION_EOF":
-            split = self._splits.get(split_id)
+            split = self._open.get(split_id)
             if split is not None and split.stop is not None and message.offset() >= split.stop:
                 self._ended.add(split_id)
             return
         if name == "_AUTO_OFFSET_RESET":
-            split = self._splits.get(split_id)
+            split = self._open.get(split_id)
             offset = "its offset" if split is None else f"offset {split.offset}"
             raise FlowletError(
                 f"Kafka at {self._servers}: partition {split_id} does not have {offset} any more, or not yet: "
@@ -433,21 +366,26 @@ class KafkaReader:
 
     # -- state
 
-    def snapshot_position(self) -> tuple[KafkaSplit, ...]:
-        """The open partitions with their next offsets."""
-        self._position = tuple(self._splits.values())
-        return self._position
+    def begun(self) -> list[tuple[KafkaSplit, None]]:
+        """The open partitions, at their next offsets."""
+        return [(split, None) for split in self._open.values()]
 
-    def restore_position(self, position: tuple[KafkaSplit, ...]) -> None:
-        """Go on there; before ``start``."""
-        self._splits = {split.split_id: split for split in position}
+    @staticmethod
+    def parts_of(position: tuple[KafkaSplit, ...]) -> list[tuple[KafkaSplit, None]]:
+        """The partitions."""
+        return [(split, None) for split in position]
+
+    @staticmethod
+    def position_of(parts: Sequence[tuple[KafkaSplit, None]]) -> tuple[KafkaSplit, ...]:
+        """The partitions."""
+        return tuple(split for split, _ in parts)
 
     def position_taken(self, checkpoint_id: int, num_waiting: int = 0) -> None:
         """Keep the offsets until the checkpoint is complete; those of records that wait are the checkpoint's alone, not
         the group's.
         """
         if self._commits_offsets:
-            self._taken[checkpoint_id] = self._processed((*self._position, *self._over.values()), num_waiting)
+            self._taken[checkpoint_id] = self._processed((*self._open.values(), *self._over.values()), num_waiting)
             for old in sorted(self._taken)[:-_MAX_OPEN_CHECKPOINTS]:
                 del self._taken[old]
 
@@ -478,9 +416,6 @@ class KafkaReader:
             except self._kafka.KafkaException as error:
                 _log.warning("offsets could not be committed to the group", error=str(error))
 
-    def position_lost(self, checkpoint_id: int) -> None:
-        """Nothing: a later one that is complete has more."""
-
     def close(self) -> None:
         """End the thread, then the consumer; idempotent."""
         self._watch.close()
@@ -488,6 +423,40 @@ class KafkaReader:
         self._consumer = None
         if consumer is not None:
             consumer.close()
+
+
+class KafkaLogSource(AssignedSource):
+    """The records of topics.
+
+    Args:
+        topics: what to read.
+        deserializer: makes records of values.
+        commits_offsets: whether the group gets the offsets of complete checkpoints.
+    """
+
+    reader_type = KafkaReader
+
+    def __init__(
+        self, topics: KafkaTopics, deserializer: DeserializationSchema, *, is_bounded: bool, commits_offsets: bool
+    ) -> None:
+        self.split_set = topics
+        self._properties = topics.properties
+        self.is_bounded = is_bounded
+        self._deserializer = deserializer
+        self._commits_offsets = commits_offsets
+
+    def create_reader(self, subtask: int, parallelism: int) -> KafkaReader:
+        """A reader of the partitions that it is assigned."""
+        properties: dict[str, Any] = dict(self._properties)
+        prefix = properties.pop(CLIENT_ID_PREFIX, None)
+        if prefix is not None:
+            properties["client.id"] = f"{prefix}-{subtask}"
+        return KafkaReader(
+            properties,
+            self._deserializer,
+            commits_offsets=self._commits_offsets,
+            name=f"kafka {subtask + 1}/{parallelism}",
+        )
 
 
 def _values_by(deserializer: DeserializationSchema, interrupts: Interrupts) -> Callable[[list[Any]], list[Any]]:

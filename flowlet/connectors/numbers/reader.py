@@ -19,16 +19,14 @@ Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGene
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from flowlet.connectors.split_reader import AssignedSplitReader, ReaderWait
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
+from flowlet.operators.event_time_stream import idleness_clock
+from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
-from flowlet.splits.known_splits import NumberSplitEnumerator, Runs, share_of_runs
-from flowlet.splits.split_kinds import NumberRange, NumberSplit
+from flowlet.splits.split_kinds import NumberRange, NumberSplit, Runs, share_of_runs
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.time_api import ProcessingTimeService, RelativeClock
-from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 
 _NS_PER_SECOND: Final = 1_000_000_000
@@ -127,7 +125,107 @@ class NumberPosition:
     runs: Runs
 
 
-class NumberSource(Source):
+class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
+    """Gives the records of its numbers as fast as they are taken; task thread."""
+
+    def __init__(self, num_readers: int, function: MakeRecord | None) -> None:
+        super().__init__(num_readers, early_bytes=0)
+        self._next = self._end = 0  # what is left of the present split
+        self._asks_from = 0  # from here on it is time to ask for more
+        self._function = function
+        self.never_waits = function is None  # a function may wait for something
+
+    open_splits = None  # the splits of a reader follow each other in ascending order: it has one watermark
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._next} to {self._end}, {len(self._splits)} splits to begin>"
+
+    def poll_chunk(self) -> Chunk | None:
+        """Up to 1,000 records, fewer if a mail comes; an empty chunk while no numbers are there, None at the end."""
+        return self._next_chunk(MAX_CHUNK_RECORDS) if self._has_numbers() else self.nothing()
+
+    def begun(self) -> list[tuple[NumberSplit, None]]:
+        """The numbers that are left of the present split."""
+        return [(NumberSplit(self._next, self._end), None)] if self._next < self._end else []
+
+    @staticmethod
+    def parts_of(position: NumberPosition) -> list[tuple[NumberSplit, None]]:
+        """The runs.  Raises StateRestoreError: the checkpoint is of an older flowlet."""
+        return [(NumberSplit(start, end), None) for start, end in _runs_of(position)]
+
+    @staticmethod
+    def position_of(parts: Sequence[tuple[NumberSplit, None]]) -> NumberPosition:
+        """The runs."""
+        return NumberPosition(tuple((split.start, split.end) for split, _ in parts))
+
+    def _has_numbers(self) -> bool:
+        """Whether there are numbers just now; begins a split if need be."""
+        if self._next >= self._end and (taken := self.take_split()) is not None:
+            split = taken[0]
+            self._next = split.start
+            self._end = split.end
+            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
+        return self._next < self._end
+
+    def _next_chunk(self, max_records: int) -> Chunk:
+        numbers = range(self._next, min(self._next + max_records, self._end))
+        records = list(numbers) if self._function is None else self._made_of(numbers, self._function)
+        self._next += len(records)
+        if self._next >= self._asks_from:
+            self.keep_stocked(0)
+        return Chunk(records)
+
+    def _made_of(self, numbers: range, function: MakeRecord) -> list[Any]:
+        records = []
+        interrupts = self.ctx.interrupts
+        for number in numbers:
+            records.append(function(number))
+            if interrupts:
+                break
+        return records
+
+
+class LimitedNumberReader(NumberReader):
+    """Gives the records of its numbers at a rate."""
+
+    def __init__(self, num_readers: int, function: MakeRecord | None, limit: RecordRateLimit) -> None:
+        super().__init__(num_readers, function)
+        self.never_waits = False
+        self._limit = limit
+        self._now_ns: Callable[[], int] | None = None  # from setup on
+
+    def setup(self, ctx: OperatorContext) -> None:
+        """Take the clock and the timers of the task."""
+        super().setup(ctx)
+        self._now_ns = idleness_clock(ctx.processing_time_service)
+
+    def poll_chunk(self) -> Chunk | None:
+        """As many records as the rate allows, 1,000 at most; an empty chunk if there are none yet, None at the end."""
+        if self._now_ns is None:
+            raise FlowletError("a source with a rate needs the clock of a task")
+        if not self._has_numbers():
+            return self.nothing()
+        now_ns = self._now_ns()
+        num_allowed = self._limit.allowed(now_ns)
+        if num_allowed < 1:
+            pause_ns = self._limit.pause_ns(now_ns)
+            if pause_ns is None:
+                self.wait.begin()
+            else:
+                # A timer for t fires behind t, so this rounds up already.
+                self.wait.begin_for(self.ctx.processing_time_service, pause_ns // _NS_PER_MS)
+            return Chunk([])
+        chunk = self._next_chunk(min(num_allowed, MAX_CHUNK_RECORDS))
+        self._limit.take(len(chunk))
+        return chunk
+
+    def position_kept(self, checkpoint_id: int) -> None:
+        """A rate per checkpoint allows more now."""
+        self._limit.checkpoint_completed()
+        self.wait.end()
+
+
+class NumberSource(AssignedSource):
     """The numbers ``start`` <= n < ``end``, each as a record, or as what a function makes of it.
 
     Args:
@@ -137,6 +235,8 @@ class NumberSource(Source):
         limit: makes the limit of one reader from the parallelism; None: as fast as possible.
     """
 
+    reader_type = NumberReader
+
     def __init__(
         self,
         start: int,
@@ -145,15 +245,11 @@ class NumberSource(Source):
         function: MakeRecord | None = None,
         limit: Callable[[int], RecordRateLimit] | None = None,
     ) -> None:
-        self.numbers = NumberRange(start, end)
+        self.split_set = NumberRange(start, end)
         self._function = function
         self._limit = limit
 
-    def create_enumerator(self) -> NumberSplitEnumerator:
-        """What hands out the numbers, in the JobManager."""
-        return NumberSplitEnumerator(self.numbers)
-
-    def create_reader(self, subtask: int, parallelism: int) -> "NumberReader":
+    def create_reader(self, subtask: int, parallelism: int) -> NumberReader:
         """A reader of the numbers that it is assigned."""
         if self._limit is None:
             return NumberReader(parallelism, self._function)
@@ -165,146 +261,14 @@ class NumberSource(Source):
         Raises:
             StateRestoreError: the checkpoint is of an older flowlet.
         """
-        runs = [run for position in positions if position is not None for run in _checked(position).runs]
+        runs = [run for position in positions if position is not None for run in _runs_of(position)]
         return NumberPosition(share_of_runs(sorted(runs), share.subtask, share.parallelism))
 
 
-class NumberReader(AssignedSplitReader[NumberSplit]):
-    """Gives the records of its numbers as fast as they are taken; task thread.
-
-    See ``SplitReceiver`` and ``InterruptibleReader``.
-    """
-
-    def __init__(self, num_readers: int, function: MakeRecord | None) -> None:
-        super().__init__(num_readers, early_bytes=0)
-        self._next = self._end = 0  # what is left of the present split
-        self._asks_from = 0  # from here on it is time to ask for more
-        self._function = function
-        self._interrupts = Interrupts()
-        self.never_waits = function is None  # a function may wait for something
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._next} to {self._end}, {len(self._splits)} splits to begin>"
-
-    def use_interrupts(self, interrupts: Interrupts) -> None:
-        """Take those of the task; a function may be slow."""
-        self._interrupts = interrupts
-
-    def poll_chunk(self) -> Chunk | None:
-        """Up to 1,000 records, fewer if a mail comes; an empty chunk while no numbers are there, None at the end."""
-        return self._next_chunk(MAX_CHUNK_RECORDS)
-
-    def snapshot_position(self) -> NumberPosition:
-        """The numbers that are left."""
-        present = ((self._next, self._end),) if self._next < self._end else ()
-        return NumberPosition((*present, *((split.start, split.end) for split in self._splits)))
-
-    def restore_position(self, position: NumberPosition) -> None:
-        """Go on with these.
-
-        Raises:
-            StateRestoreError: the checkpoint is of an older flowlet.
-        """
-        self.restore_splits([NumberSplit(start, end) for start, end in _checked(position).runs])
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def _has_numbers(self) -> bool:
-        """Whether there are numbers just now; begins a split if need be."""
-        if self._next >= self._end and (split := self.take_split()) is not None:
-            self._next = split.start
-            self._end = split.end
-            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
-        return self._next < self._end
-
-    def _next_chunk(self, max_records: int) -> Chunk | None:
-        if not self._has_numbers():
-            return self._nothing()
-        numbers = range(self._next, min(self._next + max_records, self._end))
-        records = list(numbers) if self._function is None else self._made_of(numbers, self._function)
-        self._next += len(records)
-        if self._next >= self._asks_from:
-            self.keep_stocked(0)
-        return Chunk(records)
-
-    def _made_of(self, numbers: range, function: MakeRecord) -> list[Any]:
-        records = []
-        interrupts = self._interrupts
-        for number in numbers:
-            records.append(function(number))
-            if interrupts:
-                break
-        return records
-
-    def _nothing(self) -> Chunk | None:
-        return None if self.is_over else Chunk([])
-
-
-class LimitedNumberReader(NumberReader):
-    """Gives the records of its numbers at a rate; see ``TimedReader``, ``PositionListener``."""
-
-    def __init__(self, num_readers: int, function: MakeRecord | None, limit: RecordRateLimit) -> None:
-        super().__init__(num_readers, function)
-        self.never_waits = False
-        self._limit = limit
-        self._clock: ProcessingTimeService | None = None  # from use_clock on
-        self._now_ns: Callable[[], int] | None = None
-        self._wait = ReaderWait()
-
-    def use_clock(self, clock: ProcessingTimeService) -> None:
-        """Take the clock and the timers of the task."""
-        self._clock = clock
-        self._now_ns = (
-            clock.relative_time_ns if isinstance(clock, RelativeClock) else lambda: clock.current_time_ms() * _NS_PER_MS
-        )
-
-    def poll_chunk(self) -> Chunk | None:
-        """As many records as the rate allows, 1,000 at most; an empty chunk if there are none yet, None at the end."""
-        if self._now_ns is None:
-            raise FlowletError("a source with a rate needs the clock of a task")
-        if not self._has_numbers():
-            return self._nothing()
-        now_ns = self._now_ns()
-        num_allowed = self._limit.allowed(now_ns)
-        if num_allowed < 1:
-            pause_ns = self._limit.pause_ns(now_ns)
-            if pause_ns is None:
-                self._wait.begin()
-            else:
-                assert self._clock is not None, "checked above"
-                # A timer for t fires behind t, so this rounds up already.
-                self._wait.begin_for(self._clock, pause_ns // _NS_PER_MS)
-            return Chunk([])
-        chunk = self._next_chunk(min(num_allowed, MAX_CHUNK_RECORDS))
-        if chunk is not None:
-            self._limit.take(len(chunk))
-        return chunk
-
-    def available_future(self) -> AvailabilityFuture:
-        """Done when the rate allows another record, or when there are numbers again."""
-        return self._wait.future if self._next < self._end else super().available_future()
-
-    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
-        """Nothing depends on it."""
-
-    def position_kept(self, checkpoint_id: int) -> None:
-        """A rate per checkpoint allows more now."""
-        self._limit.checkpoint_completed()
-        self._wait.end()
-
-    def position_lost(self, checkpoint_id: int) -> None:
-        """Nothing: a later one that is complete has more."""
-
-    def close(self) -> None:
-        """Cancel the timer."""
-        self._wait.close()
-
-
-def _checked(position: NumberPosition) -> NumberPosition:
+def _runs_of(position: NumberPosition) -> Runs:
     if not isinstance(position, NumberPosition):
         raise StateRestoreError(
             "the checkpoint has the numbers of a source as an older flowlet kept them, which gave each subtask its "
             "share at the start; go on with that one"
         )
-    return position
+    return position.runs

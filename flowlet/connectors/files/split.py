@@ -21,13 +21,14 @@ import os.path
 import re
 import stat
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
 import msgspec
 
 from flowlet.errors import ConfigError, FlowletError
-from flowlet.splits.enumerator import STATE_VERSION, SplitEnumerator, stored_state
+from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.split_kinds import FileSet, FileSplit
 
 
@@ -134,16 +135,17 @@ def keeps_line_ends(charset: str) -> bool:
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_ANSWER_SPLITS: Final = 1_000  # about 100 kB of paths
 _HIDDEN: Final = (".", "_")
-_State = tuple[int, list[tuple[str, int, int]]]  # the version; path, start and end of each split, in their order
-_state_decoder: Final = msgspec.msgpack.Decoder(_State)
 
 
 class FileSplitEnumerator(SplitEnumerator):
-    """The files of one source; see ``SplitEnumerator``.  Threading: one thread at a time."""
+    """The files of one source.  Threading: one thread at a time."""
+
+    name = "the splits of a file source"
+    # Path, start and end of each split, in their order.
+    state_form = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, int, int]]])
 
     def __init__(self, files: FileSet) -> None:
         self.split_set = files
-        self._num_readers = 1
         self._splits: deque[FileSplit] = deque()  # one per file, without the part that is assigned already
         self._waiting_bytes = 0
         # Compressed files: they are not cut.  After a restart those are missing whose name does not say so; then they
@@ -158,7 +160,7 @@ class FileSplitEnumerator(SplitEnumerator):
         """The size of the splits that are not assigned."""
         return self._waiting_bytes
 
-    def discover(self, num_readers: int) -> None:
+    def find(self) -> list[FileSplit]:
         """List all files; empty ones have no split.
 
         Raises:
@@ -168,13 +170,13 @@ class FileSplitEnumerator(SplitEnumerator):
         """
         keeps_line_ends(self.split_set.charset)
         found = [_Found.of(_sendable(file)) for path in self.split_set.paths for file in _files(path)]
-        splits = [FileSplit(each.path, 0, each.size_bytes) for each in found if not each.is_empty]
         self._whole = {each.path for each in found if each.is_compressed}
-        if num_readers > 1:
-            splits.sort(key=lambda split: -split.size_bytes)
-        self._num_readers = num_readers
-        self._splits = deque(splits)
-        self._waiting_bytes = sum(split.size_bytes for split in splits)
+        return [FileSplit(each.path, 0, each.size_bytes) for each in found if not each.is_empty]
+
+    def add_found(self, found: Sequence[FileSplit]) -> None:
+        """Assign these, the largest first if there are several readers."""
+        self._splits = deque(sorted(found, key=lambda split: -split.size_bytes) if self._num_readers > 1 else found)
+        self._waiting_bytes = sum(split.size_bytes for split in found)
 
     def next_splits(self, reader: int) -> list[FileSplit]:
         """The next split, with others if they are small; empty: none are left."""
@@ -188,18 +190,12 @@ class FileSplitEnumerator(SplitEnumerator):
             found.append(self._take(end))
         return found
 
-    def snapshot(self) -> bytes:
+    def left(self) -> tuple[list[tuple[str, int, int]]]:
         """The splits that are not assigned."""
-        return msgspec.msgpack.encode((STATE_VERSION, [(split.path, split.start, split.end) for split in self._splits]))
+        return ([(split.path, split.start, split.end) for split in self._splits],)
 
-    def restore(self, state: bytes, num_readers: int) -> None:
-        """Go on where ``snapshot`` was called; nothing is listed again.
-
-        Raises:
-            StateRestoreError: the state is damaged, or of another version.
-        """
-        _, splits = stored_state(_state_decoder, state, "the splits of a file source")
-        self._num_readers = num_readers
+    def take_left(self, splits: list[tuple[str, int, int]]) -> None:
+        """Go on with these."""
         self._splits = deque(FileSplit(*split) for split in splits)
         self._waiting_bytes = sum(split.size_bytes for split in self._splits)
 

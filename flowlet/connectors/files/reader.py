@@ -35,21 +35,17 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import BinaryIO, Final, assert_never
 
-from flowlet.connectors.split_reader import AssignedSplitReader
-from flowlet.errors import FlowletError
-from flowlet.operators.source_event_time import OpenSplits
-from flowlet.operators.source_operator import Source
-from flowlet.records import Chunk
-from flowlet.splits.file_enumerator import (
+from flowlet.connectors.files.split import (
     HEAD_BYTES,
     Compression,
-    FileSplitEnumerator,
     compression_of,
     keeps_line_ends,
     needs_head,
 )
+from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
+from flowlet.errors import FlowletError
+from flowlet.records import Chunk
 from flowlet.splits.split_kinds import FileSet, FileSplit
-from flowlet.state.state_snapshots import StateShare
 from netstack.late import dataclass
 
 ReadBytes = Callable[[int], bytes | None]
@@ -226,42 +222,8 @@ class TextPosition:
     later: tuple[tuple[str, SplitPosition], ...] = ()
 
 
-class TextLineSource(Source):
-    """The lines of files, without their ends.
-
-    By default a file is one split, so that one subtask reads it in order.  The next file, the largest first, goes to
-    the subtask that asks.
-    """
-
-    def __init__(self, files: FileSet) -> None:
-        self.files = files
-
-    def create_enumerator(self) -> FileSplitEnumerator:
-        """The enumerator that lists the files in the JobManager and assigns them."""
-        return FileSplitEnumerator(self.files)
-
-    def create_reader(self, subtask: int, parallelism: int) -> "TextLineReader":
-        """A reader of the splits that it is assigned."""
-        return TextLineReader(self.files.charset, parallelism)
-
-    def redistribute_positions(self, positions: Sequence[TextPosition | None], share: StateShare) -> TextPosition:
-        """Some of the splits that the former readers had."""
-        splits = [split for position in positions if position is not None for split in position.splits]
-        begun = {name: each for position in positions if position is not None for name, each in position.later}
-        begun |= {
-            each.splits[0].split_id: each.position
-            for each in positions
-            if each is not None and each.position is not None
-        }
-        own = share.dealt(splits)
-        first = begun.pop(own[0].split_id, None) if own else None
-        return TextPosition(
-            tuple(own), first, tuple([(each.split_id, begun[each.split_id]) for each in own if each.split_id in begun])
-        )
-
-
-class TextLineReader(AssignedSplitReader[FileSplit]):
-    """Reads the splits that it is assigned, one after the other; see ``SplitReceiver`` and ``SplitReader``.
+class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
+    """Reads the splits that it is assigned, one after the other.
 
     Threading: the task thread, except ``progress``.  A line above ``max_line_bytes`` is an error.
     """
@@ -280,17 +242,10 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
         self._max_line_bytes = max_line_bytes
         self._chunks: Generator[Chunk, None, None] | None = None  # of the current split
         self._current: FileSplit | None = None  # the current split; None: nothing of it is left
-        self._later: dict[str, SplitPosition] = {}  # of splits that another reader had begun; by split id
-        # In the current split, or in the first one to begin; None: at its start.
-        self._position: SplitPosition | None = None
-        self.current_split = ""  # of the lines polled last
-        self.open_splits = OpenSplits()  # only the current one: the watermark does not wait for later files
+        self._position: SplitPosition | None = None  # in the current split; None: at its start
         # Of earlier splits.  As the next field written by the task thread, read anywhere; one block stale is fine.
         self._done_bytes = 0
         self._current_bytes = 0  # read of the current split
-
-    def __repr__(self) -> str:
-        return f"<TextLineReader of {self.current_split!r}, {len(self._splits)} splits to begin>"
 
     @property
     def progress(self) -> float | None:
@@ -306,26 +261,37 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
         """
         while True:
             if self._chunks is None:
-                split = self.take_split()
-                if split is None:
-                    return None if self.is_over else Chunk([])
-                self._begin(split)
-            assert self._chunks is not None, "set by _begin"
+                taken = self.take_split()
+                if taken is None:
+                    return self.nothing()
+                self._current, self._position = taken
+                self.current_split = self._current.split_id
+                # The current one alone is open: the watermark does not wait for later files.
+                self._open_splits.add((self.current_split,))
+                self._chunks = self._read(*taken)
             chunk = next(self._chunks, None)
             if chunk is not None:
                 return chunk
             self._chunks = None
 
-    def snapshot_position(self) -> TextPosition:
-        """What was not read yet of the splits received so far."""
-        current = () if self._current is None else (self._current,)
-        return TextPosition((*current, *self._splits), self._position, tuple(self._later.items()))
+    def begun(self) -> list[tuple[FileSplit, SplitPosition | None]]:
+        """What is left of the current split."""
+        return [] if self._current is None else [(self._current, self._position)]
 
-    def restore_position(self, position: TextPosition) -> None:
-        """Go on there."""
-        self.restore_splits(position.splits)
-        self._position = position.position
-        self._later = dict(position.later)
+    @staticmethod
+    def parts_of(position: TextPosition) -> list[tuple[FileSplit, SplitPosition | None]]:
+        """The splits with the positions in them."""
+        positions = dict(position.later)
+        if position.splits and position.position is not None:
+            positions[position.splits[0].split_id] = position.position
+        # A path that is given twice is two equal splits, of which one may have been begun.
+        return [(split, positions.pop(split.split_id, None)) for split in position.splits]
+
+    @staticmethod
+    def position_of(parts: Sequence[tuple[FileSplit, SplitPosition | None]]) -> TextPosition:
+        """The first one's position, and those of the others."""
+        later = [(split.split_id, position) for split, position in parts[1:] if position is not None]
+        return TextPosition(tuple(split for split, _ in parts), parts[0][1] if parts else None, tuple(later))
 
     def close(self) -> None:
         """Close the current file."""
@@ -333,13 +299,6 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
         self._chunks = None
         if chunks is not None:
             chunks.close()
-
-    def _begin(self, split: FileSplit) -> None:
-        self.current_split = split.split_id
-        self.open_splits.add((split.split_id,))
-        self._current = split
-        self._position = self._later.pop(split.split_id, self._position)
-        self._chunks = self._read(split, self._position)
 
     def _read(self, split: FileSplit, position: SplitPosition | None) -> Generator[Chunk, None, None]:
         has_line_ends = keeps_line_ends(self._charset)
@@ -404,7 +363,7 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
         self._current = self._position = None
         self._done_bytes += split.size_bytes
         self._current_bytes = 0
-        self.open_splits.remove((split.split_id,))
+        self._open_splits.remove((split.split_id,))
 
     def _watched(self, file: BinaryIO, split: FileSplit, compression: Compression | None) -> ReadBytes:
         """Reads the content, recoded if the charset hides line ends, and asks for more splits when little of this one
@@ -467,6 +426,24 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
                 )
         if carried:
             yield _LineBlock(offset - len(carried), bytes(carried), is_last=True)
+
+
+class TextLineSource(AssignedSource):
+    """The lines of files, without their ends.
+
+    By default a file is one split, so that one subtask reads it in order.  The next file, the largest first, goes to
+    the subtask that asks.
+    """
+
+    reader_type = TextLineReader
+
+    def __init__(self, files: FileSet) -> None:
+        self.split_set = files
+        self._charset = files.charset
+
+    def create_reader(self, subtask: int, parallelism: int) -> TextLineReader:
+        """A reader of the splits that it is assigned."""
+        return TextLineReader(self._charset, parallelism)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator, Offsets, Partition
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.splits.enumerators import enumerator_for, split_set_of
-from flowlet.splits.kafka_brokers import KafkaBrokers, Partition
-from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator, Offsets
+from flowlet.splits.enumerators import enumerator_for
 from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
 
 EARLIEST, LATEST = OffsetRule(OffsetKind.EARLIEST), OffsetRule(OffsetKind.LATEST)
@@ -151,6 +150,8 @@ def test_a_state_that_is_no_state_is_refused(state: bytes, message: str) -> None
 def test_the_description_travels_and_hides_passwords() -> None:
     found = msgspec.msgpack.decode(msgspec.msgpack.encode(topics(stop=LATEST)), type=KafkaTopics)
 
-    assert split_set_of(enumerator_for(found)) == topics(stop=LATEST)
+    enumerator = enumerator_for(found)
+    assert isinstance(enumerator, KafkaSplitEnumerator)
+    assert enumerator.split_set == topics(stop=LATEST)
     assert repr(found) == "<KafkaTopics t at a:1>"
     assert "secret" not in repr(enumerator_for(found))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowlet.common.job_settings import RetryRule
-from flowlet.connectors.partition_ledger import (
+from flowlet.connectors.gates.partition_ledger import (
     AttemptCursor,
     HeldPartition,
     PartitionKey,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.connectors.number_source import RecordsPerCheckpoint, RecordsPerSecond
+from flowlet.connectors.numbers.reader import RecordsPerCheckpoint, RecordsPerSecond
 
 SECOND_NS = 1_000_000_000
 

@@ -27,7 +27,7 @@ from flowlet.columns import Column
 from flowlet.common.job_settings import RetryRule
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
-from flowlet.connectors.partition_ledger import (
+from flowlet.connectors.gates.partition_ledger import (
     AttemptCursor,
     HeldPartition,
     PartitionKey,
@@ -38,8 +38,8 @@ from flowlet.connectors.partition_ledger import (
 from flowlet.errors import FlowletError, SerdeError, StateRestoreError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.messages.control_messages import CountedPartition, GateCounts
-from flowlet.operators.source_operator import Source, SourceReader
-from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.operators.source_reader import ReaderElement, Source, SourceReaderBase
+from flowlet.records import Chunk
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.type_serializer import preview
 from flowlet.state.state_snapshots import StateShare
@@ -151,7 +151,8 @@ class RemoteGateSource(Source):
         self.type_info = type_info
         self.producers = producers
         self.key_groups = key_groups
-        self._reader_of_gate: Callable[..., RemoteGateReader] | None = None  # from ``bind`` on
+        # Set by the TaskManager: makes the reader of the gate of a subtask.
+        self.open_gate: Callable[..., RemoteGateReader] | None = None
 
     @property
     def type_name(self) -> str:
@@ -170,54 +171,20 @@ class RemoteGateSource(Source):
         """What an offer is checked against."""
         return GateShape(self.name, self.type_name, self.fingerprint, num_subtasks, self.producers)
 
-    def bind(
-        self,
-        gate: OfferedInputGate,
-        report: GateReport | None = None,
-        request_mark: Callable[[int], None] | None = None,
-        *,
-        retries: RetryRule = RetryRule.SAME_ROWS,
-        takes_checkpoints: bool = False,
-        waits_for_checkpoints: bool = False,
-    ) -> None:
-        """Read from ``gate``; all functions are called on the task thread.
-
-        Args:
-            gate: of this subtask.
-            report: called whenever a partition or an attempt has ended.
-            request_mark: asks the JobManager for a completion mark with a higher number than this; None: there is no
-                JobManager, so the end of data is acknowledged once the source's chain has processed everything before
-                it.
-            retries: which attempts have the same records.
-            takes_checkpoints: whether records that a checkpoint or another attempt has brought are left out; also done
-                if the job begins with a checkpoint.
-            waits_for_checkpoints: ``request_mark`` asks for a checkpoint instead, and one that holds the end of data
-                acknowledges it.
-        """
-        self._reader_of_gate = partial(
-            RemoteGateReader,
-            gate,
-            report,
-            request_mark,
-            retries=retries,
-            takes_checkpoints=takes_checkpoints,
-            waits_for_checkpoints=waits_for_checkpoints,
-        )
-
     def redistribute_positions(self, positions: Sequence[object | None], share: StateShare) -> object:
         """What every subtask holds after a change of the parallelism; see ``partition_ledger.merged``."""
         return _state_of(merged([None if each is None else _held_in(each, self.name) for each in positions]))
 
-    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """The reader of the gate that this copy is bound to.  Raises FlowletError: it is not bound to a gate."""
-        if self._reader_of_gate is None:
+    def create_reader(self, subtask: int, parallelism: int) -> RemoteGateReader:
+        """The reader of the gate of this subtask.  Raises FlowletError: there is no gate."""
+        if self.open_gate is None:
             raise FlowletError(
                 f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster"
             )
         restore = None if self._event_time is None else self._event_time.stamped
         if isinstance(self.type_info, ArrowTypeInfo):
             restore = partial(_batches_of_messages, schema=self.type_info.schema)
-        return self._reader_of_gate(declared=declared_records(self.type_info), restore=restore)
+        return self.open_gate(declared=declared_records(self.type_info), restore=restore)
 
 
 def _batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
@@ -233,15 +200,21 @@ def _batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
     return Chunk([batch_of_message(py_buffer(message), schema) for message in chunk.values], chunk.timestamps)
 
 
-class RemoteGateReader:
+class RemoteGateReader(SourceReaderBase):
     """The reader of one subtask.  Threading: the task thread.
 
     Args:
         gate: where the records come from.
-        report, request_mark, retries, takes_checkpoints, waits_for_checkpoints: as for ``RemoteGateSource.bind``.
+        report: called whenever a partition or an attempt has ended.
+        request_mark: asks the JobManager for a completion mark with a higher number than this.
         declared: the format of the records; None: any objects, and the producers are trusted.
         restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records were sent
             themselves.
+        retries: which attempts have the same records.
+        takes_checkpoints: whether records that a checkpoint or another attempt has brought are left out; also done if
+            the job begins with a checkpoint.
+        waits_for_checkpoints: ``request_mark`` asks for a checkpoint instead, and one that holds the end of data
+            acknowledges it.
     """
 
     never_waits = True
@@ -249,8 +222,8 @@ class RemoteGateReader:
     def __init__(
         self,
         gate: OfferedInputGate,
-        report: GateReport | None,
-        request_mark: Callable[[int], None] | None,
+        report: GateReport,
+        request_mark: Callable[[int], None],
         *,
         declared: DeclaredRecords | None,
         restore: Callable[[Chunk], Chunk] | None = None,
@@ -321,7 +294,7 @@ class RemoteGateReader:
         if self._waits_for_checkpoints and self._ended:
             self._want_mark()
 
-    def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
+    def poll_chunk(self) -> ReaderElement | None:
         """The next records; an empty chunk if there are none yet, None when the gate is finished."""
         elements = self._elements
         gate = self._gate
@@ -428,14 +401,14 @@ class RemoteGateReader:
                 self._refuse(index, error)
                 return
             is_kept = self._waits_for_checkpoints and cursor.is_end_kept
-        if self._request_mark is None or is_kept:
+        if is_kept:
             self._gate.acknowledge_all_records_processed(index)
             return
         self._ended[index] = None
         self._want_mark()
 
     def _want_mark(self) -> None:
-        if not self._is_mark_requested and self._request_mark is not None:
+        if not self._is_mark_requested:
             self._is_mark_requested = True
             self._request_mark(self._last_mark)
 
@@ -486,18 +459,14 @@ class RemoteGateReader:
             self._report_counts()
 
     def _report_counts(self) -> None:
-        if self._report is not None:
-            completed = [
-                CountedPartition(offer.job, offer.epoch, offer.partition) for offer in self._gate.take_completed()
-            ]
-            self._report(self._counts(), completed)
+        offers = self._gate.take_completed()
+        self._report(self._counts(), [CountedPartition(each.job, each.epoch, each.partition) for each in offers])
 
     def _report_ended(self, ended: Sequence[PartitionKey]) -> None:
         """Tell the JobManager which partitions a complete checkpoint holds."""
         completed = [CountedPartition(*key) for key in ended]
         for start in range(0, len(completed), _MAX_REPORTED):
-            if self._report is not None:
-                self._report(self._counts(), completed[start : start + _MAX_REPORTED])
+            self._report(self._counts(), completed[start : start + _MAX_REPORTED])
 
     def _counts(self) -> GateCounts:
         counts = self._gate.counts()

@@ -2,8 +2,8 @@
 
 import pytest
 
+from flowlet.connectors.files.split import Compression, compression_of, keeps_line_ends, needs_head
 from flowlet.errors import FlowletError
-from flowlet.splits.file_enumerator import Compression, compression_of, keeps_line_ends, needs_head
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,258 @@
+"""Sources and their readers: what reads the records of a subtask.
+
+``Source`` makes a reader for each subtask.  ``SourceReader`` is what a reader must have; ``SourceReaderBase`` has all
+that the operator asks a reader for, each with an answer that fits most, so a reader writes only what is its own.  A
+reader of a user that derives from nothing has what it has by the names of these methods (``ReaderByNames``).  A source
+whose positions can be divided among another number of readers has ``redistribute_positions(positions, share)``: it gets
+the positions by former subtask (None: it had read everything) and a ``StateShare``, and gives the position of one
+reader, never None.
+
+A record: the operator polls; the reader gives a chunk, or an empty one, and then the operator waits for
+``available_future()``.  A snapshot: between two records the operator calls ``hold()`` for what the reader still has in
+hand, ``snapshot_position()``, and ``position_taken``; when the checkpoint is complete, ``position_kept``.  A restart:
+``setup(ctx)``, ``restore_position(position)``, ``start(request_splits)``.
+
+Side:       task.  A ``Source`` is made in the user's program and pickled; its readers live in the tasks.
+Invariants: a reader is made when its task opens and closed once.  Its position is that behind the last record that was
+            polled.
+Source:     Flink ``Source``, ``SourceReader``, ``SourceReaderBase``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from typing import Any, Final, Protocol
+
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.splits.split_kinds import SplitSet
+from netstack.availability import AvailabilityFuture
+
+# 1,000-2,000 records per chunk are best for records that are Python objects (hot-path measurements).
+MAX_CHUNK_RECORDS = 1_000
+_NO_TASK: Final = OperatorContext("", 0, 1, 1, "")
+
+ReaderElement = Chunk | Watermark | WatermarkStatus
+
+
+class SourceReader(Protocol):
+    """Reads one subtask's share."""
+
+    def poll_chunk(self) -> ReaderElement | None:
+        """The next records, a watermark or status, an empty chunk if there is nothing just now, or None at the end."""
+
+    def close(self) -> None:
+        """Give back files and the like."""
+
+
+class OpenSplits(Set[str]):
+    """The open splits of a reader, and which came or went since ``take_changed``; task thread only.
+
+    A source looks at its splits with each chunk: with many of them, comparing all would take longer than the chunk.
+    """
+
+    __slots__ = ("_changed", "_names")
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = set(names)
+        self._changed = dict.fromkeys(self._names)  # in the order in which they came
+
+    def __repr__(self) -> str:
+        return f"<OpenSplits {len(self._names)}, {len(self._changed)} changed>"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether splits came or went since ``take_changed``."""
+        return bool(self._changed)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Note that splits came."""
+        for name in names:
+            self._names.add(name)
+            self._changed[name] = None
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Note that splits have ended; unknown ones are ignored."""
+        for name in names:
+            if name in self._names:
+                self._names.remove(name)
+                self._changed[name] = None
+
+    def take_changed(self) -> Sequence[str]:
+        """The splits that came or went, each once; ``in`` tells which."""
+        changed = self._changed
+        self._changed = {}
+        return tuple(changed)
+
+
+class SourceReaderBase(ABC):
+    """Base class of the readers of flowlet.  Threading: task thread, but for ``progress``.
+
+    Attributes:
+        ctx: of the operator, from ``setup`` on: clock, interrupts, counters.
+        never_waits: whether no poll waits for anything: then what several polls gave may go on its way together, which
+            is cheaper; what other readers give goes at once, since the next poll may wait.
+        gives_again: whether a reader whose position is None gives its records again after a restart.
+        pauses_splits: whether ``pause_or_resume_splits`` does it.
+    """
+
+    ctx: OperatorContext = _NO_TASK
+    never_waits: bool = False
+    gives_again: bool = True
+    pauses_splits: bool = False
+
+    def setup(self, ctx: OperatorContext) -> None:
+        """Take the clock, the timers and what else the task has; first of all."""
+        self.ctx = ctx
+
+    def restore_position(self, position: Any) -> None:  # noqa: B027  # a reader without a position is never restored
+        """Go on where ``snapshot_position`` was called, or with what ``redistribute_positions`` gave."""
+
+    def start(self, request_splits: Callable[[], None]) -> None:  # noqa: B027  # most know their share
+        """Begin; ``request_splits`` asks the enumerator for splits, if the source has one."""
+
+    @abstractmethod
+    def poll_chunk(self) -> ReaderElement | None:
+        """The next records, a watermark or status, an empty chunk if there is nothing just now, or None at the end."""
+
+    def available_future(self) -> AvailabilityFuture | None:
+        """Done once it is worth to poll again after an empty chunk; None: at once."""
+        return None
+
+    @property
+    def progress(self) -> float | None:
+        """The fraction read so far, 0 to 1; None: unknown.  Any thread."""
+        return None
+
+    def close(self) -> None:  # noqa: B027  # nothing is open
+        """Give back files and the like."""
+
+    # -- splits
+
+    @property
+    def open_splits(self) -> OpenSplits | None:
+        """The splits that may still give records; they hold the watermark back until they do.
+
+        None: the reader has no splits, and one watermark.
+        """
+        return None
+
+    @property
+    def current_split(self) -> str:
+        """The split of the last polled records, if there are splits."""
+        return ""
+
+    def add_splits(self, splits: Sequence[Any], waiting_bytes: int) -> None:
+        """The enumerator gives these, after each request; it keeps so much for all readers together."""
+        raise NotImplementedError(f"{type(self).__name__} has no add_splits()")
+
+    def no_more_splits(self) -> None:  # noqa: B027  # it has no splits
+        """The enumerator has nothing left."""
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:  # noqa: B027  # as above
+        """Pause the splits ``pause`` and resume the splits ``resume``."""
+
+    # -- checkpoints
+
+    def hold(self) -> Sequence[ReaderElement]:
+        """Change nothing until ``snapshot_function``; returns what was emitted and not polled."""
+        return ()
+
+    def snapshot_function(self, checkpoint_id: int, timestamp_ms: int) -> None:  # noqa: B027  # most have no function
+        """Let the user's function put what it keeps into its states, and copy them; then it goes on."""
+
+    def snapshot_position(self) -> object | None:
+        """What was read so far: a value that never changes."""
+        return None
+
+    def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:  # noqa: B027  # nothing depends on it
+        """The checkpoint has what ``snapshot_position`` just gave, and the last ``num_waiting`` records, which wait to
+        be processed.
+        """
+
+    def position_kept(self, checkpoint_id: int) -> None:  # noqa: B027  # as above
+        """The checkpoint is complete.  Must not block."""
+
+    def position_lost(self, checkpoint_id: int) -> None:  # noqa: B027  # as above
+        """The checkpoint has failed; of some that fail nothing is said."""
+
+    def mark_emitted(self, number: int) -> None:  # noqa: B027  # as above
+        """A completion mark follows what the reader has given so far."""
+
+    def mark_completed(self, number: int) -> None:  # noqa: B027  # as above
+        """The completion mark has passed every task of the job."""
+
+
+class ReaderByNames(SourceReaderBase):
+    """A reader of a user, which derives from nothing: those of the methods above that it has by name, and
+    ``use_clock``.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+        self.keeps_position = hasattr(reader, "snapshot_position")
+        self.pauses_splits = hasattr(reader, "pause_or_resume_splits")
+        self.never_waits = bool(getattr(reader, "never_waits", False))
+
+    def setup(self, ctx: OperatorContext) -> None:
+        """Give the reader the clock, if it takes it."""
+        if hasattr(self.reader, "use_clock"):
+            self.reader.use_clock(ctx.processing_time_service)
+
+    def poll_chunk(self) -> ReaderElement | None:
+        """What the reader gives."""
+        element: ReaderElement | None = self.reader.poll_chunk()
+        return element
+
+
+def _by_name(name: str) -> Callable[..., Any]:
+    default: Callable[..., Any] = getattr(SourceReaderBase, name)
+
+    def call(self: ReaderByNames, *arguments: Any) -> Any:
+        own = getattr(self.reader, name, None)
+        return default(self, *arguments) if own is None else own(*arguments)
+
+    return call
+
+
+def _field_by_name(name: str, default: object) -> property:
+    return property(lambda self: getattr(self.reader, name, default))
+
+
+_METHODS: Final = (
+    *("available_future", "close", "mark_completed", "mark_emitted", "pause_or_resume_splits", "position_kept"),
+    *("position_lost", "position_taken", "restore_position", "snapshot_position"),
+)
+for _name in _METHODS:
+    setattr(ReaderByNames, _name, _by_name(_name))
+for _name, _default in (("progress", None), ("open_splits", None), ("current_split", "")):
+    setattr(ReaderByNames, _name, _field_by_name(_name, _default))
+
+
+class Source(ABC):
+    """Something to read from.
+
+    ``split_set``: what the JobManager finds the splits from that it hands out to the readers; None: each reader knows
+    its share.
+    """
+
+    is_bounded: bool = True
+    split_set: SplitSet | None = None
+
+    @abstractmethod
+    def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+        """The reader of subtask ``subtask`` of ``parallelism``; together they read everything once."""
+
+
+def split_set_of(source: Source) -> SplitSet | None:
+    """What the splits of a source are found from; a source of a user need not have it."""
+    found = getattr(source, "split_set", None)
+    return found if isinstance(found, SplitSet) else None
