@@ -9,13 +9,13 @@ dictionary.
 
 Side:       pure.
 Invariants: codes and slots are 0, 1, 2, ... in the order in which keys were first seen.  At most a quarter of a table
-            of numbers is filled, and a third of one of texts, so probes are short.  Two keys share a slot exactly if
-            they are the same key (``flowlet.keys.exact_keys``).  All keys of an index are of one kind; a column of
-            another kind is refused.
+            is filled, so probes are short.  Two keys share a slot exactly if they are the same key
+            (``flowlet.keys.exact_keys``).  All keys of an index are of one kind; a column of another kind is refused.
 Source:     multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, 6.4), linear probing.
 """
 
 import datetime
+from abc import ABC, abstractmethod
 from enum import Enum
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -54,8 +54,8 @@ CodeArray = NDArray[np.intp]  # not narrower: numpy converts any other index to 
 
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
 _HASH_BITS: Final = 64
-_MIN_BITS: Final = 14  # 256 KiB; with 1,000 keys collisions are rare: 8 -> 5 ns per key
-_MAX_LOAD: Final = 4  # slots per key
+_MIN_BITS: Final = 14  # 128 KiB; with 1,000 keys collisions are rare: 8 -> 5 ns per key
+_MAX_LOAD: Final = 4  # places per key
 _MIN_KEYS: Final = 1_024
 _EMPTY: Final = -1
 _BLOCK_KEYS: Final = 1 << 13
@@ -70,19 +70,120 @@ def grown(array: NDArray[Any], num_rows: int, filler: Any = 0) -> NDArray[Any]:
     return longer
 
 
-class Int64Codes:
-    """Key -> code; grows, and never removes a key."""
+class _OpenCodes(ABC):
+    """Key -> code, for keys in an array; grows, and never removes a key.
 
-    __slots__ = ("_codes", "_keys", "_shift", "_slot_keys", "_window", "num_codes")
+    Args:
+        no_keys: an array of such keys with room for the first ones.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_keys", "_shift", "_table", "num_codes")
+
+    def __init__(self, no_keys: NDArray[Any]) -> None:
         self.num_codes = 0
-        self._keys = np.empty(_MIN_KEYS, np.int64)  # by code; the first num_codes places are in use
+        self._keys = no_keys  # by code; the first num_codes places are in use
         self._make_table(_MIN_BITS)
-        self._window = KeyWindow()
 
     def __repr__(self) -> str:
-        return f"<Int64Codes of {self.num_codes} keys>"
+        return f"<{type(self).__name__} of {self.num_codes} keys>"
+
+    @staticmethod
+    @abstractmethod
+    def _hashes(keys: NDArray[Any]) -> NDArray[np.uint64]:
+        """A number for each key whose upper bits are good for a place in the table."""
+
+    @staticmethod
+    @abstractmethod
+    def _differ(keys: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
+        """Where they are not the same."""
+
+    @staticmethod
+    @abstractmethod
+    def _take(keys: NDArray[Any], indices: NDArray[Any]) -> NDArray[Any]:
+        """Those at these positions."""
+
+    @staticmethod
+    @abstractmethod
+    def _distinct(keys: NDArray[Any]) -> NDArray[Any]:
+        """The distinct keys, in order of first sight."""
+
+    def add(self, keys: NDArray[Any]) -> CodeArray:
+        """The code of each key; new keys get the next codes, in order."""
+        codes = self._find(keys)
+        new = np.flatnonzero(codes == _EMPTY)
+        if new.size:
+            new_keys = self._take(keys, new)
+            self._learn(self._distinct(new_keys))
+            codes[new] = self._find(new_keys)
+        return codes
+
+    def _find(self, keys: NDArray[Any]) -> CodeArray:
+        """The code of each key, -1 for unknown ones; block by block, so that intermediate arrays stay in the cache."""
+        if len(keys) <= _BLOCK_KEYS:
+            return self._find_block(keys)
+        blocks = [self._find_block(keys[start : start + _BLOCK_KEYS]) for start in range(0, len(keys), _BLOCK_KEYS)]
+        return np.concatenate(blocks)
+
+    def _find_block(self, keys: NDArray[Any]) -> CodeArray:
+        places = self._homes(keys)
+        mask = len(self._table) - 1
+        codes: CodeArray = self._table.take(places)
+        wrong = self._wrong(codes, keys)
+        while wrong.size:
+            at = places[wrong] + 1 & mask
+            places[wrong] = at
+            codes[wrong] = found = self._table.take(at)
+            wrong = wrong[self._wrong(found, self._take(keys, wrong))]
+        return codes
+
+    def _wrong(self, codes: CodeArray, keys: NDArray[Any]) -> NDArray[np.intp]:
+        """Indexes of codes that belong to another key."""
+        # A code of -1 reads the last key.
+        wrong = np.flatnonzero(self._differ(self._take(self._keys, codes), keys))
+        return wrong[codes.take(wrong) != _EMPTY]
+
+    def _homes(self, keys: NDArray[Any]) -> Int64Array:
+        return (self._hashes(keys) >> self._shift).view(np.int64)
+
+    def _learn(self, keys: NDArray[Any]) -> None:
+        """Give codes to keys that have none; each occurs once."""
+        first = self.num_codes
+        self.num_codes += len(keys)
+        self._keys = grown(self._keys, self.num_codes)
+        self._keys[first : self.num_codes] = keys
+        if self.num_codes * _MAX_LOAD > len(self._table):
+            self._make_table((self.num_codes * _MAX_LOAD).bit_length() + 1)
+            first = 0
+        self._insert(first)
+
+    def _make_table(self, bits: int) -> None:
+        self._shift = np.uint64(_HASH_BITS - bits)
+        self._table = np.full(1 << bits, _EMPTY, np.intp)
+
+    def _insert(self, first: int) -> None:
+        """Enter the keys from code ``first`` on into the table: all at once, then those again whose place another key
+        took.
+        """
+        codes = np.arange(first, self.num_codes)
+        places = self._homes(self._keys[first : self.num_codes])
+        mask = len(self._table) - 1
+        while codes.size:
+            is_free = self._table.take(places) == _EMPTY
+            # If several keys write to one place, the last one stays.
+            self._table[places[is_free]] = codes[is_free]
+            is_left = self._table.take(places) != codes
+            codes = codes[is_left]
+            places = places[is_left] + 1 & mask
+
+
+class Int64Codes(_OpenCodes):
+    """Codes of integers; those that lie close together are looked up in a window."""
+
+    __slots__ = ("_window",)
+
+    def __init__(self) -> None:
+        super().__init__(np.zeros(_MIN_KEYS, np.int64))
+        self._window = KeyWindow()
 
     @property
     def keys(self) -> Int64Array:
@@ -90,191 +191,65 @@ class Int64Codes:
         return self._keys[: self.num_codes]
 
     def add(self, keys: Int64Array) -> CodeArray:
-        """The code of each key; new keys get the next codes, in order."""
-        if not len(keys):
-            return np.empty(0, np.intp)
-        places = self._window.places(keys, self._find)
-        codes = self._find(keys) if places is None else self._window.table.take(places)
+        """See ``_OpenCodes``."""
+        places = self._window.places(keys, self._find) if len(keys) else None
+        if places is None:
+            return super().add(keys)
+        codes: CodeArray = self._window.table.take(places)
         if codes.min() == _EMPTY:
+            # The window does not contain keys that were learned without it.
             missing = np.flatnonzero(codes == _EMPTY)
-            codes[missing] = found = self._find_or_learn(keys[missing])
-            if places is not None:
-                self._window.table[places[missing]] = found
+            codes[missing] = found = super().add(keys[missing])
+            self._window.table[places[missing]] = found
         return codes
 
-    def _find_or_learn(self, keys: Int64Array) -> CodeArray:
-        # The window does not contain keys that were learned without it.
-        codes = self._find(keys)
-        new = np.flatnonzero(codes == _EMPTY)
-        if new.size:
-            self._learn(_first_seen(keys[new]))
-            codes[new] = self._find(keys[new])
-        return codes
+    @staticmethod
+    def _hashes(keys: Int64Array) -> NDArray[np.uint64]:
+        return keys.view(np.uint64) * _MULTIPLIER
 
-    def _find(self, keys: Int64Array) -> CodeArray:
-        """The code of each key, -1 for unknown ones; block by block, so that intermediate arrays stay in the cache."""
-        if len(keys) <= _BLOCK_KEYS:
-            return self._find_block(keys)
-        blocks = [self._find_block(keys[start : start + _BLOCK_KEYS]) for start in range(0, len(keys), _BLOCK_KEYS)]
-        return np.concatenate(blocks)
+    @staticmethod
+    def _differ(keys: Int64Array, others: Int64Array) -> NDArray[np.bool_]:
+        return keys != others
 
-    def _find_block(self, keys: Int64Array) -> CodeArray:
-        slots = self._home(keys)
-        slot_keys, codes, mask = self._slot_keys, self._codes, len(self._codes) - 1
-        # An empty slot contains some key, too; its code marks it as empty.
-        wrong = np.flatnonzero(slot_keys.take(slots) != keys)
-        while wrong.size:
-            at = slots[wrong]
-            is_filled = codes[at] != _EMPTY
-            wrong, at = wrong[is_filled], (at[is_filled] + 1) & mask
-            slots[wrong] = at
-            wrong = wrong[slot_keys[at] != keys[wrong]]
-        return codes.take(slots)
+    @staticmethod
+    def _take(keys: Int64Array, indices: NDArray[Any]) -> Int64Array:
+        return keys.take(indices)
 
-    def _home(self, keys: Int64Array) -> Int64Array:
-        return (keys.view(np.uint64) * _MULTIPLIER >> self._shift).view(np.int64)
-
-    def _learn(self, keys: Int64Array) -> None:
-        """Give codes to keys that have none; each occurs once."""
-        first, self.num_codes = self.num_codes, self.num_codes + len(keys)
-        self._keys = grown(self._keys, self.num_codes)
-        self._keys[first : self.num_codes] = keys
-        if self.num_codes * _MAX_LOAD > len(self._codes):
-            self._make_table((self.num_codes * _MAX_LOAD).bit_length() + 1)
-            first = 0
-        self._insert(first)
-
-    def _make_table(self, bits: int) -> None:
-        self._shift = np.uint64(_HASH_BITS - bits)
-        self._slot_keys = np.zeros(1 << bits, np.int64)
-        self._codes = np.full(1 << bits, _EMPTY, np.intp)
-
-    def _insert(self, first: int) -> None:
-        """Enter the keys from code ``first`` on into the table: all at once, then those again whose slot another key
-        took.
-        """
-        keys = self._keys[first : self.num_codes]
-        slots, mask = self._home(keys), len(self._codes) - 1
-        left = np.arange(len(keys))
-        while left.size:
-            at = slots[left]
-            free = self._codes[at] == _EMPTY
-            # If several keys write to one slot, the last one stays.
-            self._codes[at[free]] = left[free] + first
-            is_placed = self._codes[at] == left + first
-            self._slot_keys[at[is_placed]] = keys[left[is_placed]]
-            left = left[~is_placed]
-            slots[left] = (slots[left] + 1) & mask
+    @staticmethod
+    def _distinct(keys: Int64Array) -> Int64Array:
+        _, positions = np.unique(keys, return_index=True)
+        return keys[np.sort(positions)]
 
 
-def _first_seen(keys: Int64Array) -> Int64Array:
-    """The distinct keys, in order of first sight."""
-    _, positions = np.unique(keys, return_index=True)
-    positions.sort()
-    return keys[positions]
+class TextCodes(_OpenCodes):
+    """Codes of short texts."""
 
-
-_MIN_TEXT_BITS: Final = 12
-_MAX_TEXT_LOAD: Final = 3  # places per text
-_FIRST_ROOM: Final = 1_024
-
-
-class TextCodes:
-    """Text -> code; grows, and never removes a text."""
-
-    __slots__ = ("_packed16", "_shift", "_table", "num_codes")
+    __slots__ = ()
+    _hashes = staticmethod(mixed)
+    _differ = staticmethod(differ)
+    _take = staticmethod(take_packed16)
 
     def __init__(self) -> None:
-        self.num_codes = 0
-        self._packed16 = np.zeros((_FIRST_ROOM, 2), np.uint64)  # by code; the first num_codes places are in use
-        self._make_table(_MIN_TEXT_BITS)
-
-    def __repr__(self) -> str:
-        return f"<TextCodes of {self.num_codes} texts>"
+        super().__init__(np.zeros((_MIN_KEYS, 2), np.uint64))
 
     def texts(self) -> list[str]:
         """The texts by code."""
-        return texts_of(self._packed16[: self.num_codes])
+        return texts_of(self._keys[: self.num_codes])
 
-    def add(self, packed16: Packed16Array) -> CodeArray:
-        """The code of each text; new texts get the next codes, in order."""
-        codes = self._find(packed16)
-        new = np.flatnonzero(codes == _EMPTY)
-        if new.size:
-            self._learn(_first_texts(take_packed16(packed16, new)))
-            codes[new] = self._find(take_packed16(packed16, new))
-        return codes.astype(np.intp)
-
-    def _find(self, packed16: Packed16Array) -> NDArray[np.int32]:
-        """The code of each text, -1 for unknown ones."""
-        places = self._homes(packed16)
-        codes: NDArray[np.int32] = self._table.take(places)
-        wrong = self._wrong(codes, packed16)
-        if wrong.size:
-            codes[wrong] = self._find_beside(take_packed16(packed16, wrong), places[wrong])
-        return codes
-
-    def _find_beside(self, packed16: Packed16Array, places: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The code of each text whose first places are taken by other texts."""
-        codes = np.empty(len(packed16), np.int32)
-        left, mask = np.arange(len(packed16)), len(self._table) - 1
-        while left.size:
-            places = (places + 1) & mask
-            codes[left] = found = self._table.take(places)
-            wrong = self._wrong(found, packed16)
-            left, places, packed16 = left[wrong], places[wrong], take_packed16(packed16, wrong)
-        return codes
-
-    def _wrong(self, codes: NDArray[np.int32], packed16: Packed16Array) -> NDArray[np.intp]:
-        """Indexes of codes that belong to another text."""
-        # A code of -1 reads the last text; the result for it is not used.
-        return np.flatnonzero(differ(take_packed16(self._packed16, codes), packed16) & (codes != _EMPTY))
-
-    def _homes(self, packed16: Packed16Array) -> NDArray[np.int64]:
-        return (mixed(packed16) >> self._shift).view(np.int64)
-
-    def _learn(self, packed16: Packed16Array) -> None:
-        """Give codes to texts that have none; each occurs once."""
-        first, self.num_codes = self.num_codes, self.num_codes + len(packed16)
-        self._packed16 = grown(self._packed16, self.num_codes)
-        self._packed16[first : self.num_codes] = packed16
-        if self.num_codes * _MAX_TEXT_LOAD > len(self._table):
-            self._make_table((self.num_codes * _MAX_TEXT_LOAD).bit_length() + 1)
-            first = 0
-        self._insert(first)
-
-    def _make_table(self, bits: int) -> None:
-        self._shift = np.uint64(_HASH_BITS - bits)
-        self._table = np.full(1 << bits, _EMPTY, np.int32)
-
-    def _insert(self, first: int) -> None:
-        """Enter the texts from code ``first`` on into the table: all at once, then those again whose place another text
-        took.
-        """
-        codes = np.arange(first, self.num_codes, dtype=np.int32)
-        places, mask = self._homes(self._packed16[first : self.num_codes]), len(self._table) - 1
-        while codes.size:
-            is_free = self._table.take(places) == _EMPTY
-            # If several texts write to one place, the last one stays.
-            self._table[places[is_free]] = codes[is_free]
-            is_left = self._table.take(places) != codes
-            codes, places = codes[is_left], (places[is_left] + 1) & mask
-
-
-def _first_texts(packed16: Packed16Array) -> Packed16Array:
-    """The distinct texts, in order of first sight."""
-    hashes = mixed(packed16)
-    order = hashes.argsort(kind="stable")
-    in_order = hashes.take(order)
-    is_first = np.ones(len(order), np.bool_)
-    np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
-    repeated = np.flatnonzero(~is_first)
-    # Two texts, one hash.
-    if differ(take_packed16(packed16, order[repeated]), take_packed16(packed16, order[repeated - 1])).any():
-        _, positions = np.unique(packed16.view(f"S{PACKED16.itemsize}")[:, 0], return_index=True)
-    else:
-        positions = order[is_first]
-    return take_packed16(packed16, np.sort(positions))
+    @staticmethod
+    def _distinct(keys: Packed16Array) -> Packed16Array:
+        hashes = mixed(keys)
+        order = hashes.argsort(kind="stable")
+        in_order = hashes.take(order)
+        is_first = np.ones(len(order), np.bool_)
+        np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
+        repeated = np.flatnonzero(~is_first)
+        # Two texts, one hash.
+        if differ(take_packed16(keys, order[repeated]), take_packed16(keys, order[repeated - 1])).any():
+            _, positions = np.unique(keys.view(f"S{PACKED16.itemsize}")[:, 0], return_index=True)
+        else:
+            positions = order[is_first]
+        return take_packed16(keys, np.sort(positions))
 
 
 SlotArray = NDArray[np.intp]
