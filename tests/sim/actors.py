@@ -26,6 +26,7 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
+from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition import PipelinedSubpartitionView
@@ -495,7 +496,8 @@ class Consumer(Actor):
                 num_waiting = 0 if channel.is_released else len(channel.receiver.received.priority)
             else:
                 view = channel._view if isinstance(channel, LocalInputChannel) and not channel.is_released else None
-                num_waiting = view._subpartition._num_priority if isinstance(view, PipelinedSubpartitionView) else 0
+                read = view._subpartition if isinstance(view, PipelinedSubpartitionView) else None
+                num_waiting = read._num_priority if isinstance(read, PipelinedSubpartition) else 0
             assert not num_waiting, f"{self.name}: {num_waiting} priority events that nobody was told of in {channel!r}"
 
     def _announce(self) -> None:
