@@ -89,22 +89,22 @@ class _OpenCodes(ABC):
 
     @staticmethod
     @abstractmethod
-    def _hashes(keys: NDArray[Any]) -> NDArray[np.uint64]:
+    def _hashes(keys: NDArray[Any], /) -> NDArray[np.uint64]:
         """A number for each key whose upper bits are good for a place in the table."""
 
     @staticmethod
     @abstractmethod
-    def _differ(keys: NDArray[Any], others: NDArray[Any]) -> NDArray[np.bool_]:
+    def _differ(keys: NDArray[Any], others: NDArray[Any], /) -> NDArray[np.bool_]:
         """Where they are not the same."""
 
     @staticmethod
     @abstractmethod
-    def _take(keys: NDArray[Any], indices: NDArray[Any]) -> NDArray[Any]:
+    def _take(keys: NDArray[Any], indices: NDArray[Any], /) -> NDArray[Any]:
         """Those at these positions."""
 
     @staticmethod
     @abstractmethod
-    def _distinct(keys: NDArray[Any]) -> NDArray[Any]:
+    def _distinct(keys: NDArray[Any], /) -> NDArray[Any]:
         """The distinct keys, in order of first sight."""
 
     def add(self, keys: NDArray[Any]) -> CodeArray:
@@ -139,8 +139,9 @@ class _OpenCodes(ABC):
     def _wrong(self, codes: CodeArray, keys: NDArray[Any]) -> NDArray[np.intp]:
         """Indexes of codes that belong to another key."""
         # A code of -1 reads the last key.
-        wrong = np.flatnonzero(self._differ(self._take(self._keys, codes), keys))
-        return wrong[codes.take(wrong) != _EMPTY]
+        wrong: NDArray[np.intp] = np.flatnonzero(self._differ(self._take(self._keys, codes), keys))
+        known: NDArray[np.intp] = wrong[codes.take(wrong) != _EMPTY]
+        return known
 
     def _homes(self, keys: NDArray[Any]) -> Int64Array:
         return (self._hashes(keys) >> self._shift).view(np.int64)
@@ -209,7 +210,8 @@ class Int64Codes(_OpenCodes):
 
     @staticmethod
     def _differ(keys: Int64Array, others: Int64Array) -> NDArray[np.bool_]:
-        return keys != others
+        is_other: NDArray[np.bool_] = keys != others
+        return is_other
 
     @staticmethod
     def _take(keys: Int64Array, indices: NDArray[Any]) -> Int64Array:
