@@ -16,6 +16,7 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import CheckpointBarrier, EndOfData, Event, StopMode
+from tests.netstack.gate.channels.run_channel import num_own_and_floating
 from tests.netstack.gate.doubles import RecordingClient, event, remote_channel
 
 SEGMENT_BYTES = 2048
@@ -139,7 +140,7 @@ class Rig:
 
     def num_free(self, channel: int) -> int:
         """How many of a channel's own buffers have come back."""
-        return len(self.channels[channel].buffer_manager._exclusive)
+        return num_own_and_floating(self.channels[channel].buffer_manager)[0]
 
 
 @pytest.fixture

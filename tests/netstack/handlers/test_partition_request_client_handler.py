@@ -46,6 +46,7 @@ from netstack.wire.messages import (
     TaskEventRequest,
 )
 from tests.netstack.connections import Consumer, Peer, serve, until
+from tests.netstack.gate.channels.run_channel import num_own_and_floating
 from tests.netstack.gate.manual_timers import ManualStateChecker
 from tests.netstack.handlers.client_side import CONFIG, EXCLUSIVE, Client, ScriptedStateChecker, response, take
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
@@ -459,20 +460,20 @@ def test_receive_backlog_announcement(client: Client) -> None:
     """
     _, [channel] = client.open_channels(1, num_floating=8)
     manager = channel.buffer_manager
-    assert (manager.num_available_buffers, len(manager._floating)) == (2, 0)
+    assert (manager.num_available_buffers, num_own_and_floating(manager)[1]) == (2, 0)
 
     client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 5)))
     first = (
         manager.num_available_buffers,
         manager.num_required,
-        len(manager._floating),
+        num_own_and_floating(manager)[1],
         channel.sender_backlog,
     )
     client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 12)))
     second = (
         manager.num_available_buffers,
         manager.num_required,
-        len(manager._floating),
+        num_own_and_floating(manager)[1],
         channel.sender_backlog,
     )
 

@@ -2,6 +2,7 @@
 
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import input_channel_id
@@ -14,6 +15,11 @@ from tests.netstack.partition.doubles import partition_id_of
 SEGMENT = 16
 MAX = 2**31 - 1
 UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNALIGNED))
+
+
+def num_own_and_floating(manager: BufferManager) -> tuple[int, int]:
+    """How many buffers of its own a channel has free, and how many floating ones."""
+    return len(manager._exclusive), len(manager._floating)
 
 
 class Fixture:
