@@ -67,7 +67,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._replies = ReplyBudget()
         self._ctx: ChannelHandlerContext | None = None
         self.on_ended: Callable[[], None] | None = None
-        """Called once, when the connection is gone."""
+        """Called when the connection is gone: once for each pipeline."""
         self.has_ended = False
         self._error: NetstackError | None = None  # the first error of the connection; later channels get it at once
 
@@ -77,8 +77,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         )
 
     def handler_added(self, ctx: ChannelHandlerContext) -> None:
-        """Remember the place in the pipeline."""
+        """Remember the place in the pipeline; in the next one, if the handshake of the first came too late."""
         self._ctx = ctx
+        self.has_ended = False
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
         """The connection is gone."""

@@ -169,7 +169,8 @@ class BufferWritingResultPartition:
         self._subpartitions: list[ResultSubpartition] = []  # Complete when the partition is made.
         self._state = _OPEN
         self._failure_cause: ProducerFailedError | None = None
-        self._builders: list[BufferBuilder | None] = [None] * (num_subpartitions + 1)  # the last one is for ``ALL``
+        # The last one is for ``ALL``.  The one before it stays None, so that a number that is one too large fails.
+        self._builders: list[BufferBuilder | None] = [None] * (num_subpartitions + 2)
         self._trimmed_segment_bytes = 0  # how large a builder was before it was made smaller, 0 if none was
         self._has_notified_end_of_data = False
         self._num_bytes = [0] * num_subpartitions

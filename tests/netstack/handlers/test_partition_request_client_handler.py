@@ -792,6 +792,16 @@ def test_orders_of_a_connection_that_ended_are_dropped(client: Client) -> None:
     assert not client.handler._orders
 
 
+def test_a_handler_of_the_next_attempt_to_connect_has_not_ended(client: Client) -> None:
+    """A handshake that came too late is tried again with the same handler: its open connection is not idle then."""
+    client.connection.lose_connection()
+    assert client.handler.has_ended
+
+    client.connection = EmbeddedChannel(MessageDecoder(CONFIG, client.handler), client.handler, config=CONFIG)
+
+    assert not client.handler.has_ended
+
+
 def test_an_unused_connection_ends_with_a_close_request(client: Client) -> None:
     """Behind everything that was written before."""
     _, [channel] = client.open_channels(1)

@@ -79,6 +79,17 @@ def test_a_record_may_span_buffers(small: Producing) -> None:
     assert sizes(small.views[0]) == [10, 16, 11]
 
 
+def test_a_record_for_a_subpartition_that_does_not_exist_reaches_none(small: Producing) -> None:
+    """Also while a buffer for all of them is open."""
+    small.partition.broadcast_record(b"all")
+
+    for number in (2, 3):
+        with pytest.raises(IndexError):
+            small.partition.emit_record(b"lost", number)
+
+    assert [read(view)[0] for view in small.views] == [b"all", b"all"]
+
+
 def test_emit_record_with_record_spanning_multiple_buffers(it: Producing) -> None:
     """ResultPartitionTest.testEmitRecordWithRecordSpanningMultipleBuffers: 2 queued, the second with bufferSize/3 (row
     A38).
