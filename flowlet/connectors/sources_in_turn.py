@@ -48,6 +48,10 @@ class SourcesInTurn(Source):
         assert None not in split_sets, "each source has splits"
         self.split_set = HybridSplits(tuple(split_sets))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # To its tasks the splits do not travel: the JobManager deals them out.
+        return {**self.__dict__, "split_set": HybridSplits(())}
+
     def create_reader(self, subtask: int, parallelism: int) -> "ReaderInTurn":
         """A reader of the splits that it is assigned."""
 

@@ -103,6 +103,8 @@ class LocalServer:
 
     async def _answer_to(self, pipe: "_Pipe", number: int, method: str, target: str, body: bytes) -> None:
         response = await self._router.answer(method, target, body)
+        if len(response.body or b"") > requests.MAX_MESSAGE_BYTES:
+            response = requests.error_response(500, f"the answer has more than {requests.MAX_MESSAGE_BYTES} bytes")
         try:
             await pipe.send(_ANSWER, number, response.status, response.body or b"")
         except ConnectionError:
@@ -146,7 +148,11 @@ class PipeRpc:
     async def request(
         self, method: str, path: str, *, body: bytes = b"", timeout_s: float = requests.ANSWER_TIMEOUT_S
     ) -> requests.RpcResponse:
-        """As ``RpcGateway``."""
+        """As ``RpcGateway``.  What waits at the JobManager for longer than ``timeout_s`` ends there by itself."""
+        if len(body) > requests.MAX_MESSAGE_BYTES:  # the other end would close the pipe
+            reason = f"the body has {len(body)} bytes, the limit is {requests.MAX_MESSAGE_BYTES}"
+            refusal = requests.error_response(413, reason)
+            return requests.RpcResponse(refusal.status, refusal.body or b"")
         number = next(self._numbers)
         answer: asyncio.Future[requests.RpcResponse] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
@@ -158,6 +164,8 @@ class PipeRpc:
             raise requests.RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s") from None
         finally:
             del self._answers[number]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # the connection's end was told by the sender already
 
     async def open_session(self) -> requests.SessionTransport:
         """As ``RpcGateway``."""

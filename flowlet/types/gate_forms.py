@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flowlet.columns import Column, Columns, ListColumn, Shape
+from flowlet.columns import ArrowColumn, Column, Columns, ListColumn, Shape
 from flowlet.common.typeinfo import (
     ARRAY_TYPES,
     BasicType,
@@ -240,6 +240,8 @@ def _offsets_of(values: Sequence[Any]) -> pa.Array:
 
 def _items(found: pa.Array) -> tuple[pa.Array, list[int]]:
     """The elements of all lists in an array, and where each list begins among them, and the last one ends."""
+    if not len(found):  # it may have no offset at all
+        return found.values.slice(0, 0), [0]
     ends: list[int] = found.offsets.to_pylist()
     return found.values.slice(ends[0], ends[-1] - ends[0]), [end - ends[0] for end in ends]
 
@@ -283,12 +285,15 @@ class ListsForm(GateForm):
 
     def checked(self, found: pa.Array) -> pa.Array:
         """Implements ``GateForm``."""
-        self._element.checked(found.values)
+        self._element.checked(found.flatten())
         return self._without_none(found)
 
     def _without_none(self, found: pa.Array) -> pa.Array:
-        if not self._may_hold_none and found.values.null_count:
-            index = found.values.is_null().to_pylist().index(True)
+        if self._may_hold_none:
+            return found
+        elements = found.flatten()  # of the lists themselves: an array may be a part of a longer one
+        if elements.null_count:
+            index = elements.is_null().to_pylist().index(True)
             raise ValueMismatchError(f"None, which {self.name} does not hold", f"[{index}]")
         return found
 
@@ -588,4 +593,8 @@ class GateBatches:
 
 
 def _fitting(form: GateForm, column: Column) -> Column:
-    return form.column_of(array_of_column(form, column))
+    found = array_of_column(form, column)
+    if not isinstance(form, ListsForm) or not form.is_plain:
+        return form.column_of(found)
+    # Lists of Arrow stay Arrow's: there is no loop over them.  A part of a longer array must not hold on to all of it.
+    return ArrowColumn(found.take(pa.array(np.arange(len(found)))) if found.offset else found)

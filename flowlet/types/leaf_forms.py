@@ -332,7 +332,7 @@ class LeafForm(GateForm):
         return not self._is_exact and not is_other and super()._fits(kind)
 
     def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
-        if self.arrow_type.id in _UNZONED and self.arrow_type != pa.timestamp("us", "UTC"):
+        if self.arrow_type.id in _UNZONED and getattr(self.arrow_type, "tz", None) is None:
             values = self._without_zones(values)
             if self.arrow_type == _TIMESTAMP and (instants := instants_array(values)) is not None:
                 return instants

@@ -175,6 +175,7 @@ class FormerCheckpoint:
             taken.add(now.edge_id)
             num_producers = self._topology.parallelisms[now.entry.source] if same else 0
         widths = self._manifest.parallelisms
+        is_by_key_now = now is not None and now.entry.is_by_key and not former.is_by_key
         return RestoredEdge(
             "" if now is None else now.edge_id,
             former.gate,
@@ -186,8 +187,9 @@ class FormerCheckpoint:
             now is not None and now.is_pointwise,
             new_gate=None if now is None else now.entry.gate,
             operator=operator,
-            consumers=None if former.target == vertex_id else self._in_flight(former.target),
-            is_by_key_now=now is not None and now.entry.is_by_key and not former.is_by_key,
+            # Where keys are dealt out anew each subtask reads what all had, and keeps its own keys.
+            consumers=self._in_flight(former.target) if is_by_key_now or former.target != vertex_id else None,
+            is_by_key_now=is_by_key_now,
         )
 
     def _in_flight(self, vertex_id: str) -> list[SubtaskEntry]:

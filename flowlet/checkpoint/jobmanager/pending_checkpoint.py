@@ -287,7 +287,8 @@ class PendingCheckpoint:
         """Take in the part of a missing subtask."""
         self.missing.remove(message.attempt)
         subtask = self.participants[message.attempt]
-        part = message.part
+        # Whose part it is follows from the attempt: a TaskManager speaks for its own alone.
+        part = msgspec.structs.replace(message.part, vertex_id=subtask.vertex_id, subtask=subtask.subtask)
         self._entries[subtask] = part
         num_bytes = sum(each.num_bytes for each in (part.state, part.channels) if each is not None)
         self.parts[subtask] = SubtaskPart(now_ms, num_bytes, message.durations)

@@ -58,7 +58,7 @@ class TestRegistration:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"protocol_version": 1}, "it speaks protocol version 1, this JobManager 8: use the same release"),
+            ({"protocol_version": 1}, "it speaks protocol version 1, this JobManager 9: use the same release"),
             ({"tm_id": ""}, "its id must be"),
             ({"tm_id": "x" * 65}, "its id must be"),
             ({"tm_id": "a b"}, "its id must be"),

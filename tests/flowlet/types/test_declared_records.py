@@ -24,6 +24,7 @@ from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import CHUNK_HEADER, CHUNK_VERSION, LENGTH, TAG_CHUNK, StreamElementSerializer
 from flowlet.serde.type_serializer import ValueMismatchError
 from flowlet.types.declared_records import DeclaredRecords
+from flowlet.types.gate_forms import gate_form
 from tests.flowlet.types.declared_values import EXAMPLES, is_of_type
 
 ROW = Types.ROW_NAMED(
@@ -505,3 +506,24 @@ def test_damaged_bytes_are_refused_or_values_of_the_type() -> None:
 def test_many_damaged_bytes_are_refused_or_values_of_the_type() -> None:
     for name in EXAMPLES:
         assert check_damaged(name, seed=2, num_rounds=300) > 0
+
+
+def test_a_part_of_a_column_of_lists_is_looked_at_alone() -> None:
+    """What lies in front of it is of other records, and the error names the record that does not fit."""
+    whole = pa.array([[None], [1, 2], [3], [4, None]], pa.list_(pa.int32()))
+    codec = DeclaredRecords(Types.TUPLE([Types.PRIMITIVE_ARRAY(Types.INT())]))
+
+    fitting = codec.fitting(Columns(2, (ArrowColumn(whole.slice(1, 2)),), Shape.TUPLE))
+    assert fitting.to_list() == [([1, 2],), ([3],)]
+    with pytest.raises(ValueMismatchError, match=r"record 2: field 'f0\[1\]': None"):
+        codec.fitting(Columns(3, (ArrowColumn(whole.slice(1)),), Shape.TUPLE))
+
+
+def test_an_empty_array_of_lists_may_have_no_offsets() -> None:
+    """Arrow allows that in a message of somebody else's; nothing behind its buffer is read."""
+    lists = pa.list_(pa.int64())
+    inner = pa.Array.from_buffers(lists, 0, [None, pa.py_buffer(b"")], children=[pa.array([], pa.int64())])
+    offsets = pa.py_buffer(struct.pack("=ii", 0, 0))
+    outer = pa.Array.from_buffers(pa.list_(lists), 1, [None, offsets], children=[inner])
+
+    assert gate_form(Types.LIST(Types.LIST(Types.LONG())), texts_are_bytes=False).column_of(outer).to_list() == [[]]

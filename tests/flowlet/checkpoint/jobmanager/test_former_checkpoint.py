@@ -344,13 +344,16 @@ def test_each_of_several_edges_between_two_operators_goes_on_as_itself() -> None
 
 
 def test_records_that_were_dealt_out_are_dealt_by_key_where_the_edge_has_one_now() -> None:
-    """Those of each former consumer may be of any subtask."""
+    """Those of each former consumer may be of any subtask, which reads all of them, not its own part alone."""
     before = linked(("s", "k", 0), chains=("s", "k"))
     before = structs.replace(before, edges=[structs.replace(each, ship_strategy="REBALANCE") for each in before.edges])
 
-    (edge,) = taken_over(before, "k", linked(("s", "k", 0), chains=("s", "k"))).restored_state(op("k"), 0).edges
+    taken = taken_over(before, "k", linked(("s", "k", 0), chains=("s", "k")), parallelism=2)
+    (edge,) = taken.restored_state(op("k"), 0).edges
 
     assert edge.is_by_key_now
+    assert edge.consumers is not None
+    assert [each.channels for each in edge.consumers] == [handle("k0 in flight"), handle("k1 in flight")]
 
 
 def test_records_in_flight_to_an_operator_that_is_gone_are_refused_unless_that_is_wanted() -> None:
