@@ -130,7 +130,12 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         if not self._are_keys:
             return None
         hashes = try_hashes(keys)
-        return column, np.array(self.lanes_of(keys), np.uint16) if hashes is None else self._channels.of_hashes(hashes)
+        if hashes is not None:
+            return column, self._channels.of_hashes(hashes)
+        try:
+            return column, np.array(self.lanes_of(keys), np.uint16)
+        except KeyTypeError:
+            return None  # looked at one by one, the record is found
 
     def visit_short_texts(self, column: ShortTextColumn) -> KeyedColumn | None:
         """As other texts."""

@@ -358,7 +358,9 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
 
     def _leave_columns(self, columnar: ColumnarReduction) -> None:
         if self._cache is not None:
-            self._cache.end()
+            self._cache.end()  # which writes the rows of the columns: each is loaded as a record when its key comes
+            self._columnar = None
+            return
         self._columnar = None
         columns = columnar.columns()
         if columns is not None:

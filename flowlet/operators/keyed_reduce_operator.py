@@ -7,7 +7,7 @@ Source: Flink ``StreamGroupedReduceOperator``.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
@@ -35,21 +35,29 @@ if TYPE_CHECKING:
     from flowlet.state.rocksdb.cached_rows import CachedRows
 
 
+_MISSES_PER_LOOK: Final = 64
+_SAMPLES_PER_LOOK: Final = 8
+
+
 class LoadedSlots(Slots):
     """Slots of the keys whose rows are in ``results``; a key that is not is loaded, with its row.
 
     Before that the rows may go, and the slots with them: no slot may be in use then.
     """
 
-    __slots__ = ("_cache", "_results")
+    __slots__ = ("_cache", "_num_missing", "_results")
 
     def __init__(self, cache: "CachedRows", results: list[Any]) -> None:
         super().__init__()
         self._cache = cache
         self._results = results
+        self._num_missing = 0
 
     def __missing__(self, key: Any) -> int:
-        self._cache.begin()
+        self._num_missing += 1
+        # Behind another operator of its chain nobody else looks how large the results are.
+        looks = self._num_missing % _MISSES_PER_LOOK == 0
+        self._cache.begin(self._results[:: 1 + len(self._results) // _SAMPLES_PER_LOOK] if looks else ())
         self._results.append(self._cache.load(key, MISSING))
         return super().__missing__(key)
 

@@ -42,6 +42,7 @@ from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 from flowlet.state.declared_values import DeclaredValues, MapEntry, dumped_rows, map_pairs, stored_pair
 from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState, MapOfEntries
 from flowlet.state.state_snapshots import (
+    AGGREGATES,
     INCREMENTAL_VERSION,
     VERSION,
     ColumnRows,
@@ -200,6 +201,10 @@ class KeyedStateBackend(ABC):
         if not isinstance(descriptor, kind):
             raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
         name = descriptor.name
+        if name == AGGREGATES:
+            raise FlowletError(
+                f"state {name!r}: sums and reductions keep their results under this name; use another name"
+            )
         type_info = descriptor.type_info
         declared = StateDescription(
             _KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info)

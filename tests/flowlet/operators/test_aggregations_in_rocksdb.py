@@ -94,12 +94,17 @@ def backend(tmp_path: Path) -> Iterator[Callable[[int], MakeBackend]]:
         each.close()
 
 
-def chunks_of(seed: int, form: str, first: Any = 0) -> list[Chunk]:
+KEY_OF: dict[str, Callable[[int], Any]] = {"text": "key {}".format, "int": int, "float": float}
+
+
+def chunks_of(seed: int, form: str, first: Any = 0, kind: str = "text", turn: int = 12) -> list[Chunk]:
+    """``kind``: of the keys; the values are floats from the chunk ``turn`` on, which ends columns of integers."""
     chunks = []
     for number in range(12):
         size = 1 + (seed * (number + 3)) % 50
+        offset = first + 0.25 if number >= turn else first
         records = [
-            (f"key {(seed * each * 7 + number * each) % NUM_KEYS}", first + (each * 13 + number) % 17)
+            (KEY_OF[kind]((seed * each * 7 + number * each) % NUM_KEYS), offset + (each * 13 + number) % 17)
             for each in range(size)
         ]
         columns = columns_of(records) if form == "columns" or (form == "in turns" and number % 3) else None
@@ -122,23 +127,35 @@ def fed(harness: Harness, chunks: list[Chunk]) -> list[str]:
     cache_bytes=st.sampled_from([1, 3_000, 10**6]),
     first=st.sampled_from([0, 0.5, 2**62]),
     crash=st.integers(0, 11),
+    kind=st.sampled_from(list(KEY_OF)),
+    turn=st.integers(2, 12),
 )
 def test_results_are_those_of_the_heap_record_by_record(
-    name: str, form: str, seed: int, cache_bytes: int, first: Any, crash: int, backend: Callable[[int], MakeBackend]
+    name: str,
+    form: str,
+    seed: int,
+    cache_bytes: int,
+    first: Any,
+    crash: int,
+    kind: str,
+    turn: int,
+    backend: Callable[[int], MakeBackend],
 ) -> None:
     """Also after a restart from a full snapshot, in either back end."""
+    of_list = chunks_of(seed, "list", first, kind, turn)
+    chunks = chunks_of(seed, form, first, kind, turn)
     heap = Harness(MAKE[name]())
-    expected = fed(heap, chunks_of(seed, "list", first)[:crash])
+    expected = fed(heap, of_list[:crash])
     rocksdb = Harness(MAKE[name](), make_backend=backend(cache_bytes))
-    assert fed(rocksdb, chunks_of(seed, form, first)[:crash]) == expected
+    assert fed(rocksdb, chunks[:crash]) == expected
     stored = [cloudpickle.dumps(each.snapshot()) for each in (rocksdb, heap)]
-    expected = fed(heap, chunks_of(seed, "list", first)[crash:])
-    assert fed(rocksdb, chunks_of(seed, form, first)[crash:]) == expected
+    expected = fed(heap, of_list[crash:])
+    assert fed(rocksdb, chunks[crash:]) == expected
 
     for state in stored:
         for make_backend in (HeapKeyedStateBackend, backend(cache_bytes)):
             again = Harness(MAKE[name](), restored=cloudpickle.loads(state), make_backend=make_backend)
-            assert fed(again, chunks_of(seed, form, first)[crash:]) == expected
+            assert fed(again, chunks[crash:]) == expected
 
 
 @pytest.mark.parametrize("cache_bytes", [1, 10**6])
