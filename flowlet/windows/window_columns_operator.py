@@ -503,7 +503,7 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
         self._num_rows += len(inputs)
         self._num_parts += len(inputs) if parts is None else len(parts)
         if self._num_rows >= _MIN_JUDGED_ROWS:
-            self._bypass.judge(self._num_rows, self._num_parts // _ROWS_PER_PART, is_full=False)
+            self._bypass.judge(self._num_rows, self._num_parts // _ROWS_PER_PART, is_full=True)
             self._num_rows = self._num_parts = 0
         return self._local.single(inputs) if parts is None else parts
 

@@ -6,7 +6,10 @@ from flowlet.common.not_yet import missing_names
 from netstack.late import late_names
 
 if TYPE_CHECKING:
-    from flowlet.connectors.database.api import *  # noqa: F403 - they are all below
+    from flowlet.connectors.database.api import JdbcConnectionOptions as JdbcConnectionOptions
+    from flowlet.connectors.database.api import JdbcExactlyOnceSink as JdbcExactlyOnceSink
+    from flowlet.connectors.database.api import JdbcExecutionOptions as JdbcExecutionOptions
+    from flowlet.connectors.database.api import JdbcSink as JdbcSink
     from flowlet.connectors.files.api import BucketAssigner as BucketAssigner
     from flowlet.connectors.files.api import BulkWriterFactory as BulkWriterFactory
     from flowlet.connectors.files.api import DefaultRollingPolicy as DefaultRollingPolicy

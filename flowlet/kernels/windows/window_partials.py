@@ -90,7 +90,8 @@ class ColumnInputs:
 
 def no_rows(schema: Any) -> ColumnInputs:
     """Nothing, in columns of a ``pyarrow.Schema``."""
-    columns = columns_of_batch(pa.RecordBatch.from_pylist([], schema=schema))
+    empty = [pa.nulls(0, field.type) for field in schema]  # of unions, too, which no list becomes
+    columns = columns_of_batch(pa.RecordBatch.from_arrays(empty, schema=schema))
     return ColumnInputs(columns, schema, np.empty(0, np.int64))
 
 

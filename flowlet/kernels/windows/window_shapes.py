@@ -92,6 +92,8 @@ class AlignedWindows:
         if self.slide <= self.size and isinstance(limit, int) and int(last.min()) > limit:
             return None
         is_taken = (last > limit) & self.holds(panes, last)
+        if is_taken.all():
+            return None
         return is_taken.nonzero()[0], (~is_taken & (timestamps <= horizon)).nonzero()[0]
 
     def each_spread(self, panes: Int64Array, after: Any, limit: Any) -> Iterator[tuple[IndexArray, Int64Array]]:
@@ -264,7 +266,7 @@ class WindowRuns:
         for run in self._runs:
             num_due = int(np.searchsorted(run.starts, start))
             if num_due:
-                due.append(run.cut(0, num_due))
+                due.append(run if num_due == len(run) else run.cut(0, num_due))
             if num_due < len(run):
                 rest.append(run.cut(num_due, len(run)) if num_due else run)
         self._replace(rest)

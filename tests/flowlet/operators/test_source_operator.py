@@ -180,10 +180,8 @@ def test_a_source_goes_on_where_its_snapshot_was_taken() -> None:
     harness.operator.emit_next()
     position = harness.operator.snapshot_state(1)
     harness.operator.emit_next()
-    restored = SourceOperator(CollectionSource(range(2500)))
-    restored.initialize_state(position)
 
-    again = Harness(restored)
+    again = Harness(SourceOperator(CollectionSource(range(2500))), restored=position)
     while again.operator.emit_next():
         pass
 

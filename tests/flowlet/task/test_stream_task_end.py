@@ -100,7 +100,7 @@ class TestFailure:
         def fail(reason: str) -> None:
             raise OSError(reason)
 
-        monkeypatch.setattr(task._services, "close", lambda: fail("the clock is stuck"))
+        monkeypatch.setattr(type(task._services), "close", lambda _: fail("the clock is stuck"))
         monkeypatch.setattr(task._flushers, "close", lambda: fail("the flusher is stuck"))
         with pytest.raises(OSError, match="the clock is stuck") as caught:
             task.invoke()
