@@ -6,10 +6,10 @@ from flowlet.common.not_yet import missing_names
 from netstack.late import late_names
 
 if TYPE_CHECKING:
-    from flowlet.connectors.database.api import JdbcConnectionOptions as JdbcConnectionOptions
     from flowlet.connectors.database.api import JdbcExactlyOnceSink as JdbcExactlyOnceSink
-    from flowlet.connectors.database.api import JdbcExecutionOptions as JdbcExecutionOptions
     from flowlet.connectors.database.api import JdbcSink as JdbcSink
+    from flowlet.connectors.database.statement import JdbcConnectionOptions as JdbcConnectionOptions
+    from flowlet.connectors.database.statement import JdbcExecutionOptions as JdbcExecutionOptions
     from flowlet.connectors.files.api import BucketAssigner as BucketAssigner
     from flowlet.connectors.files.api import BulkWriterFactory as BulkWriterFactory
     from flowlet.connectors.files.api import DefaultRollingPolicy as DefaultRollingPolicy
@@ -64,7 +64,8 @@ if not TYPE_CHECKING:
                 "OnCheckpointRollingPolicy OutputFileConfig RollingPolicy StreamFormat"
             ),
             "datastream.connectors.hybrid_source": "HybridSource",
-            "connectors.database.api": "JdbcConnectionOptions JdbcExactlyOnceSink JdbcExecutionOptions JdbcSink",
+            "connectors.database.api": "JdbcExactlyOnceSink JdbcSink",
+            "connectors.database.statement": "JdbcConnectionOptions JdbcExecutionOptions",
             "connectors.kafka.api": (
                 "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaRecordSerializationSchema KafkaSink KafkaSource "
                 "KafkaTopicPartition"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from flowlet.chain.stream_operator import OperatorContext
@@ -12,7 +13,7 @@ from flowlet.connectors.numbers.reader import NumberPosition, NumberSource, Reco
 from flowlet.connectors.sources_in_turn import ReaderInTurn, SourcesInTurn, TurnPosition
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplit, NumberSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplit, HybridSplits, NumberRange, NumberSplit
 from flowlet.state.state_snapshots import StateShare
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import Harness
@@ -191,9 +192,20 @@ def test_splits_are_told_or_the_source_stands_for_them(tmp_path: Path) -> None:
     driven.reader.close()
 
 
+def test_the_splits_of_a_source_do_not_travel_to_its_tasks() -> None:
+    """The JobManager deals them out; a task knows that there are some."""
+    source = SourcesInTurn(NumberSource(0, 3), NumberSource(3, 6))
+
+    sent = cloudpickle.loads(cloudpickle.dumps(source))
+
+    assert source.split_set == HybridSplits((NumberRange(0, 3), NumberRange(3, 6)))
+    assert sent.split_set == HybridSplits(())
+
+
 def test_the_operator_reads_all_sources_and_tells_the_present_one_of_checkpoints() -> None:
     limited = NumberSource(100, 104, limit=lambda _: RecordsPerCheckpoint(2))
-    harness = Harness(SourceOperator(SourcesInTurn(NumberSource(0, 3), limited), name="numbers"))
+    # As the JobManager has it: the splits do not travel to the tasks with the source.
+    harness = Harness(SourceOperator(SourcesInTurn(NumberSource(0, 3), limited), name="numbers"), pickled=False)
 
     for _ in range(6):
         harness.operator.emit_next()
