@@ -55,7 +55,7 @@ class LoadedSlots(Slots):
 
     def __missing__(self, key: Any) -> int:
         self._num_missing += 1
-        # Behind another operator of its chain nobody else looks how large the results are.
+        # A reduce behind another operator of its chain is given no chunks: so it looks here how large its results are.
         looks = self._num_missing % _MISSES_PER_LOOK == 0
         self._cache.begin(self._results[:: 1 + len(self._results) // _SAMPLES_PER_LOOK] if looks else ())
         self._results.append(self._cache.load(key, MISSING))

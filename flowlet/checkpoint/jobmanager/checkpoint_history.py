@@ -114,7 +114,7 @@ class CompletedCheckpoints:
 
     @property
     def restored(self) -> FormerCheckpoint | None:
-        """What the next run begins with, which may be of another job; None: there is none."""
+        """The checkpoint of the next run, which may be of another job; None: there is none."""
         newest = self.newest
         if newest is None:
             return self.former

@@ -86,7 +86,7 @@ class FormerCheckpoint:
         return f"{self.checkpoint_id} of this job" if self.place is None else str(self.place)
 
     def restored_state(self, vertex_id: str, subtask: int) -> RestoredState:
-        """What a subtask of the job begins with."""
+        """The state of a subtask of the job at its start."""
         new = self._new[vertex_id]
         ids = [vertex_id, *(self._vertex_of[each] for each in new.operators if each in self._vertex_of)]
         # Its own vertex comes first, if there was one: the ids of both are those of their first operators.
@@ -154,7 +154,7 @@ class FormerCheckpoint:
                 self._refuse_lost(former)
 
     def _moved(self, former: EdgeEntry, place: tuple[str, int] | None, taken: set[str]) -> RestoredEdge | None:
-        """What leads to the operator that read a former edge; None: the job has no such operator, or no such input."""
+        """The way to the operator that read a former edge; None: the job has no such operator, or no such input."""
         if place is None:
             return None
         vertex_id, operator = place
@@ -228,7 +228,7 @@ class FormerCheckpoint:
             )
 
     def _renamed(self, missing: Mapping[str, VertexEntry]) -> str:
-        """What may have become of the operators: those without state in the checkpoint that have the same name."""
+        """A sentence about operators of the same names without state there, which may be the missing ones."""
         missing_names = {vertex.operators[operator] for operator, vertex in missing.items()}
         new = {
             operator: vertex

@@ -187,7 +187,7 @@ class JobStore:
             self._files.remove_folder((job_id,))
 
     def load(self, checkpoint_key: bytes) -> Recovery:
-        """What a JobManager that starts begins with; what cannot go on stays where it is, and is in the log.
+        """Load the jobs for a JobManager that starts; a job that cannot go on stays where it is, and is in the log.
 
         ``checkpoint_key``: of the MAC of manifests.
 

@@ -271,7 +271,7 @@ _Pieces = defaultdict[tuple[int, int, int], list[bytes]]
 
 
 def _handles(parts: Sequence[SubtaskEntry], shares: Sequence[_Share]) -> dict[StateHandle, list[tuple[int, int, bool]]]:
-    """What to read, each once, with the share and the subtask that it is of, and whether as a consumer."""
+    """The handles to read, each once, with share and subtask of each, and whether as a consumer."""
     handles: dict[StateHandle, list[tuple[int, int, bool]]] = defaultdict(list)
     for index, share in enumerate(shares):
         for consumer in parts if share.edge.consumers is None else share.edge.consumers:

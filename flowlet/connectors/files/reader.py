@@ -275,7 +275,7 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
             self._chunks = None
 
     def begun(self) -> list[tuple[FileSplit, SplitPosition | None]]:
-        """What is left of the current split."""
+        """The rest of the current split."""
         return [] if self._current is None else [(self._current, self._position)]
 
     @staticmethod

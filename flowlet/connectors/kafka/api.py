@@ -47,7 +47,7 @@ class KafkaTopicPartition:
 
 
 class KafkaOffsetResetStrategy(Enum):
-    """Where to begin in a partition whose offset is not known; ``NONE``: that is an error."""
+    """The place to begin in a partition whose offset is not known; ``NONE``: that is an error."""
 
     LATEST = 0
     EARLIEST = 1
