@@ -46,10 +46,12 @@ def test_a_walk_is_drawn_with_its_figures_and_doors() -> None:
 
 @pytest.mark.slow
 def test_a_record_goes_from_its_source_over_the_network_to_the_state_of_its_key() -> None:
-    rooms = [visit.room for visit in first_visits(stays_of(walk_of_a_record()))]
+    """Other threads may enter any of these rooms at any time, so the record's are looked for in their order."""
+    rooms = [stay.room for stay in stays_of(walk_of_a_record())]
 
-    stations = ["connectors", "mailbox", "task", "serde", "netstack/wire", "netstack/gate", "state"]
-    assert [rooms.index(room) for room in stations] == sorted(rooms.index(room) for room in stations)
+    rest = iter(rooms)
+    for station in ("connectors", "mailbox", "task", "serde", "netstack/wire", "netstack/gate", "state"):
+        assert station in rest, f"the record enters {station} out of its turn: {rooms}"
     assert {call.room for call in walk_of_a_state_access()} == {"state"}
 
 

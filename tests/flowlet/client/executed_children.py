@@ -6,6 +6,9 @@ import sys
 import threading
 
 from flowlet.client.children import ForkedChild, TaskManagerOptions
+from tests.waiting import PATIENCE_S
+
+_TELLER = "exit code"
 
 
 def launch(options: TaskManagerOptions, life_fd: int, status_fd: int) -> ForkedChild:
@@ -21,8 +24,15 @@ def launch(options: TaskManagerOptions, life_fd: int, status_fd: int) -> ForkedC
     assert process.stdout is not None, "stdout=PIPE"
     child = ForkedChild(process.pid, os.pidfd_open(process.pid), exit_fd, os.dup(process.stdout.fileno()))
     process.stdout.close()
-    threading.Thread(target=_tell_exit_code, args=(process, their_exit), name="exit code").start()
+    threading.Thread(target=_tell_exit_code, args=(process, their_exit), name=_TELLER).start()
     return child
+
+
+def join_tellers() -> None:
+    """Wait until the program's ends of the pipes for exit codes are closed; after the children have ended."""
+    for thread in threading.enumerate():
+        if thread.name == _TELLER:
+            thread.join(PATIENCE_S)
 
 
 def _tell_exit_code(process: "subprocess.Popen[bytes]", their_exit: int) -> None:

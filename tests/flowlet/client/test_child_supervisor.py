@@ -13,7 +13,7 @@ import pytest
 from flowlet.client.child_supervisor import ChildSupervisor, RespawnPolicy
 from flowlet.client.children import ForkedChild, OutputForwarder, TaskManagerOptions
 from flowlet.errors import FlowletError
-from tests.flowlet.client.executed_children import launch
+from tests.flowlet.client.executed_children import join_tellers, launch
 from tests.waiting import PATIENCE_S
 
 
@@ -160,6 +160,7 @@ def test_stop_ends_children_and_successors_and_leaves_no_descriptor(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     use_script(monkeypatch, tmp_path, TELLS + "exec sleep 1000")
+    join_tellers()  # of the tests before
     before = psutil.Process().num_fds()
     cluster = Cluster()
     cluster.start(1, 1)
@@ -167,6 +168,7 @@ def test_stop_ends_children_and_successors_and_leaves_no_descriptor(
     pids = [cluster.next_started()[0] for _ in range(2)]
 
     cluster.supervisor.stop()
+    join_tellers()
 
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert psutil.Process().num_fds() == before
