@@ -15,9 +15,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from flowlet.checkpoint.task.barrier_orders import BarrierMachine
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.task.checkpoint_barrier_handler import BarrierMachine, CheckpointBarrierHandler
 from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler

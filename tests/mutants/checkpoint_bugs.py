@@ -144,7 +144,7 @@ CHECKPOINT_BUGS: Final = (
         "21104",
         "nobody resumes the producer behind a barrier that came too late",
         _ALIGNER,
-        "return [ResumeChannels((event.channel,))] if is_blocking else []",
+        "return [barriers.ResumeChannels((event.channel,))] if is_blocking else []",
         "return []",
         f"{_ALIGNED}::test_a_late_barrier_only_resumes_its_channel",
     ),
@@ -154,7 +154,7 @@ CHECKPOINT_BUGS: Final = (
         "the inputs still record for a checkpoint that a newer one has taken over",
         _ALIGNER,
         'orders = self._abort_older(f"the barrier of checkpoint {barrier.checkpoint_id}")',
-        "orders: list[BarrierOrder] = []",
+        "orders: list[barriers.BarrierOrder] = []",
         f"{_ALTERNATING}::test_a_newer_unaligned_barrier_stops_the_older_checkpoint",
     ),
     Mutant(

@@ -9,36 +9,19 @@ Source:     Flink ``CheckpointBarrierHandler`` (alignment metrics, notifications
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, assert_never
+from typing import Protocol, TypeAlias, assert_never
 
-from flowlet.checkpoint.task.barrier_orders import (
-    AbortCheckpoint,
-    AlignmentTimedOut,
-    BarrierEvent,
-    BarrierMachine,
-    BarrierOrder,
-    BeginAlignment,
-    CancelTimer,
-    CheckpointError,
-    CheckpointFailureReason,
-    CheckpointRefused,
-    CompleteInputs,
-    EndAlignment,
-    InitInputs,
-    PrioritizeBarrier,
-    ResetAlignment,
-    ResumeChannels,
-    StartInputs,
-    StartTimer,
-    StopInputs,
-    TriggerCheckpointOnBarrier,
-)
+from flowlet.checkpoint.task import barrier_orders as barriers
+from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.task.snapshots import AlignmentMetrics
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 
 _NS_PER_MS = 1_000_000
+BarrierMachine: TypeAlias = SingleCheckpointBarrierHandler | CheckpointBarrierTracker
 
 
 class CheckpointableInput(Protocol):
@@ -145,7 +128,7 @@ class CheckpointBarrierHandler:
         if self._aligning_since_ns is not None:
             self._metrics.bytes_processed += num_bytes
 
-    def handle(self, event: BarrierEvent) -> None:
+    def handle(self, event: barriers.BarrierEvent) -> None:
         """Apply one event and carry out the orders.
 
         Raises:
@@ -162,75 +145,82 @@ class CheckpointBarrierHandler:
         self._is_closed = True
         self._stop_timer()
 
-    def _carry_out_all(self, orders: Sequence[BarrierOrder]) -> CheckpointRefused | None:
-        refused: CheckpointRefused | None = None
+    def _carry_out_all(self, orders: Sequence[barriers.BarrierOrder]) -> barriers.CheckpointRefused | None:
+        refused: barriers.CheckpointRefused | None = None
         for order in orders:
-            if refused is not None and isinstance(order, TriggerCheckpointOnBarrier | CompleteInputs):
+            if refused is not None and isinstance(order, barriers.TriggerCheckpointOnBarrier | barriers.CompleteInputs):
                 continue
             try:
                 self._carry_out(order)
             except (CheckpointSubsumedError, LocalProtocolError) as error:
-                if not isinstance(order, StartInputs | PrioritizeBarrier):
+                if not isinstance(order, barriers.StartInputs | barriers.PrioritizeBarrier):
                     raise
                 # A newer barrier is already in the channel: this checkpoint cannot be taken, but the task can go on.
-                checkpoint_id = order.barrier.checkpoint_id if isinstance(order, StartInputs) else order.checkpoint_id
-                refused = refused or CheckpointRefused(checkpoint_id, CheckpointFailureReason.SUBSUMED, str(error))
+                checkpoint_id = (
+                    order.barrier.checkpoint_id if isinstance(order, barriers.StartInputs) else order.checkpoint_id
+                )
+                refused = refused or barriers.CheckpointRefused(
+                    checkpoint_id, CheckpointFailureReason.SUBSUMED, str(error)
+                )
             except CheckpointError as error:
-                if not isinstance(order, InitInputs):
+                if not isinstance(order, barriers.InitInputs):
                     raise
-                refused = refused or CheckpointRefused(error.checkpoint_id, error.reason, error.details)
+                refused = refused or barriers.CheckpointRefused(error.checkpoint_id, error.reason, error.details)
         return refused
 
-    def _carry_out(self, order: BarrierOrder) -> None:
+    def _carry_out(self, order: barriers.BarrierOrder) -> None:
         match order:
-            case ResumeChannels(channels=channels):
+            case barriers.ResumeChannels(channels=channels):
                 for gate, channel in channels:
                     self._inputs[gate].resume_consumption(channel)
-            case PrioritizeBarrier(channel=(gate, channel), sequence_number=number):
+            case barriers.PrioritizeBarrier(channel=(gate, channel), sequence_number=number):
                 self._inputs[gate].convert_to_priority_event(channel, number)
-            case InitInputs(barrier):
+            case barriers.InitInputs(barrier):
                 self._listener.init_inputs(barrier.checkpoint_id, barrier.options)
-            case StartInputs(barrier):
+            case barriers.StartInputs(barrier):
                 for each in self._inputs.values():
                     each.checkpoint_started(barrier)
-            case StopInputs(checkpoint_id):
+            case barriers.StopInputs(checkpoint_id):
                 for each in self._inputs.values():
                     each.checkpoint_stopped(checkpoint_id)
-            case TriggerCheckpointOnBarrier(barrier):
+            case barriers.TriggerCheckpointOnBarrier(barrier):
+                if not barrier.options.is_unaligned:  # else barriers are missing
+                    self._end_alignment(barrier.checkpoint_id)  # first: the snapshot reports it
                 metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
                 self._listener.trigger_checkpoint_on_barrier(barrier, metrics)
-            case AbortCheckpoint(checkpoint_id, reason, details):
-                self._listener.abort_checkpoint_on_barrier(
-                    checkpoint_id, CheckpointError(checkpoint_id, reason, details)
-                )
-            case CompleteInputs(checkpoint_id):
-                self._listener.complete_inputs(checkpoint_id)
-            case BeginAlignment(checkpoint_id, timestamp_ms):
-                self._metrics = AlignmentMetrics(max(0, self._wall_ms() - timestamp_ms))
-                self._metrics_of = checkpoint_id
-                self._aligning_since_ns = self._clock_ns()
-            case EndAlignment(checkpoint_id):
-                if checkpoint_id == self._metrics_of:
-                    self._metrics.duration_ns = self.alignment_duration_ns
-                    self._aligning_since_ns = None
-            case ResetAlignment():
+            case barriers.AbortCheckpoint(checkpoint_id, reason, details):
+                self._stop_timer()
                 # Otherwise the metrics belong to a snapshot that will still report them.
                 if self._aligning_since_ns is not None:
                     self._metrics.bytes_processed = 0
                 self._aligning_since_ns = None
-            case StartTimer(checkpoint_id, delay_ms):
-                self._start_timer(checkpoint_id, delay_ms)
-            case CancelTimer():
+                self._listener.abort_checkpoint_on_barrier(
+                    checkpoint_id, CheckpointError(checkpoint_id, reason, details)
+                )
+            case barriers.CompleteInputs(checkpoint_id):
                 self._stop_timer()
+                self._end_alignment(checkpoint_id)
+                self._listener.complete_inputs(checkpoint_id)
+            case barriers.BeginAlignment(checkpoint_id, timestamp_ms):
+                self._metrics = AlignmentMetrics(max(0, self._wall_ms() - timestamp_ms))
+                self._metrics_of = checkpoint_id
+                self._aligning_since_ns = self._clock_ns()
+            case barriers.StartTimer(checkpoint_id, delay_ms):
+                self._start_timer(checkpoint_id, delay_ms)
             case _:
                 assert_never(order)
+
+    def _end_alignment(self, checkpoint_id: int) -> None:
+        if checkpoint_id == self._metrics_of:
+            self._metrics.duration_ns = self.alignment_duration_ns
+            self._aligning_since_ns = None
 
     def _start_timer(self, checkpoint_id: int, delay_ms: int) -> None:
         self._stop_timer()
 
         def fire() -> None:
             self._timer = None
-            self.handle(AlignmentTimedOut(checkpoint_id))
+            self.handle(barriers.AlignmentTimedOut(checkpoint_id))
 
         self._timer = self._timers.call_later(delay_ms / 1000, fire)
 
