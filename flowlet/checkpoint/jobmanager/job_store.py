@@ -17,8 +17,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -28,7 +27,7 @@ from flowlet.errors import ConfigError, StorageError
 from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import HEADER_BYTES, CheckpointManifest, SignedFile
-from flowlet.storage.storage_files import LocalFiles
+from flowlet.storage.storage_files import FileWords, LocalFiles
 from netstack.log_lines import LogLines
 
 ID_BLOCK = 100
@@ -86,6 +85,7 @@ class Recovery(msgspec.Struct, frozen=True):
 
 T = TypeVar("T")
 
+_WORDS: Final = FileWords("job store file", "start the JobManager with another --job-store", "submit the job again")
 _ENTRY: Final = SignedFile(
     "job store file",
     b"FLJS",
@@ -124,7 +124,7 @@ class JobStore:
 
     def __init__(self, directory: Path, key: bytes) -> None:
         self._directory = directory
-        self._files = LocalFiles(directory)
+        self._files = LocalFiles(directory, _WORDS)
         self._key = key
         self._lock_fd: int | None = None
 
@@ -183,8 +183,7 @@ class JobStore:
     def forget(self, job_id: str) -> None:
         """Keep nothing of a job.  Raises StorageError."""
         self._remove(job_id, _JOB)  # first: without it the rest is nothing
-        with _in_words_of_the_store():
-            self._files.remove_folder((job_id,))
+        self._files.remove_folder((job_id,))
 
     def load(self, checkpoint_key: bytes) -> Recovery:
         """Load the jobs for a JobManager that starts; a job that cannot go on stays where it is, and is in the log.
@@ -196,9 +195,7 @@ class JobStore:
         jobs: list[RecoveredJob] = []
         ends: dict[str, JobEnd] = {}
         problems: dict[str, str] = {}
-        with _in_words_of_the_store():
-            names = self._files.names(())
-        for job_id in sorted(each for each in names if _JOB_ID.fullmatch(each)):
+        for job_id in sorted(each for each in self._files.names(()) if _JOB_ID.fullmatch(each)):
             try:
                 end = self._get(_END, job_id, _end_decoder)
                 job = None if end is not None else self._get(_JOB, job_id, _job_decoder)
@@ -214,33 +211,17 @@ class JobStore:
 
     def _put(self, kind: str, job_id: str, entry: object) -> None:
         assert _JOB_ID.fullmatch(job_id), "check_job_graph() has checked it"
-        with _in_words_of_the_store():
-            self._files.write((job_id,), kind, _ENTRY.encode(entry, self._key, _place(kind, job_id)))
+        self._files.write((job_id,), kind, _ENTRY.encode(entry, self._key, _place(kind, job_id)))
 
     def _get(self, kind: str, job_id: str, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-        with _in_words_of_the_store():
-            if self._files.size((job_id,), kind) is None:
-                return None
-            data = self._files.read((job_id,), kind, _MAX_BYTES)
+        if self._files.size((job_id,), kind) is None:
+            return None
+        data = self._files.read((job_id,), kind, _MAX_BYTES)
         path = self._files.location((job_id,), kind)
         return _ENTRY.decode(data, decoder, self._key, path, _place(kind, job_id))
 
     def _remove(self, job_id: str, kind: str) -> None:
-        with _in_words_of_the_store():
-            self._files.remove((job_id,), kind)
-
-
-@contextmanager
-def _in_words_of_the_store() -> Iterator[None]:
-    """Raise an error of the files, whose text is about a checkpoint, in words about the job store."""
-    try:
-        yield
-    except StorageError as error:
-        text = str(error).replace("checkpoint file", "job store file", 1)
-        text = text.replace(
-            "set execution.checkpointing.dir to another directory", "start the JobManager with another --job-store"
-        )
-        raise StorageError(text.replace("restore another checkpoint", "submit the job again")) from error
+        self._files.remove((job_id,), kind)
 
 
 log = LogLines(__name__)
