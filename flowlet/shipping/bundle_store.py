@@ -33,7 +33,9 @@ from netstack.loop.background_call import RunInBackground
 _NAME: Final = re.compile(r"[0-9a-f]{64}")  # a digest in hex digits
 
 
-_WORDS: Final = FileWords("part of a shipped file", "start the JobManager with another TMPDIR or --job-store", "submit the job again")
+_WORDS: Final = FileWords(
+    "part of a shipped file", "start the JobManager with another TMPDIR or --job-store", "submit the job again"
+)
 
 
 class PartLostError(StorageError):

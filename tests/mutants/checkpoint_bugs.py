@@ -22,7 +22,6 @@ _CODEC: Final = "flowlet.checkpoint.task.state_codec"
 
 _COORDINATED: Final = "tests/flowlet/checkpoint/jobmanager/test_checkpoint_coordinator.py"
 _OF_A_JOB: Final = "tests/flowlet/checkpoint/jobmanager/test_job_checkpoints.py"
-_FAILURES: Final = "tests/flowlet/checkpoint/jobmanager/test_checkpoint_failures.py"
 _ALIGNED: Final = "tests/flowlet/checkpoint/task/test_single_checkpoint_barrier_handler_aligned.py"
 _ALTERNATING: Final = "tests/flowlet/checkpoint/task/test_single_checkpoint_barrier_handler_alternating.py"
 _TRACKED: Final = "tests/flowlet/checkpoint/task/test_checkpoint_barrier_tracker.py"
@@ -40,9 +39,8 @@ CHECKPOINT_BUGS: Final = (
         "13593",
         "an attempt of the last run fails a checkpoint of this one",
         _COORDINATOR,
-        "        elif message.attempt not in pending.missing or pending.phase is not "
-        "CheckpointPhase.TASKS:\n            self.num_ignored += 1\n"
-        "        else:\n            self._fail(pending, failure)",
+        "        elif message.attempt in pending.missing and pending.phase is CheckpointPhase.TASKS:\n"
+        "            self._fail(pending, failure)",
         "        else:\n            self._fail(pending, failure)",
         f"{_COORDINATED}::TestReportsThatDoNotFit::test_flink_13593_of_an_attempt_of_the_last_run",
     ),
@@ -61,8 +59,8 @@ CHECKPOINT_BUGS: Final = (
         "coordinator",
         "an older checkpoint completes after a newer one, and its completion is announced",
         _COORDINATOR,
-        "for older in [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]:",
-        "for older in list(self._pending.values())[:0]:",
+        "        older = [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]",
+        "        older = list(self._pending.values())[:0]",
         f"{_COORDINATED}::TestSubsumption::test_a_complete_one_fails_the_older_ones",
     ),
     Mutant(
@@ -115,17 +113,17 @@ CHECKPOINT_BUGS: Final = (
         "failures_are_counted_over_a_success",
         "coordinator",
         "a job fails of checkpoints that did not fail one after the other",
-        "flowlet.checkpoint.jobmanager.pending_checkpoint",
-        "        self._last_completed = checkpoint_id\n        self._counted.clear()",
-        "        self._last_completed = checkpoint_id",
-        f"{_FAILURES}::test_a_complete_one_begins_the_count_anew",
+        _COORDINATOR,
+        "        self._counted.clear()\n        self._effects.append(events.KeepCheckpoint",
+        "        self._effects.append(events.KeepCheckpoint",
+        f"{_COORDINATED}::TestFailures::test_a_complete_one_between_two_failures",
     ),
     Mutant(
         "leftovers_go_while_their_manifest_is_written",
         "coordinator",
         "as above, when the files of aborted checkpoints are removed",
         _JOB,
-        "min((before, *self._being_written))",
+        "min((before, *self._coordinator.being_written))",
         "before",
         f"{_OF_A_JOB}::test_leftovers_of_a_checkpoint_whose_manifest_is_being_written_stay",
     ),

@@ -30,6 +30,8 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import (
     PendingCheckpoint,
     SubtaskPart,
 )
+from flowlet.common.job_settings import CheckpointSettings
+from flowlet.common.paths import root_of
 from flowlet.messages.control_messages import CheckpointDurations
 from flowlet.messages.execution_state import Subtask
 from flowlet.storage.manifest import CheckpointManifest
@@ -69,9 +71,10 @@ class SharedStateRegistry:
 class CompletedCheckpoints:
     """The newest complete checkpoints of a job, the oldest first.  Threading: one thread."""
 
-    def __init__(self, num_retained: int, topology: CheckpointTopology) -> None:
-        assert num_retained >= 1, "CheckpointSettings allow no less"
-        self._num_retained = num_retained
+    def __init__(self, settings: CheckpointSettings | None, topology: CheckpointTopology) -> None:
+        self._num_retained = 1 if settings is None else settings.num_retained
+        self._directory = "" if settings is None else settings.directory
+        assert self._num_retained >= 1, "CheckpointSettings allow no less"
         self._topology = topology
         self.former: FormerCheckpoint | None = None  # what the job starts from until it has one of its own
         self._manifests: list[CheckpointManifest] = []
@@ -112,6 +115,10 @@ class CompletedCheckpoints:
         self._restored = None
         return ids
 
+    def path_of(self, checkpoint_id: int) -> str:
+        """Where a checkpoint of this job lies."""
+        return f"{root_of(self._directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
+
     @property
     def restored(self) -> FormerCheckpoint | None:
         """The checkpoint of the next run, which may be of another job; None: there is none."""
@@ -136,7 +143,7 @@ class CheckpointHistory:
         self._topology = topology
         self._ended: deque[PendingCheckpoint] = deque(maxlen=HISTORY_SIZE)  # the oldest first
         self._newest: dict[str, PendingCheckpoint | None] = {"completed": None, "savepoint": None, "failed": None}
-        self._restored: Document | None = None
+        self._restored: tuple[int, int] | None = None  # the id, and when
         self._counts = Counter[str]()  # of those that have failed, are complete, or were restored
 
     def __repr__(self) -> str:
@@ -156,10 +163,12 @@ class CheckpointHistory:
     def restored(self, checkpoint_id: int, now_ms: int) -> None:
         """A run begins with the state of a checkpoint."""
         self._counts["restored"] += 1
-        self._restored = {"id": checkpoint_id, "restore_timestamp": now_ms, "is_savepoint": False}
+        self._restored = checkpoint_id, now_ms
 
-    def document(self, in_progress: Iterable[PendingCheckpoint]) -> Document:
-        """The document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first."""
+    def document(self, in_progress: Iterable[PendingCheckpoint], completed: CompletedCheckpoints) -> Document:
+        """The document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first.  ``completed``: those that are
+        kept.
+        """
         pending = sorted(in_progress, key=lambda record: -record.checkpoint_id)
         history = sorted([*pending, *self._ended], key=lambda record: -record.checkpoint_id)
         return {
@@ -171,13 +180,27 @@ class CheckpointHistory:
                 "failed": self._counts["failed"],
             },
             "latest": {
-                **{end: None if record is None else self._checkpoint(record) for end, record in self._newest.items()},
-                "restored": self._restored,
+                **{end: record and self._checkpoint(record, completed) for end, record in self._newest.items()},
+                "restored": self._restored_document(completed),
             },
-            "history": [self._checkpoint(record) for record in history[: max(HISTORY_SIZE, len(pending))]],
+            "history": [self._checkpoint(record, completed) for record in history[: max(HISTORY_SIZE, len(pending))]],
         }
 
-    def _checkpoint(self, record: PendingCheckpoint) -> Document:
+    def _restored_document(self, completed: CompletedCheckpoints) -> Document | None:
+        if self._restored is None:
+            return None
+        checkpoint_id, restored_ms = self._restored
+        former = completed.former
+        # The ids of both jobs are different.
+        place = None if former is None or former.checkpoint_id != checkpoint_id else former.place
+        return {
+            "id": checkpoint_id,
+            "restore_timestamp": restored_ms,
+            "is_savepoint": place is not None and bool(place.savepoint),
+            "external_path": completed.path_of(checkpoint_id) if place is None else str(place),
+        }
+
+    def _checkpoint(self, record: PendingCheckpoint, completed: CompletedCheckpoints) -> Document:
         parts = record.parts.values()
         is_unaligned = any(part.durations is not None and part.durations.is_unaligned for part in parts)
         document = {
@@ -192,8 +215,10 @@ class CheckpointHistory:
             "num_acknowledged_subtasks": len(parts),
             "tasks": {vertex_id: self._task(record, vertex_id) for vertex_id in self._topology.names},
         }
-        if record.savepoint is not None and _status(record) == "COMPLETED":
-            document |= {"external_path": record.savepoint.location, "discarded": False}
+        if document["status"] == "COMPLETED":
+            is_kept = record.savepoint is not None or record.checkpoint_id in completed.ids
+            path = record.location or completed.path_of(record.checkpoint_id)
+            document |= {"external_path": path, "discarded": not is_kept}
         return document if record.failure is None else {**document, **self._failure(record, record.failure)}
 
     def _failure(self, record: PendingCheckpoint, failure: CheckpointFailure) -> Document:

@@ -10,7 +10,7 @@ Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, assert_never
 
@@ -23,9 +23,9 @@ from flowlet.checkpoint.jobmanager.checkpoint_history import (
     SharedStateRegistry,
 )
 from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
+from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
 from flowlet.common.job_status import JobStatus
-from flowlet.common.paths import root_of
 from flowlet.errors import FlowletError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
@@ -71,6 +71,7 @@ class JobCheckpoints:
     retained.
 
     Args:
+        recovered: the job, with what an earlier JobManager has completed.
         send: sends a message to a TaskManager.
         clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock
             back.
@@ -80,15 +81,13 @@ class JobCheckpoints:
         timers: the loop; None: the running one.
         open_storage: called in the background with the directory, the job id and ``key``, for each use.
         on_completed: called when ``last_completed_id`` has changed.
-        completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that it
-            triggered.
         may_trigger: whether no later JobManager will use this id again.
         reader_lag: what waits for the client now.
     """
 
     def __init__(
         self,
-        job: messages.JobGraphMessage,
+        recovered: RecoveredJob,
         send: Callable[[str, messages.CheckpointOrder], None],
         *,
         clock: WallClock,
@@ -98,12 +97,10 @@ class JobCheckpoints:
         timers: LoopClock | None = None,
         open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage,
         on_completed: Callable[[], object] = lambda: None,
-        completed: Sequence[CheckpointManifest] = (),
-        next_id: int = 1,
-        unrestorable: Sequence[int] = (),
         may_trigger: Callable[[int], bool] = lambda _: True,
         reader_lag: Callable[[], events.TimePassed] = events.TimePassed,
     ) -> None:
+        job = recovered.job
         self._settings = job.settings.checkpoints
         self._send = send
         self._clock = clock
@@ -127,27 +124,24 @@ class JobCheckpoints:
         self._reader_lag = reader_lag
         self._topology = CheckpointTopology(job)
         self._may_trigger = may_trigger
+        self._next_id = recovered.next_checkpoint_id
         self._coordinator = (
-            None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, next_id)
+            None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, self._next_id)
         )
-        self._completed = CompletedCheckpoints(
-            1 if self._settings is None else self._settings.num_retained, self._topology
-        )
+        self._completed = CompletedCheckpoints(self._settings, self._topology)
         self._has_shared_files = job.settings.state.is_incremental
         self._shared = SharedStateRegistry()
         self._to_discard: dict[str, Callable[[], None]] = {}  # by what it is, in order; run in the background
         self._is_discarding = False
-        for manifest in completed:
+        for manifest in recovered.checkpoints:
             for checkpoint_id in self._completed.add(manifest):  # with the next one that is discarded
                 self._to_discard[f"checkpoint {checkpoint_id}"] = partial(self._remove, checkpoint_id)
             self._name_shared(manifest)
         self._sources: dict[str, Callable[[], bytes]] = {}  # by vertex id
         self._locations: dict[bytes, str] = {}  # of this run
         self._timer: asyncio.TimerHandle | None = None
-        self._next_id = next_id
         # A run could not begin with them; their files stay until a newer one is complete.
-        self._unrestorable = list(unrestorable)
-        self._being_written: set[int] = set()  # ids of checkpoints whose manifest is on its way to the storage
+        self._unrestorable = list(recovered.unrestorable)
 
     def __repr__(self) -> str:
         return f"<JobCheckpoints of {self._topology.job_id}, {self._coordinator or 'none'}>"
@@ -266,11 +260,7 @@ class JobCheckpoints:
                 is_retained = settings.is_retained_on_failure
             case _:
                 is_retained = False
-        return self._path_of(newest.checkpoint_id) if is_retained else None
-
-    def _path_of(self, checkpoint_id: int) -> str:
-        assert self._settings is not None, "there is a checkpoint"
-        return f"{root_of(self._settings.directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
+        return self._completed.path_of(newest.checkpoint_id) if is_retained else None
 
     def restored_state(self, vertex_id: str, subtask: int) -> messages.RestoredState | None:
         """What a subtask of the next run begins with: its part of the newest complete checkpoint;
@@ -314,21 +304,8 @@ class JobCheckpoints:
     def documents(self) -> Document:
         """The document of ``GET /jobs/:jobid/checkpoints``."""
         if self._coordinator is None:
-            return CheckpointHistory(self._topology).document([])
-        document = self._coordinator.document()
-        history, latest = document["history"], document["latest"]
-        assert isinstance(history, list), "made by CheckpointHistory"
-        assert isinstance(latest, dict), "made by CheckpointHistory"
-        for each in [*history, latest["completed"]]:
-            if each is not None and each["status"] == "COMPLETED" and not each["is_savepoint"]:
-                each["external_path"] = self._path_of(each["id"])
-                each["discarded"] = each["id"] not in self._completed.ids
-        restored, former = latest["restored"], self._completed.former
-        if restored is not None:  # the ids of both jobs are different
-            place = None if former is None or former.checkpoint_id != restored["id"] else former.place
-            restored["external_path"] = self._path_of(restored["id"]) if place is None else str(place)
-            restored["is_savepoint"] = place is not None and bool(place.savepoint)
-        return document
+            return CheckpointHistory(self._topology).document([], self._completed)
+        return self._coordinator.document(self._completed)
 
     def _handle(self, event: events.Event) -> None:
         if self._coordinator is None:
@@ -399,21 +376,18 @@ class JobCheckpoints:
         return events.SourcesSnapshotted(checkpoint_id, entries)
 
     def _write(self, manifest: CheckpointManifest, location: str) -> None:
-        self._being_written.add(manifest.checkpoint_id)
-        self._call_in_background(
-            lambda: (SavepointStorage(location, self._key) if location else self._open_storage()).write_manifest(
-                manifest
-            ),
-            lambda _: self._written(events.ManifestWritten(manifest), manifest.checkpoint_id),
-            lambda error: self._written(
-                events.ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id
-            ),
-            f"manifest of checkpoint {manifest.checkpoint_id}",
-        )
+        checkpoint_id = manifest.checkpoint_id
 
-    def _written(self, event: events.ManifestWritten | events.ManifestFailed, checkpoint_id: int) -> None:
-        self._being_written.discard(checkpoint_id)
-        self._handle(event)
+        def write() -> None:
+            storage = SavepointStorage(location, self._key) if location else self._open_storage()
+            storage.write_manifest(manifest)
+
+        self._call_in_background(
+            write,
+            lambda _: self._handle(events.ManifestWritten(manifest)),
+            lambda error: self._handle(events.ManifestFailed(checkpoint_id, str(error) or repr(error))),
+            f"manifest of checkpoint {checkpoint_id}",
+        )
 
     def _discard(self, checkpoint_id: int) -> None:
         assert checkpoint_id not in self._completed.ids, "the job restarts from it"
@@ -446,10 +420,10 @@ class JobCheckpoints:
         """Remove what checkpoints that ended without a manifest have left: late writes, and what could not be removed
         at its time.
         """
-        if self._settings is not None and self._settings.is_periodic:
+        if self._coordinator is not None and self._settings is not None and self._settings.is_periodic:
             for each in [each for each in self._to_discard if each.startswith(_LEFT)]:
                 del self._to_discard[each]  # those with lower ids are among these
-            lowest = min((before, *self._being_written))
+            lowest = min((before, *self._coordinator.being_written))
             self._put_to_discard(f"{_LEFT}{lowest}", lambda: self._open_storage().discard_incomplete(lowest))
 
     def _discard_next(self) -> None:

@@ -2,7 +2,7 @@
 
 ``CheckpointTopology``: which subtasks a barrier reaches by itself, and which must be told.
 
-Why checkpoints fail, and how many may fail one after the other.
+Why checkpoints fail, and which failures count.
 
 ``SavepointRequest``: what a user asked for, and the requests that wait for their turn.
 
@@ -162,37 +162,6 @@ _UNCOUNTED: Final = frozenset(
 def is_counted(reason: str) -> bool:
     """Whether a failure for this reason, which is the name of one, counts."""
     return reason not in _UNCOUNTED
-
-
-class FailureCounter:
-    """Counts the checkpoints that failed since the newest complete one.
-
-    Args:
-        tolerable: so many may fail; -1: any number.
-    """
-
-    def __init__(self, tolerable: int) -> None:
-        self._tolerable = tolerable
-        self._counted: set[int] = set()  # at most ``tolerable`` ids
-        self._last_completed = -1
-
-    def __repr__(self) -> str:
-        return f"<FailureCounter {len(self._counted)} of {self._tolerable} failed>"
-
-    def failed(self, checkpoint_id: int, reason: str) -> bool:
-        """Count a failure; True, and the count begins anew, if these are too many.  One checkpoint counts once."""
-        if self._tolerable == -1 or checkpoint_id < self._last_completed or not is_counted(reason):
-            return False
-        self._counted.add(checkpoint_id)
-        if len(self._counted) <= self._tolerable:
-            return False
-        self._counted.clear()
-        return True
-
-    def completed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: the count begins anew."""
-        self._last_completed = checkpoint_id
-        self._counted.clear()
 
 
 MAX_WAITING: Final = 16
