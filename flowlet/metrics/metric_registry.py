@@ -247,7 +247,7 @@ class _Group(MetricGroup):
             raise FlowletError(f"gauge {full!r} needs a function without arguments, got {obj!r}")
         self._registry.get(full, _Gauge(obj), replaces=True)
 
-    def meter(self, name: str, time_span_in_seconds: float = 60) -> Meter:
+    def meter(self, name: str, time_span_in_seconds: Any = 60) -> Meter:
         full = self._full(name)
         if not isinstance(time_span_in_seconds, int | float) or not time_span_in_seconds > 0:
             raise FlowletError(f"meter {full!r} needs a time span above 0 seconds, got {time_span_in_seconds!r}")

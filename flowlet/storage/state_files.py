@@ -104,7 +104,8 @@ class WorkingDirectory:
         """Remove the directory if there is one; idempotent."""
         with self._lock:
             self._is_closed = True
-            held, self._held = self._held, None
+            held = self._held
+            self._held = None
         if held is None:
             return
         lock_path, lock = held

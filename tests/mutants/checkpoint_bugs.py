@@ -14,7 +14,7 @@ _COMPLETED: Final = "flowlet.checkpoint.jobmanager.checkpoint_history"
 _ALIGNER: Final = "flowlet.checkpoint.task.single_checkpoint_barrier_handler"
 _TRACKER: Final = "flowlet.checkpoint.task.checkpoint_barrier_tracker"
 _WRITER: Final = "flowlet.checkpoint.task.channel_state_writer"
-_SNAPSHOTS: Final = "flowlet.checkpoint.task.task_checkpoints"
+_SNAPSHOTS: Final = "flowlet.checkpoint.task.operator_snapshots"
 _PERSISTER: Final = "netstack.gate.channels.in_flight_recorder"
 _RECORDER: Final = "netstack.gate.channels.in_flight_recorder"
 _SUBPARTITION: Final = "netstack.partition.pipelined_subpartition"
@@ -186,7 +186,7 @@ CHECKPOINT_BUGS: Final = (
         "every_barrier_is_a_priority_event",
         "18252",
         "the barrier of a savepoint overtakes data",
-        "flowlet.checkpoint.task.subtask_checkpoint_coordinator",
+        "flowlet.checkpoint.task.task_checkpoints",
         "is_priority=barrier.options.is_unaligned)",
         "is_priority=True)",
         "tests/flowlet/checkpoint/task/test_subtask_checkpoint_coordinator.py::test_a_savepoint_never_has_priority",

@@ -8,8 +8,9 @@ Source:     Flink ``CheckpointBarrierHandler`` (alignment metrics, notifications
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias, assert_never
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from flowlet.checkpoint.task import barrier_orders as barriers
 from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
@@ -17,51 +18,18 @@ from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrier
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.task.snapshots import AlignmentMetrics
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
+from netstack.late import dataclass
 from netstack.loop.loop_timers import Cancellable, Timers
-from netstack.wire.events import CheckpointBarrier, CheckpointOptions
+
+if TYPE_CHECKING:
+    from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
+    from netstack.gate.single_input_gate import SingleInputGate
 
 _NS_PER_MS = 1_000_000
 BarrierMachine: TypeAlias = SingleCheckpointBarrierHandler | CheckpointBarrierTracker
 
 
-class CheckpointableInput(Protocol):
-    """The part of a gate that barriers need (Flink ``CheckpointableInput``).
-
-    One implementer: ``SingleInputGate``, which stands in another package and can do much more.
-    """
-
-    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """Start to record the data in front of the barrier."""
-
-    def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """Stop recording."""
-
-    def convert_to_priority_event(self, channel_index: int, sequence_number: int) -> None:
-        """Let an announced barrier overtake the data before it."""
-
-    def resume_consumption(self, channel_index: int) -> None:
-        """Let the channel's producer send again."""
-
-
-class BarrierListener(Protocol):
-    """The task; every call is on the task thread.
-
-    One implementer: ``TaskCheckpoints`` imports this module, which therefore cannot import it.
-    """
-
-    def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it needs one."""
-
-    def complete_inputs(self, checkpoint_id: int) -> None:
-        """The inputs' part of the channel state is complete."""
-
-    def trigger_checkpoint_on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
-        """Take the snapshot; ``alignment`` may change until ``complete_inputs``."""
-
-    def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Decline the checkpoint and tell the downstream tasks."""
-
-
+@dataclass(slots=True, eq=False)
 class CheckpointBarrierHandler:
     """The barriers of all gates of a task; ``machine`` decides what to do.
 
@@ -70,40 +38,31 @@ class CheckpointBarrierHandler:
 
     Args:
         inputs: by gate index.
+        listener: the task.
         timers: run their calls on the task thread (``MailboxTimers``).
         wall_ms: the clock of the barriers' timestamps.
     """
 
-    def __init__(
-        self,
-        machine: BarrierMachine,
-        inputs: Sequence[CheckpointableInput] | Mapping[int, CheckpointableInput],
-        listener: BarrierListener,
-        timers: Timers,
-        *,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS,
-    ) -> None:
-        self._machine = machine
-        self._inputs = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
-        self._listener = listener
-        self._timers = timers
-        self._clock_ns = clock_ns
-        self._wall_ms = wall_ms
-        self._timer: Cancellable | None = None
-        self._metrics = AlignmentMetrics()
-        self._metrics_of = -1  # the checkpoint that _metrics are of
-        self._aligning_since_ns: int | None = None
-        self._is_closed = False
+    machine: BarrierMachine
+    inputs: "Sequence[SingleInputGate]"
+    listener: "TaskCheckpoints"
+    timers: Timers
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS
+    _timer: Cancellable | None = field(init=False, default=None)
+    _metrics: AlignmentMetrics = field(init=False, default_factory=AlignmentMetrics)
+    _metrics_of: int = field(init=False, default=-1)  # the checkpoint that _metrics are of
+    _aligning_since_ns: int | None = field(init=False, default=None)
+    _is_closed: bool = field(init=False, default=False)
 
     def __repr__(self) -> str:
-        return f"<CheckpointBarrierHandler {'closed' if self._is_closed else 'open'}, {self._machine!r}>"
+        return f"<CheckpointBarrierHandler {'closed' if self._is_closed else 'open'}, {self.machine!r}>"
 
     def lets_overtake(self, checkpoint_id: int) -> bool:
         """Whether the alignment of this checkpoint has timed out: its barriers may overtake data, which the checkpoint
         then keeps.
         """
-        return self._machine.lets_overtake(checkpoint_id)
+        return self.machine.lets_overtake(checkpoint_id)
 
     @property
     def is_aligning(self) -> bool:
@@ -115,7 +74,7 @@ class CheckpointBarrierHandler:
         """The duration of the current alignment, else of the last one; any thread."""
         since_ns = self._aligning_since_ns
         if since_ns is not None:
-            return self._clock_ns() - since_ns
+            return self.clock_ns() - since_ns
         return self._metrics.duration_ns
 
     @property
@@ -136,9 +95,9 @@ class CheckpointBarrierHandler:
         """
         if self._is_closed:
             return
-        refused = self._carry_out_all(self._machine.handle(event, self._wall_ms()))
+        refused = self._carry_out_all(self.machine.handle(event, self.wall_ms()))
         if refused is not None:
-            self._carry_out_all(self._machine.handle(refused, self._wall_ms()))
+            self._carry_out_all(self.machine.handle(refused, self.wall_ms()))
 
     def close(self) -> None:
         """Cancel the timer and ignore later events."""
@@ -172,39 +131,39 @@ class CheckpointBarrierHandler:
         match order:
             case barriers.ResumeChannels(channels=channels):
                 for gate, channel in channels:
-                    self._inputs[gate].resume_consumption(channel)
+                    self.inputs[gate].resume_consumption(channel)
             case barriers.PrioritizeBarrier(channel=(gate, channel), sequence_number=number):
-                self._inputs[gate].convert_to_priority_event(channel, number)
+                self.inputs[gate].convert_to_priority_event(channel, number)
             case barriers.InitInputs(barrier):
-                self._listener.init_inputs(barrier.checkpoint_id, barrier.options)
+                self.listener.init_inputs(barrier.checkpoint_id, barrier.options)
             case barriers.StartInputs(barrier):
-                for each in self._inputs.values():
+                for each in self.inputs:
                     each.checkpoint_started(barrier)
             case barriers.StopInputs(checkpoint_id):
-                for each in self._inputs.values():
+                for each in self.inputs:
                     each.checkpoint_stopped(checkpoint_id)
             case barriers.TriggerCheckpointOnBarrier(barrier):
                 if not barrier.options.is_unaligned:  # else barriers are missing
                     self._end_alignment(barrier.checkpoint_id)  # first: the snapshot reports it
                 metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
-                self._listener.trigger_checkpoint_on_barrier(barrier, metrics)
+                self.listener.trigger_checkpoint_on_barrier(barrier, metrics)
             case barriers.AbortCheckpoint(checkpoint_id, reason, details):
                 self._stop_timer()
                 # Otherwise the metrics belong to a snapshot that will still report them.
                 if self._aligning_since_ns is not None:
                     self._metrics.bytes_processed = 0
                 self._aligning_since_ns = None
-                self._listener.abort_checkpoint_on_barrier(
+                self.listener.abort_checkpoint_on_barrier(
                     checkpoint_id, CheckpointError(checkpoint_id, reason, details)
                 )
             case barriers.CompleteInputs(checkpoint_id):
                 self._stop_timer()
                 self._end_alignment(checkpoint_id)
-                self._listener.complete_inputs(checkpoint_id)
+                self.listener.complete_inputs(checkpoint_id)
             case barriers.BeginAlignment(checkpoint_id, timestamp_ms):
-                self._metrics = AlignmentMetrics(max(0, self._wall_ms() - timestamp_ms))
+                self._metrics = AlignmentMetrics(max(0, self.wall_ms() - timestamp_ms))
                 self._metrics_of = checkpoint_id
-                self._aligning_since_ns = self._clock_ns()
+                self._aligning_since_ns = self.clock_ns()
             case barriers.StartTimer(checkpoint_id, delay_ms):
                 self._start_timer(checkpoint_id, delay_ms)
             case _:
@@ -222,7 +181,7 @@ class CheckpointBarrierHandler:
             self._timer = None
             self.handle(barriers.AlignmentTimedOut(checkpoint_id))
 
-        self._timer = self._timers.call_later(delay_ms / 1000, fire)
+        self._timer = self.timers.call_later(delay_ms / 1000, fire)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -293,7 +293,7 @@ class Checkpoints(RuleBasedStateMachine):
         self.coordinator.check_invariants()
         assert self.coordinator.pending_ids == sorted(self.pending)
         assert len(self.pending) <= self.settings.max_concurrent
-        topology = CheckpointTopology(self.job)
+        topology = CheckpointTopology(JOB)
         counts = self.coordinator.document(CompletedCheckpoints(self.settings, topology))["counts"]
         assert counts["total"] == self.last_id == len(self.pending) + len(self.ended)  # type: ignore[index]  # a dict
         assert counts["completed"] == len(self.kept)  # type: ignore[index]  # a dict
