@@ -191,8 +191,6 @@ class FileKeeper:
         return True
 
     async def _read_directory(self) -> None:
-        if self._is_read:
-            return
         async with self._reading:  # the first reader reads, the others wait for it
             if not self._is_read:
                 self._sizes = await self.run_in_background(self.parts.sizes, THREAD_NAME)

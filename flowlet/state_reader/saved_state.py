@@ -73,8 +73,7 @@ def arrow_column(values: Sequence[Any], form: TypeForm | None = None) -> pa.Arra
         return pa.array([_plain(each, None) for each in values])
     except _UNFIT:
         return pa.array(
-            [each if each is None or isinstance(each, str) else repr(each) for each in values],
-            type=pa.string(),
+            [each if each is None or isinstance(each, str) else repr(each) for each in values], type=pa.string()
         )
 
 

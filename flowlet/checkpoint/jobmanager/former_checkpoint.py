@@ -23,13 +23,7 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import IGNORES_UNCLAIMED_STATE
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import key_group_range
-from flowlet.messages.control_messages import (
-    CheckpointPlace,
-    RestoredEdge,
-    RestoredState,
-    RestoredVertex,
-    SubtaskEntry,
-)
+from flowlet.messages.control_messages import CheckpointPlace, RestoredEdge, RestoredState, RestoredVertex, SubtaskEntry
 from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, VertexEntry
 
 _MAX_NAMED: Final = 5  # operators in one message

@@ -154,12 +154,7 @@ class InMemoryChannelStateWriter:
 
     # ---------------------------------------------------------------- any thread
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """Copy and recycle the buffers of an input channel."""
         pieces = _copies(buffers)
         with self._lock:
@@ -168,10 +163,7 @@ class InMemoryChannelStateWriter:
                 found.inputs.setdefault(channel, []).extend(pieces)
 
     def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        buffers: Sequence[NetworkBuffer],
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
     ) -> None:
         """Copy and recycle the buffers of a subpartition."""
         pieces = _copies(buffers)

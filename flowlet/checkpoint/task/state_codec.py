@@ -229,19 +229,18 @@ class _PartReader:
             ) from error
 
     def _load(self, pickled: memoryview, buffers: list[memoryview], what: str) -> Any:
-        # Buffers are copied each time: arrays of bytes could not be written to.
+        def unpickled(forms: list[ClassForm] | None) -> Any:
+            # Buffers are copied each time: arrays of bytes could not be written to.
+            copies = list(map(bytearray, buffers))
+            return _NamingUnpickler(PickleReader(pickled), what, self._classes, forms, copies).load()
+
         try:
-            return _NamingUnpickler(
-                PickleReader(pickled), what, self._classes, None, list(map(bytearray, buffers))
-            ).load()
+            return unpickled(None)
         except NeedsFormsError:
             collector = FormCollector(PickleReader(pickled), list(map(bytearray, buffers)))
             with OPENING:
                 collector.load()
-            forms = collector.forms()
-            return _NamingUnpickler(
-                PickleReader(pickled), what, self._classes, forms, list(map(bytearray, buffers))
-            ).load()
+            return unpickled(collector.forms())
 
     def check_end(self) -> None:
         """Raises StateRestoreError: more bytes follow."""

@@ -324,9 +324,8 @@ class TaskCheckpoints:
 
         Raises CheckpointError: it was opened before.
         """
-        if not options.needs_channel_state or checkpoint_id <= self._last_id or self.is_aborted(checkpoint_id):
-            return
-        self._open_channel_state(checkpoint_id, options)
+        if checkpoint_id > self._last_id and not self.is_aborted(checkpoint_id):
+            self._open_channel_state(checkpoint_id, options)
 
     def _open_channel_state(self, checkpoint_id: int, options: CheckpointOptions) -> None:
         if not options.needs_channel_state:
