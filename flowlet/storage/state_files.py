@@ -160,27 +160,22 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """What a file of a checkpoint may be called."""
 
 
-def files_at(url: str) -> StorageFiles:
-    """The files below a directory or URL.
-
-    Raises StorageError: it cannot be used; the message says why and what to do.
-    """
-    check_checkpoint_url(url)
-    return LocalFiles(directory_of(url)) if is_directory(url) else ObjectFiles(url)
-
-
 class StateFiles(ABC):
     """The files of checkpoints or of one savepoint.
 
     Threading: any thread.  The subtasks of a checkpoint may write from different processes.
 
     Args:
-        files: where they lie.
+        url: where they lie: a directory or a URL.
         key: of the MAC of manifests: ``manifest_key`` of the cluster's secret.
+
+    Raises:
+        StorageError: the URL cannot be used; the message says why and what to do.
     """
 
-    def __init__(self, files: StorageFiles, key: bytes) -> None:
-        self._files = files
+    def __init__(self, url: str, key: bytes) -> None:
+        check_checkpoint_url(url)
+        self._files: StorageFiles = LocalFiles(directory_of(url)) if is_directory(url) else ObjectFiles(url)
         self._key = key
 
     @abstractmethod

@@ -20,7 +20,7 @@ Absent:     the summary (percentiles).
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
@@ -209,10 +209,8 @@ class CheckpointHistory:
             "is_savepoint": record.savepoint is not None,
             "checkpoint_type": _type_of(record, is_unaligned=is_unaligned),
             "trigger_timestamp": record.trigger_ms,
-            "latest_ack_timestamp": max((part.acknowledged_ms for part in parts), default=-1),
             **_sums(record, parts),
             "num_subtasks": sum(self._topology.parallelisms.values()),
-            "num_acknowledged_subtasks": len(parts),
             "tasks": {vertex_id: self._task(record, vertex_id) for vertex_id in self._topology.names},
         }
         if document["status"] == "COMPLETED":
@@ -235,19 +233,14 @@ class CheckpointHistory:
 
     def _task(self, record: PendingCheckpoint, vertex_id: str) -> Document:
         width = self._topology.parallelisms[vertex_id]
-        parts = {
-            index: record.parts[Subtask(vertex_id, index)]
-            for index in range(width)
-            if Subtask(vertex_id, index) in record.parts
-        }
+        parts = [record.parts.get(Subtask(vertex_id, index)) for index in range(width)]
+        acknowledged = [each for each in parts if each is not None]
         return {
             "id": vertex_id,
-            "status": "COMPLETED" if len(parts) == width else _status(record),
-            "latest_ack_timestamp": max((part.acknowledged_ms for part in parts.values()), default=-1),
-            **_sums(record, parts.values()),
+            "status": "COMPLETED" if len(acknowledged) == width else _status(record),
+            **_sums(record, acknowledged),
             "num_subtasks": width,
-            "num_acknowledged_subtasks": len(parts),
-            "subtasks": [_subtask(record, index, parts.get(index)) for index in range(width)],
+            "subtasks": [_subtask(record, index, part) for index, part in enumerate(parts)],
         }
 
 
@@ -263,18 +256,19 @@ def _type_of(record: PendingCheckpoint, *, is_unaligned: bool) -> str:
     return "UNALIGNED_CHECKPOINT" if is_unaligned else "CHECKPOINT"
 
 
-def _sums(record: PendingCheckpoint, parts: Iterable[SubtaskPart]) -> Document:
-    """The sums over some subtasks; the duration lasts until the last of them, for a whole failed
-    checkpoint until then.
+def _sums(record: PendingCheckpoint, parts: Collection[SubtaskPart]) -> Document:
+    """What some subtasks have acknowledged; the duration lasts until the last of them, for a whole failed checkpoint
+    until then.
     """
-    acknowledged = list(parts)
-    durations = [part.durations or _NO_DURATIONS for part in acknowledged]
-    size = sum(part.num_bytes for part in acknowledged)
-    last_ms = max((part.acknowledged_ms for part in acknowledged), default=None)
+    durations = [part.durations or _NO_DURATIONS for part in parts]
+    size = sum(part.num_bytes for part in parts)
+    last_ms = max((part.acknowledged_ms for part in parts), default=-1)
     return {
         "checkpointed_size": size,
         "state_size": size,
-        "end_to_end_duration": -1 if last_ms is None else last_ms - record.trigger_ms,
+        "end_to_end_duration": last_ms - record.trigger_ms if parts else -1,
+        "latest_ack_timestamp": last_ms,
+        "num_acknowledged_subtasks": len(parts),
         "alignment_buffered": 0,
         "processed_data": sum(each.bytes_processed_during_alignment for each in durations),
         "persisted_data": sum(each.bytes_persisted_during_alignment for each in durations),

@@ -255,24 +255,15 @@ def _manifests(
         )
     manifests: list[CheckpointManifest] = []
     passed_over: list[int] = []
-    for each in ids[:-1]:
+    for each in ids:
         try:
             manifests.append(storage.read_manifest(each))
         except StorageError as error:
-            log.warning(
-                "an older checkpoint cannot be read; its files stay", job=job_id, checkpoint=each, problem=str(error)
-            )
-    for each in ids[-1:]:
-        try:
-            manifests.append(storage.read_manifest(each))
-        except StorageError as error:
-            if not (may_fall_back and manifests):
-                raise
-            passed_over.append(each)  # removed when a newer one is complete
-            log.warning(
-                "the newest checkpoint cannot be read, the job goes back to an older one",
-                job=job_id,
-                checkpoint=each,
-                problem=str(error),
-            )
+            what = "an older checkpoint cannot be read; its files stay"
+            if each == ids[-1]:
+                if not (may_fall_back and manifests):
+                    raise
+                what = "the newest checkpoint cannot be read, the job goes back to an older one"
+                passed_over.append(each)  # removed when a newer one is complete
+            log.warning(what, job=job_id, checkpoint=each, problem=str(error))
     return manifests, passed_over
