@@ -127,17 +127,16 @@ class PrioritizeBarrier:
 
 
 @dataclass(frozen=True, slots=True)
-class InitInputs:
+class _OfBarrier:
+    barrier: CheckpointBarrier
+
+
+class InitInputs(_OfBarrier):
     """Open the channel state of the checkpoint, if it needs one."""
 
-    barrier: CheckpointBarrier
 
-
-@dataclass(frozen=True, slots=True)
-class StartInputs:
+class StartInputs(_OfBarrier):
     """Let every input record the data in front of its barrier."""
-
-    barrier: CheckpointBarrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +146,8 @@ class StopInputs:
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerCheckpointOnBarrier:
+class TriggerCheckpointOnBarrier(_OfBarrier):
     """Take the snapshot now.  If the barrier is aligned, the last one has arrived, which ends the alignment."""
-
-    barrier: CheckpointBarrier
 
 
 @dataclass(frozen=True, slots=True)
