@@ -24,9 +24,10 @@ from flowlet.common.paths import check_checkpoint_url, is_directory, root_of
 from flowlet.errors import StorageError
 from flowlet.messages.control_messages import CheckpointPlace, StateHandle
 from flowlet.storage.manifest import CheckpointManifest
-from flowlet.storage.state_files import MANIFEST, NAME, StateFiles
+from flowlet.storage.state_files import INLINE_BYTES, MANIFEST, NAME, StateFiles
 from flowlet.storage.storage_files import Folder
 
+__all__ = ["INLINE_BYTES", "CheckpointStorage"]
 _PROBE: Final = 0  # the ids of checkpoints count from 1
 _PROBE_NAME: Final = "probe"
 _JOB_ID: Final = re.compile(r"[0-9a-f]{32}")

@@ -74,7 +74,7 @@ class BarrierOutputs(Protocol):
         """Stop keeping data in front of the barriers of the checkpoint."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class TaskCheckpoints:
     """The checkpoints of one stream task.
 

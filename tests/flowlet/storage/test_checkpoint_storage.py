@@ -12,12 +12,11 @@ import pytest
 
 from flowlet.errors import StorageError
 from flowlet.messages.control_messages import StateHandle, SubtaskEntry
-from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.checkpoint_storage import INLINE_BYTES, CheckpointStorage
 from flowlet.storage.manifest import (
     CheckpointManifest,
     SourceEntry,
 )
-from flowlet.storage.state_files import INLINE_BYTES
 
 # Numpy has threads, and we fork.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
