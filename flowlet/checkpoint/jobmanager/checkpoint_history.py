@@ -1,8 +1,7 @@
 """``CheckpointHistory``: the last checkpoints of a job for people, in Flink's field names.
 
-``CompletedCheckpoints``: the complete checkpoints of one job that are kept, and what they restore.
-
-``SharedStateRegistry``: which files of a job's checkpoints are shared, and when one is needed no more.
+``CompletedCheckpoints``: the complete checkpoints of one job that are kept, what they restore, and which of the job's
+files they share: when one is needed no more.
 
 Side:       pure.
 Invariants: a file that a kept checkpoint names is never given out as unused, and neither is one that a pending
@@ -32,44 +31,16 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import (
 )
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.paths import root_of
-from flowlet.messages.control_messages import CheckpointDurations
+from flowlet.messages.control_messages import CheckpointDurations, StateHandle
 from flowlet.messages.execution_state import Subtask
 from flowlet.storage.manifest import CheckpointManifest
 
 
-class SharedStateRegistry:
-    """The shared files of one job, by their paths.  Threading: one thread."""
-
-    def __init__(self) -> None:
-        self._last_named: dict[str, int] = {}
-
-    def __repr__(self) -> str:
-        return f"<SharedStateRegistry of {len(self._last_named)} files>"
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """All files that are known and not given out as unused."""
-        return frozenset(self._last_named)
-
-    def name(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """A checkpoint, pending or complete, names files."""
-        for path in paths:
-            self._last_named[path] = max(checkpoint_id, self._last_named.get(path, checkpoint_id))
-
-    def take_unused(self, oldest_kept: int) -> list[str]:
-        """Forget, and return, the files that no checkpoint from ``oldest_kept`` on names."""
-        unused = [path for path, checkpoint_id in self._last_named.items() if checkpoint_id < oldest_kept]
-        for path in unused:
-            del self._last_named[path]
-        return unused
-
-    def clear(self) -> None:
-        """Forget all files."""
-        self._last_named.clear()
-
-
 class CompletedCheckpoints:
-    """The newest complete checkpoints of a job, the oldest first.  Threading: one thread."""
+    """The newest complete checkpoints of a job, the oldest first, and the files that they share.
+
+    Threading: one thread.
+    """
 
     def __init__(self, settings: CheckpointSettings | None, topology: CheckpointTopology) -> None:
         self._num_retained = 1 if settings is None else settings.num_retained
@@ -78,6 +49,8 @@ class CompletedCheckpoints:
         self._topology = topology
         self.former: FormerCheckpoint | None = None  # what the job starts from until it has one of its own
         self._manifests: list[CheckpointManifest] = []
+        # Shared files by path: the newest checkpoint, pending or complete, that names each.
+        self._last_named: dict[str, int] = {}
         self._restored: FormerCheckpoint | None = None  # made of the newest when a run begins with it
 
     def __repr__(self) -> str:
@@ -99,6 +72,8 @@ class CompletedCheckpoints:
         assert newest is None or newest.checkpoint_id < manifest.checkpoint_id, (
             "a complete checkpoint subsumes all older ones"
         )
+        for entry in manifest.subtasks:
+            self.name_shared(manifest.checkpoint_id, entry.shared)
         self._manifests.append(manifest)
         dropped, self._manifests = self._manifests[: -self._num_retained], self._manifests[-self._num_retained :]
         return [each.checkpoint_id for each in dropped]
@@ -112,8 +87,22 @@ class CompletedCheckpoints:
         """Keep none; returns the ids of all that were kept."""
         ids = self.ids
         self._manifests = []
+        self._last_named.clear()
         self._restored = None
         return ids
+
+    def name_shared(self, checkpoint_id: int, handles: Iterable[StateHandle]) -> None:
+        """A checkpoint, pending or complete, names shared files."""
+        for each in handles:
+            if each.path is not None:
+                self._last_named[each.path] = max(checkpoint_id, self._last_named.get(each.path, checkpoint_id))
+
+    def take_unused(self) -> list[str]:
+        """Forget, and return, the shared files that no kept checkpoint names, nor a later one."""
+        unused = [path for path, last_id in self._last_named.items() if last_id < self._manifests[0].checkpoint_id]
+        for path in unused:
+            del self._last_named[path]
+        return unused
 
     def path_of(self, checkpoint_id: int) -> str:
         """Where a checkpoint of this job lies."""

@@ -10,7 +10,7 @@ Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, assert_never
 
@@ -20,7 +20,6 @@ from flowlet.checkpoint.jobmanager.checkpoint_history import (
     CheckpointHistory,
     CompletedCheckpoints,
     Document,
-    SharedStateRegistry,
 )
 from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
 from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
@@ -124,19 +123,17 @@ class JobCheckpoints:
         self._reader_lag = reader_lag
         self._topology = CheckpointTopology(job)
         self._may_trigger = may_trigger
-        self._next_id = recovered.next_checkpoint_id
+        next_id = recovered.next_checkpoint_id
         self._coordinator = (
-            None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, self._next_id)
+            None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, next_id)
         )
         self._completed = CompletedCheckpoints(self._settings, self._topology)
         self._has_shared_files = job.settings.state.is_incremental
-        self._shared = SharedStateRegistry()
         self._to_discard: dict[str, Callable[[], None]] = {}  # by what it is, in order; run in the background
         self._is_discarding = False
         for manifest in recovered.checkpoints:
             for checkpoint_id in self._completed.add(manifest):  # with the next one that is discarded
                 self._to_discard[f"checkpoint {checkpoint_id}"] = partial(self._remove, checkpoint_id)
-            self._name_shared(manifest)
         self._sources: dict[str, Callable[[], bytes]] = {}  # by vertex id
         self._locations: dict[bytes, str] = {}  # of this run
         self._timer: asyncio.TimerHandle | None = None
@@ -153,10 +150,10 @@ class JobCheckpoints:
 
         def recovered(former: FormerCheckpoint) -> None:
             self._completed.former = former
-            if self._settings is not None:  # as in Flink, the ids go on
-                next_id = max(self._next_id, former.checkpoint_id + 1)
-                self._may_trigger(next_id)  # so that the job store has reserved it when the run begins
-                self._coordinator = CheckpointCoordinator(self._topology, self._settings, next_id)
+            if self._coordinator is not None:  # as in Flink, the ids go on
+                self._coordinator.next_id = max(self._coordinator.next_id, former.checkpoint_id + 1)
+                # So that the job store has reserved it when the run begins.
+                self._may_trigger(self._coordinator.next_id)
             log.info("job starts from a checkpoint", job=self._topology.job_id, checkpoint=str(former))
             on_recovered()
 
@@ -199,7 +196,7 @@ class JobCheckpoints:
             isinstance(message, messages.FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending_ids
         )
         if isinstance(message, messages.CheckpointAcknowledged):
-            self._shared.name(message.checkpoint_id, _paths(message.part.shared))
+            self._completed.name_shared(message.checkpoint_id, message.part.shared)
         self._handle(message)
         return is_pending
 
@@ -241,7 +238,6 @@ class JobCheckpoints:
         for checkpoint_id in dropped:
             self._discard(checkpoint_id)
         if self._has_shared_files and path is None:
-            self._shared.clear()
             self._put_to_discard("all shared files", lambda: self._open_storage().discard_all_shared())
         if path is not None:
             log.info("checkpoint retained", job=self._topology.job_id, status=status.name, path=path)
@@ -342,7 +338,7 @@ class JobCheckpoints:
                 for checkpoint_id in dropped:
                     self._discard(checkpoint_id)
                 self._discard_leftovers(manifest.checkpoint_id)
-                self._discard_unused(manifest)
+                self._discard_unused()
                 self._on_completed()
             case events.DiscardCheckpoint(checkpoint_id, location):
                 if location:
@@ -399,18 +395,12 @@ class JobCheckpoints:
     def _discard_savepoint(self, location: str) -> None:
         self._put_to_discard(f"checkpoint {location}", lambda: SavepointStorage(location, self._key).discard())
 
-    def _discard_unused(self, manifest: CheckpointManifest) -> None:
+    def _discard_unused(self) -> None:
         """Remove the shared files that no kept checkpoint names, after the checkpoints that are kept no longer."""
-        self._name_shared(manifest)
-        unused = self._shared.take_unused(self._completed.ids[0])
+        unused = self._completed.take_unused()
         if unused:
             what = f"{len(unused)} shared files, {unused[0]} among them"
             self._put_to_discard(what, lambda: self._open_storage().discard_shared(unused))
-
-    def _name_shared(self, manifest: CheckpointManifest) -> None:
-        self._shared.name(
-            manifest.checkpoint_id, (path for entry in manifest.subtasks for path in _paths(entry.shared))
-        )
 
     def _put_to_discard(self, what: str, remove: Callable[[], None]) -> None:
         self._to_discard[what] = remove
@@ -432,18 +422,15 @@ class JobCheckpoints:
             return
         remove = self._to_discard.pop(what)
         self._is_discarding = True
-        self._call_in_background(
-            remove, lambda _: self._discarded(), lambda error: self._not_discarded(what, error), f"discard of {what}"
-        )
+        ended = partial(self._discarded, what)
+        self._call_in_background(remove, lambda _: ended(None), ended, f"discard of {what}")
 
-    def _discarded(self) -> None:
+    def _discarded(self, what: str, error: Exception | None) -> None:
+        if error is not None:
+            job_id = self._topology.job_id
+            log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=what, error=str(error))
         self._is_discarding = False
         self._discard_next()
-
-    def _not_discarded(self, what: str, error: Exception) -> None:
-        job_id = self._topology.job_id
-        log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=what, error=str(error))
-        self._discarded()
 
     def _log_failure(self, effect: events.CheckpointFailed) -> None:
         failure = effect.failure
@@ -454,7 +441,3 @@ class JobCheckpoints:
             values["held_up_by"] = [self._topology.describe(each) for each in effect.held_up_by[:5]]
         tell = log.warning if is_counted(failure.reason) else log.info
         tell("checkpoint failed", job=self._topology.job_id, checkpoint=effect.checkpoint_id, **values)
-
-
-def _paths(handles: Iterable[messages.StateHandle]) -> list[str]:
-    return [each.path for each in handles if each.path is not None]
