@@ -171,13 +171,10 @@ def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -
     for found, expected in zip(names, wanted, strict=False):
         if expected is not None and found != expected:
             raise GateTypeError(f"column {found!r} stands where {gate} has {expected!r}: its type is {type_info!r}")
-    if len(names) != len(wanted):
-        what = (
-            f"column {names[len(wanted)]!r} is one too many"
-            if len(names) > len(wanted)
-            else f"column {len(names)} is missing"
-        )
-        raise GateTypeError(f"{what}: {gate} takes {type_info!r}")
+    if len(names) > len(wanted):
+        raise GateTypeError(f"column {names[len(wanted)]!r} is one too many: {gate} takes {type_info!r}")
+    if len(names) < len(wanted):
+        raise GateTypeError(f"column {len(names)} is missing: {gate} takes {type_info!r}")
     return list(range(len(names)))
 
 

@@ -239,11 +239,8 @@ class PartitionWriter:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.abort(
-            "the producer ended without finish()"
-            if value is None
-            else f"the producer failed: {type(value).__name__}: {value}"
-        )
+        failed = f"the producer failed: {type(value).__name__}: {value}"
+        self.abort("the producer ended without finish()" if value is None else failed)
 
     # ---------------------------------------------------------------- one offer
 

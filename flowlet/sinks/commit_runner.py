@@ -175,9 +175,7 @@ class PendingCommits:
 
     def restore(self, elements: Iterable[tuple[int, int, Any]]) -> None:
         """Take over elements of a checkpoint; it is complete, so all are due."""
-        self._due += [
-            PendingRequest(committable, subtask, checkpoint_id) for checkpoint_id, subtask, committable in elements
-        ]
+        self._due += [PendingRequest(each, subtask, number) for number, subtask, each in elements]
 
 
 RETRY_PAUSE_MS: Final = 1_000  # Flink's of ``retry_later``

@@ -72,9 +72,8 @@ def arrow_column(values: Sequence[Any], form: TypeForm | None = None) -> pa.Arra
     try:
         return pa.array([_plain(each, None) for each in values])
     except _UNFIT:
-        return pa.array(
-            [each if each is None or isinstance(each, str) else repr(each) for each in values], type=pa.string()
-        )
+        texts = [each if each is None or isinstance(each, str) else repr(each) for each in values]
+        return pa.array(texts, type=pa.string())
 
 
 def _arrow_type(form: TypeForm) -> pa.DataType | None:

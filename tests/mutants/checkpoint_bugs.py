@@ -105,8 +105,8 @@ CHECKPOINT_BUGS: Final = (
         "8871",
         "tasks go on with a checkpoint that has expired",
         _COORDINATOR,
-        "if attempt in self._run.unfinished\n            ]",
-        "if attempt in self._run.starting\n            ]",
+        "if attempt in self._run.unfinished]",
+        "if attempt in self._run.starting]",
         f"{_COORDINATED}::TestPeriod::test_one_that_takes_too_long_fails",
     ),
     Mutant(

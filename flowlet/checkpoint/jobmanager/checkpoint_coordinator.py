@@ -209,11 +209,8 @@ class CheckpointCoordinator:
         if not go_on:
             self._sweep()
         states = event.states
-        unfinished = {
-            attempt: task
-            for attempt, task in event.attempts.items()
-            if states.get(attempt) is not ExecutionState.FINISHED
-        }
+        done = {attempt for attempt, state in states.items() if state is ExecutionState.FINISHED}
+        unfinished = {attempt: task for attempt, task in event.attempts.items() if attempt not in done}
         finished = [task for attempt, task in event.attempts.items() if attempt not in unfinished]
         starting = {each for each in unfinished if states.get(each) is not ExecutionState.RUNNING}
         run = self._run = _Run(unfinished, dict(event.attempts), starting, finished)
@@ -260,9 +257,8 @@ class CheckpointCoordinator:
         run.starting.discard(attempt)
         subtask = run.unfinished.pop(attempt)
         run.finished.append(subtask)
-        self._fail_all(
-            [each for each in self._pending.values() if attempt in each.missing], _Reason.TASK_FINISHED, subtask
-        )
+        waiting = [each for each in self._pending.values() if attempt in each.missing]
+        self._fail_all(waiting, _Reason.TASK_FINISHED, subtask)
         if not run.unfinished or not self._settings.after_tasks_finish:
             self._stop_triggering(run)
         self._want_last(run)
@@ -276,9 +272,8 @@ class CheckpointCoordinator:
     def _want_last(self, run: _Run) -> None:
         """If all that is left is to wait: unless a checkpoint that serves all of them is complete or on its way."""
         least_ids = [self._awaited.get(each, 0) for each in run.unfinished]
-        taken = max(
-            [self._last_completed, *(each.checkpoint_id for each in self._pending.values() if each.savepoint is None)]
-        )
+        pending = [each.checkpoint_id for each in self._pending.values() if each.savepoint is None]
+        taken = max([self._last_completed, *pending])
         run.is_wanted |= bool(least_ids) and min(least_ids) > 0 and max(least_ids) > taken
 
     def _start_triggering(self, run: _Run) -> None:
@@ -304,9 +299,8 @@ class CheckpointCoordinator:
         if not self._can_take_savepoints:
             self._effects.append(events.SavepointFailed(request, _NOT_RUNNING))
         elif len(self._savepoints) >= MAX_WAITING:
-            self._effects.append(
-                events.SavepointFailed(request, f"{MAX_WAITING} savepoints wait already: wait for one of them")
-            )
+            full = f"{MAX_WAITING} savepoints wait already: wait for one of them"
+            self._effects.append(events.SavepointFailed(request, full))
         else:
             self._savepoints.append(request)
 
@@ -317,9 +311,8 @@ class CheckpointCoordinator:
     def _savepoint_ended(self, run: _Run, pending: PendingCheckpoint, request: SavepointRequest) -> None:
         if request.stops_job:
             self._stop_triggering(run)
-            self._effects += [
-                messages.CheckpointCompleted(attempt, pending.checkpoint_id) for attempt in run.unfinished
-            ]
+            checkpoint_id = pending.checkpoint_id
+            self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
         self._effects.append(events.SavepointCompleted(request, pending.checkpoint_id))
 
     # Triggers
@@ -327,11 +320,8 @@ class CheckpointCoordinator:
     def _early_ms(self) -> int:
         """When a checkpoint may be triggered before its time."""
         share = _EARLY_SHARE if self._last_failed <= self._last_completed else 1
-        pause_ms = max(
-            self._settings.min_pause_ms,
-            min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS),
-            self._last_duration_ms,
-        )
+        share_ms = min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS)
+        pause_ms = max(self._settings.min_pause_ms, share_ms, self._last_duration_ms)
         return 0 if self._last_end_ms is None else self._last_end_ms + pause_ms
 
     def _has_room(self) -> bool:
@@ -341,12 +331,10 @@ class CheckpointCoordinator:
     def _time_passed(self, event: events.TimePassed) -> None:
         for pending in list(self._pending.values()):
             if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
-                is_held = pending.phase is CheckpointPhase.TASKS and all(
-                    (pending.checkpoint_id, each) in event.held for each in pending.missing
-                )
-                reason = (
-                    _Reason.READER_BEHIND if is_held or event.blocked & pending.missing else _Reason.CHECKPOINT_EXPIRED
-                )
+                waits_for = {(pending.checkpoint_id, each) for each in pending.missing}
+                is_held = pending.phase is CheckpointPhase.TASKS and waits_for <= event.held
+                is_behind = is_held or bool(event.blocked & pending.missing)
+                reason = _Reason.READER_BEHIND if is_behind else _Reason.CHECKPOINT_EXPIRED
                 waited = f"{reason.value} ({self._settings.timeout_ms} ms), it waited for {pending.phase.value}"
                 self._fail(pending, CheckpointFailure(reason.name, waited))
 
@@ -487,11 +475,8 @@ class CheckpointCoordinator:
         """Tasks know of the checkpoint, and may have written state."""
         checkpoint_id = pending.checkpoint_id
         if self._run is not None:
-            self._effects += [
-                messages.CheckpointAborted(attempt, checkpoint_id)
-                for attempt in pending.participants
-                if attempt in self._run.unfinished
-            ]
+            told = [attempt for attempt in pending.participants if attempt in self._run.unfinished]
+            self._effects += [messages.CheckpointAborted(attempt, checkpoint_id) for attempt in told]
         self._litter[checkpoint_id] = pending.location
         if len(self._litter) > _MAX_LITTER:
             del self._litter[next(iter(self._litter))]

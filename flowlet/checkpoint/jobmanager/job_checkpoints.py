@@ -123,10 +123,9 @@ class JobCheckpoints:
         self._reader_lag = reader_lag
         self._topology = CheckpointTopology(job)
         self._may_trigger = may_trigger
-        next_id = recovered.next_checkpoint_id
-        self._coordinator = (
-            None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, next_id)
-        )
+        self._coordinator: CheckpointCoordinator | None = None
+        if self._settings is not None:
+            self._coordinator = CheckpointCoordinator(self._topology, self._settings, recovered.next_checkpoint_id)
         self._completed = CompletedCheckpoints(self._settings, self._topology)
         self._has_shared_files = job.settings.state.is_incremental
         self._to_discard: dict[str, Callable[[], None]] = {}  # by what it is, in order; run in the background

@@ -53,9 +53,8 @@ class JobKeeper:
     def recovered(self, job: RecoveredJob) -> None:
         """Know a job that is in the store already; writes nothing."""
         completed = job.checkpoints[-1].checkpoint_id if job.checkpoints else -1
-        self._progress[job.job.job_id] = StoredProgress(
-            job.attempt - 1, completed, job.next_checkpoint_id + ID_BLOCK, list(job.unrestorable)
-        )
+        ids_below = job.next_checkpoint_id + ID_BLOCK
+        self._progress[job.job.job_id] = StoredProgress(job.attempt - 1, completed, ids_below, list(job.unrestorable))
 
     def run_begins(self, job_id: str, attempt: int, done: Done) -> None:
         """Keep the number of a run before it is deployed."""
@@ -63,9 +62,8 @@ class JobKeeper:
 
     def checkpoint_completed(self, job_id: str, checkpoint_id: int, unrestorable: Sequence[int] = ()) -> None:
         """Keep that a checkpoint is complete, so that its loss is noticed."""
-        progress = msgspec.structs.replace(
-            self._known(job_id), completed_checkpoint=checkpoint_id, unrestorable=list(unrestorable)
-        )
+        known = self._known(job_id)
+        progress = msgspec.structs.replace(known, completed_checkpoint=checkpoint_id, unrestorable=list(unrestorable))
         self._write_progress(job_id, progress, self._log_problem)
 
     def may_trigger(self, job_id: str, checkpoint_id: int) -> bool:

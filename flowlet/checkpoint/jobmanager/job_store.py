@@ -235,13 +235,9 @@ def _recovered(job: JobGraphMessage, progress: StoredProgress, key: bytes) -> Re
         storage = CheckpointStorage(settings.directory, job.job_id, key)
         manifests, passed_over = _manifests(storage, job.job_id, progress, may_fall_back=settings.restore_fallback)
     newest = manifests[-1].checkpoint_id if manifests else -1
-    return RecoveredJob(
-        job,
-        progress.attempt + 1,
-        manifests,
-        max(progress.ids_below, newest + 1),
-        [*progress.unrestorable, *passed_over],
-    )
+    next_id = max(progress.ids_below, newest + 1)
+    unrestorable = [*progress.unrestorable, *passed_over]
+    return RecoveredJob(job, progress.attempt + 1, manifests, next_id, unrestorable)
 
 
 def _manifests(

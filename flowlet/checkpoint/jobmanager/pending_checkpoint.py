@@ -98,16 +98,12 @@ class CheckpointTopology:
         the barrier on.
         """
         sizes = Counter(each.vertex_id for each in among)
-        subtasks = (
-            Subtask(vertex_id, index) for vertex_id, width in self.parallelisms.items() for index in range(width)
-        )
+        subtasks = (Subtask(vertex, index) for vertex, width in self.parallelisms.items() for index in range(width))
         return [each for each in subtasks if each in among and not self._reads_from(each, among, sizes)]
 
     def _reads_from(self, reader: Subtask, among: Set[Subtask], sizes: Counter[str]) -> bool:
-        return any(
-            sizes[edge.entry.source] > 0 and self._edge_reads_from(edge, reader, among)
-            for edge in self.inputs[reader.vertex_id]
-        )
+        edges = [edge for edge in self.inputs[reader.vertex_id] if sizes[edge.entry.source] > 0]
+        return any(self._edge_reads_from(edge, reader, among) for edge in edges)
 
     def _edge_reads_from(self, edge: TopologyEdge, reader: Subtask, among: Set[Subtask]) -> bool:
         if not edge.is_pointwise:
@@ -247,10 +243,8 @@ class PendingCheckpoint:
             self.parts[each] = SubtaskPart(self.trigger_ms)
 
     def __repr__(self) -> str:
-        return (
-            f"<PendingCheckpoint {self.checkpoint_id} waits for {self.phase.value}, {len(self.missing)} tasks are "
-            "missing>"
-        )
+        missing = f"{len(self.missing)} tasks are missing"
+        return f"<PendingCheckpoint {self.checkpoint_id} waits for {self.phase.value}, {missing}>"
 
     def acknowledge(self, message: CheckpointAcknowledged, now_ms: int) -> None:
         """Take in the part of a missing subtask."""

@@ -148,10 +148,8 @@ class InMemoryChannelStateWriter:
         """Fail all open checkpoints; any thread, idempotent."""
         with self._lock:
             self._is_closed = True
-            closing = CheckpointFailureReason.TASK_CLOSING
-            calls = [
-                call for each in list(self._open) for call in self._abort_locked(each, CheckpointError(each, closing))
-            ]
+            why = CheckpointFailureReason.TASK_CLOSING
+            calls = [call for each in list(self._open) for call in self._abort_locked(each, CheckpointError(each, why))]
             self._results.clear()
         run_all(calls)
 

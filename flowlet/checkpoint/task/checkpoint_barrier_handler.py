@@ -153,9 +153,8 @@ class CheckpointBarrierHandler:
                 if self._aligning_since_ns is not None:
                     self._metrics.bytes_processed = 0
                 self._aligning_since_ns = None
-                self.listener.abort_checkpoint_on_barrier(
-                    checkpoint_id, CheckpointError(checkpoint_id, reason, details)
-                )
+                error = CheckpointError(checkpoint_id, reason, details)
+                self.listener.abort_checkpoint_on_barrier(checkpoint_id, error)
             case barriers.CompleteInputs(checkpoint_id):
                 self._stop_timer()
                 self._end_alignment(checkpoint_id)

@@ -50,10 +50,8 @@ class CheckpointBarrierTracker:
         self._counts: list[_Count] = []  # by ascending id
 
     def __repr__(self) -> str:
-        return (
-            f"<CheckpointBarrierTracker: {[each.checkpoint_id for each in self._counts]} pending, newest "
-            f"{self._newest}>"
-        )
+        ids = [each.checkpoint_id for each in self._counts]
+        return f"<CheckpointBarrierTracker: {ids} pending, newest {self._newest}>"
 
     def lets_overtake(self, checkpoint_id: int) -> bool:  # of the protocol
         """False: barriers are only counted."""
@@ -134,10 +132,8 @@ class CheckpointBarrierTracker:
         del self._counts[:num_over]
         for count in reversed(over):
             if count.is_complete and not count.is_aborted and count.barrier is not None:
-                return [
-                    barriers.TriggerCheckpointOnBarrier(count.barrier),
-                    barriers.CompleteInputs(count.checkpoint_id),
-                ]
+                trigger = barriers.TriggerCheckpointOnBarrier(count.barrier)
+                return [trigger, barriers.CompleteInputs(count.checkpoint_id)]
         return []
 
     @staticmethod

@@ -196,11 +196,8 @@ class SingleCheckpointBarrierHandler:
             if self._mode is BarrierMode.ALIGNED:
                 # A producer is configured differently: the data that the barrier overtook would be missing in the
                 # snapshot.
-                return self._abort(
-                    self._current,
-                    CheckpointFailureReason.UNSUPPORTED_SNAPSHOT,
-                    f"unaligned barrier on channel {channel}",
-                )
+                details = f"unaligned barrier on channel {channel}"
+                return self._abort(self._current, CheckpointFailureReason.UNSUPPORTED_SNAPSHOT, details)
             return [*self._prioritize_announced(), *self._take_unaligned(barrier)]
         if self._is_complete:
             return self._take_aligned(barrier)

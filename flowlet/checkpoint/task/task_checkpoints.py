@@ -401,9 +401,8 @@ class TaskCheckpoints:
             return
         started_ns = self.clock_ns()
         try:
-            channel_state = (
-                self.channel_state.take_result(checkpoint_id) if barrier.options.needs_channel_state else None
-            )
+            needs_channels = barrier.options.needs_channel_state
+            channel_state = self.channel_state.take_result(checkpoint_id) if needs_channels else None
             parts = self.chain.snapshot_state(barrier)
         except Exception as error:
             details = f"{self.name}: {type(error).__name__}: {error}"
