@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlet.checkpoint.jobmanager.job_keeper import JobKeeper
-from flowlet.checkpoint.jobmanager.job_store import JobStore, Recovery, job_store_key
+from flowlet.checkpoint.jobmanager.job_store import JobKeeper, JobStore, Recovery, job_store_key
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager_config import JobManagerConfig
