@@ -12,8 +12,10 @@ from flowlet.ingest.description import (
     GateTypeError,
     GateUnreachableError,
     GateWriteError,
+    PartitionOffer,
 )
-from flowlet.ingest.producer import GateClient, PartitionOffer, PartitionWriter, finish_gate, open_gate
+from flowlet.ingest.partition_writer import PartitionWriter
+from flowlet.ingest.producer import GateClient, finish_gate, open_gate
 from flowlet.ingest.runtime import close_producers
 
 __all__ = [

@@ -16,13 +16,7 @@ from dataclasses import field
 from typing import Any
 
 from flowlet.columns import Columns
-from flowlet.common.typeinfo import (
-    ArrowTypeInfo,
-    PickledBytesTypeInfo,
-    RowTypeInfo,
-    TupleTypeInfo,
-    TypeInformation,
-)
+from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
 from flowlet.common.types import are_positions
 from flowlet.errors import FlowletError
 from flowlet.graph.partitioner import Partitioner, Rebalance
@@ -177,13 +171,10 @@ def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -
     for found, expected in zip(names, wanted, strict=False):
         if expected is not None and found != expected:
             raise GateTypeError(f"column {found!r} stands where {gate} has {expected!r}: its type is {type_info!r}")
-    if len(names) != len(wanted):
-        what = (
-            f"column {names[len(wanted)]!r} is one too many"
-            if len(names) > len(wanted)
-            else f"column {len(names)} is missing"
-        )
-        raise GateTypeError(f"{what}: {gate} takes {type_info!r}")
+    if len(names) > len(wanted):
+        raise GateTypeError(f"column {names[len(wanted)]!r} is one too many: {gate} takes {type_info!r}")
+    if len(names) < len(wanted):
+        raise GateTypeError(f"column {len(names)} is missing: {gate} takes {type_info!r}")
     return list(range(len(names)))
 
 
@@ -250,19 +241,14 @@ class GateDescription:
     @classmethod
     def of_document(cls, document: dict[str, Any], jobmanager: str) -> "GateDescription":
         """The description in the JobManager's answer to ``GET /gates/{name}``."""
+        same = "name job_id job_name producers expires_ms has_checkpoints acknowledges_checkpointed"
         return cls(
-            name=document["name"],
+            **{each: document[each] for each in same.split()},
             jobmanager=jobmanager,
-            job_id=document["job_id"],
-            job_name=document["job_name"],
             type_name=document["type"],
             fingerprint=bytes.fromhex(document["fingerprint"]),
             endpoints=tuple(GateEndpoint(each["host"], each["port"]) for each in document["endpoints"]),
-            producers=document["producers"],
-            expires_ms=document["expires_ms"],
             token=bytes.fromhex(document["token"]),
             type_blob=base64.b64decode(document["type_blob"]),
             key_blob=base64.b64decode(document["key_blob"]),
-            has_checkpoints=document["has_checkpoints"],
-            acknowledges_checkpointed=document["acknowledges_checkpointed"],
         )

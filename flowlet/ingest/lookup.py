@@ -112,9 +112,8 @@ async def ask_outcome(
     Raises:
         GateError: the JobManager does not say; names gate and JobManager.
     """
-    answer = await _ask_with_token(
-        description, "GET", "partition", msgspec.structs.asdict(partition) | {"has_failed": int(has_failed)}, timeout_s
-    )
+    query = msgspec.structs.asdict(partition) | {"has_failed": int(has_failed)}
+    answer = await _ask_with_token(description, "GET", "partition", query, timeout_s)
     return _outcome_decoder.decode(answer.body)
 
 

@@ -299,7 +299,6 @@ def no_room(offer: PartitionOffer, description: GateDescription, waited_s: float
 
 def _partition_id(offer: PartitionOffer) -> ResultPartitionID:
     """The partition's id in this process; unique, because the nonce is."""
-    producer: ExecutionAttemptID = execution_attempt_id(
-        offer.nonce.bytes, offer.nonce.bytes, offer.partition, offer.attempt
-    )
-    return ResultPartitionID(intermediate_partition_id(offer.nonce.bytes, offer.partition), producer)
+    nonce = offer.nonce.bytes
+    producer: ExecutionAttemptID = execution_attempt_id(nonce, nonce, offer.partition, offer.attempt)
+    return ResultPartitionID(intermediate_partition_id(nonce, offer.partition), producer)

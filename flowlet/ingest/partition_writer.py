@@ -23,7 +23,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from flowlet.columns import Columns
-from flowlet.common.job_status import JobStatus
 from flowlet.common.typeinfo import ArrowTypeInfo
 from flowlet.ingest.description import (
     AttemptRefusedError,
@@ -68,14 +67,7 @@ DEFAULT_MAX_KEPT_BYTES: Final = 32 << 20  # not measured
 _OUTCOME_TIMEOUT_S: Final = DEFAULT_TIMEOUT_S
 _BACKOFF_S: Final = Backoff(first=0.05, longest=1.0, jitter=0.5)  # before an offer is repeated
 _JOB_ENDED: Final = (GateEndedError, GateLostError, GateUnreachableError)  # the job may have failed
-_ENDS: Final = frozenset(each.name for each in JobStatus) - {
-    "INITIALIZING",
-    "CREATED",
-    "RUNNING",
-    "RESTARTING",
-    "RECONCILING",
-    "SUSPENDED",
-}
+_ENDS: Final = ("FAILING", "FAILED", "CANCELLING", "CANCELED", "FINISHED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +239,8 @@ class PartitionWriter:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.abort(
-            "the producer ended without finish()"
-            if value is None
-            else f"the producer failed: {type(value).__name__}: {value}"
-        )
+        failed = f"the producer failed: {type(value).__name__}: {value}"
+        self.abort("the producer ended without finish()" if value is None else failed)
 
     # ---------------------------------------------------------------- one offer
 
@@ -390,7 +379,9 @@ class PartitionWriter:
             if self._is_counted:
                 return
             if time.monotonic() >= give_up_s:
-                self._give_up_in_time(error)
+                limit = f"{self._limits.resume_timeout_s:g} s (resume_timeout_s, in Spark resumeTimeout)"
+                lost = GateLostError(f"{self._name}: lost for {limit}; at last: {self._found(error)}")
+                self._fail_unless_counted(lost)
             time.sleep(next(pauses_s))
 
     def _may_pass(self, error: Exception, found: GateError) -> bool:
@@ -445,11 +436,6 @@ class PartitionWriter:
             chunks=len(rows.kept),
             left_out=rows.num_before,
         )
-
-    def _give_up_in_time(self, error: Exception) -> None:
-        found = self._found(error)
-        text = f"{self._name}: lost for {self._limits.resume_timeout_s:g} s (resume_timeout_s, in Spark resumeTimeout)"
-        self._fail_unless_counted(GateLostError(f"{text}; at last: {found}"))
 
     def _found(self, error: Exception) -> GateError:
         cause = self._push.offered.failure

@@ -17,18 +17,6 @@ from flowlet.ingest.partition_writer import (
 )
 from flowlet.ingest.runtime import producer_runtime
 
-__all__ = [
-    "DEFAULT_MAX_KEPT_BYTES",
-    "DEFAULT_RESUME_TIMEOUT_S",
-    "DEFAULT_TIMEOUT_S",
-    "DEFAULT_WAIT_FOR_ROOM_S",
-    "GateClient",
-    "PartitionOffer",
-    "PartitionWriter",
-    "finish_gate",
-    "open_gate",
-]
-
 
 def open_gate(
     gate: str,

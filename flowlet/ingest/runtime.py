@@ -198,9 +198,8 @@ class ProducerRuntime:
             if waited_s is not None:
                 _log.warning(f"a producer waits for {watch.awaited}", waits_for=watched.what, seconds=round(waited_s))
             if watch.is_question_due():
-                self._questions[
-                    self.loop.loop.create_task(self._ask(watch, watched), name=f"is {watched.what} read?")
-                ] = None
+                task = self.loop.loop.create_task(self._ask(watch, watched), name=f"is {watched.what} read?")
+                self._questions[task] = None
         self._questions = {task: None for task in self._questions if not task.done()}
         if self._watches:
             self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)

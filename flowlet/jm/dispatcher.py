@@ -17,8 +17,7 @@ from typing import Final
 
 import msgspec
 
-from flowlet.checkpoint.jobmanager.job_keeper import JobKeeper
-from flowlet.checkpoint.jobmanager.job_store import JobEnd, RecoveredJob, Recovery
+from flowlet.checkpoint.jobmanager.job_store import JobEnd, JobKeeper, RecoveredJob, Recovery
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.jm.gates import gate_names

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowlet.checkpoint.jobmanager.job_keeper import JobKeeper
-from flowlet.checkpoint.jobmanager.job_store import JobStore, Recovery, job_store_key
+from flowlet.checkpoint.jobmanager.job_store import JobKeeper, JobStore, Recovery, job_store_key
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager_config import JobManagerConfig
@@ -25,7 +24,7 @@ from flowlet.rpc.local_rpc import LocalServer
 from flowlet.rpc.requests import WallClock, wall_clock_ms
 from flowlet.shipping.bundle_store import FileKeeper, PartStore
 from flowlet.storage.manifest import manifest_key
-from flowlet.storage.state_files import LazyWorkingDirectory
+from flowlet.storage.state_files import WorkingDirectory
 from netstack.errors import ConfigError as NetstackConfigError
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import call_in_background, close_in_background, run_in_background
@@ -63,7 +62,7 @@ class JobManager:
         self._jm_id = os.urandom(8).hex()
         self._store = None if config.job_store is None else JobStore(config.job_store, job_store_key(config.secret))
         self.dispatcher = Dispatcher(config, clock, JobKeeper(self._store, call_in_background))
-        self._temporary = LazyWorkingDirectory(purpose="jobmanager", advice="set TMPDIR to another directory")
+        self._temporary = WorkingDirectory(purpose="jobmanager", advice="set TMPDIR to another directory")
         max_bytes = config.max_shipped_mebibytes * 1024**2
         self._files = FileKeeper(PartStore(self._directory_of_files), run_in_background, self._shipped_files, max_bytes)
 

@@ -81,7 +81,7 @@ class JobMaster:
         self._clock = clock
         self._timers = timers
         self.checkpoints = JobCheckpoints(
-            job,
+            recovered,
             owner.send,
             clock=clock,
             timers=timers,
@@ -90,9 +90,6 @@ class JobMaster:
             on_completed=self._checkpoint_completed,
             reader_lag=lambda: self._readers.lag(self._metrics),
             key=checkpoint_key,
-            completed=recovered.checkpoints,
-            next_id=recovered.next_checkpoint_id,
-            unrestorable=recovered.unrestorable,
             may_trigger=lambda checkpoint_id: owner.may_trigger(self, checkpoint_id),
         )
         self.savepoints = JobSavepoints(

@@ -32,7 +32,6 @@ _NS_PER_S: Final = 1_000_000_000
 _INT64: Final = range(-(2**63), 2**63)
 
 Number = int | float
-MetricT = TypeVar("MetricT", bound=Metric)
 
 
 class MetricKind(Enum):
@@ -157,6 +156,7 @@ class _Gauge(Metric):
 
 
 _Any = _Counter | _Gauge | _Meter | _Distribution
+MetricT = TypeVar("MetricT", bound=_Any)
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +166,7 @@ class MetricRegistry:
     Threading: the operator's thread; ``values`` and ``num_refused`` any.
 
     Args:
-        now_ns: a monotonic clock, for meters; it is asked once per meter and sample.
+        now_ns: a monotonic clock, for meters.
         start_sampling: called once, when there is a first gauge or meter: from then on ``sample`` is to be called at
             intervals.
         on_gauge_error: gets the name of a gauge and its first error.
@@ -205,66 +205,26 @@ class MetricRegistry:
             elif isinstance(metric, _Meter):
                 metric.sample(self.now_ns())
 
-    def counter(self, name: str) -> Counter:
-        """The counter of that full name."""
-        return self._get(name, _Counter, _Counter)
-
-    def gauge(self, name: str, function: Callable[[], Any]) -> None:
-        """Show what the function returns, in place of a former gauge of that name."""
-        if not callable(function):
-            raise FlowletError(f"gauge {name!r} needs a function without arguments, got {function!r}")
-        self._check(name, _Gauge)
-        if name not in self._by_name and self._is_full():
-            return
-        self._by_name[name] = gauge = _Gauge(function)
-        self._metrics = (*(each for each in self._metrics if each[0] != name), (name, gauge))
-        self._begin_sampling()
-
-    def meter(self, name: str, span_s: Any) -> Meter:
-        """The meter of that full name."""
-        if not isinstance(span_s, int | float) or not span_s > 0:
-            raise FlowletError(f"meter {name!r} needs a time span above 0 seconds, got {span_s!r}")
-        meter = self._get(name, _Meter, lambda: _Meter(span_s, self.now_ns()))
-        self._begin_sampling()
-        return meter
-
-    def distribution(self, name: str) -> Distribution:
-        """The distribution of that full name."""
-        return self._get(name, _Distribution, _Distribution)
-
-    def _get(self, name: str, kind: type[MetricT], make: Callable[[], Any]) -> MetricT:
-        self._check(name, kind)
-        found = self._by_name.get(name)
-        if found is None and self._is_full():
-            found = self._unshown.setdefault(kind, make())
-        elif found is None:
-            found = self._by_name[name] = make()
-            self._metrics = (*self._metrics, (name, found))
-        assert isinstance(found, kind), "checked above"
-        return found
-
-    def _check(self, name: str, kind: type[Metric]) -> None:
-        found = self._by_name.get(name)
-        if found is not None and not isinstance(found, kind):
+    def get(self, name: str, new: MetricT, *, replaces: bool = False) -> MetricT:
+        """The metric of that full name; ``new`` if there is none, or if it ``replaces`` that one."""
+        found: _Any | None = self._by_name.get(name)
+        if found is not None and type(found) is not type(new):
             is_taken_by = type(found).__name__.removeprefix("_").lower()
             raise FlowletError(
                 f"the name {name!r} is taken by a {is_taken_by}; give each metric of a group a name of its own"
             )
-
-    def _is_full(self) -> bool:
-        """Whether there are as many as are shown.
-
-        Further ones are not kept: names made of records' values have no end.
-        """
-        if len(self._by_name) < MAX_METRICS:
-            return False
-        self.num_refused += 1
-        return True
-
-    def _begin_sampling(self) -> None:
-        if not self._is_sampled:
-            self._is_sampled = True
-            self.start_sampling()
+        if found is None and len(self._by_name) >= MAX_METRICS:
+            # Further ones are not kept: names made of records' values have no end.
+            self.num_refused += 1
+            found = self._unshown.setdefault(type(new), new)
+        elif found is None or replaces:
+            found = self._by_name[name] = new
+            self._metrics = (*(each for each in self._metrics if each[0] != name), (name, new))
+            if isinstance(new, _Gauge | _Meter) and not self._is_sampled:
+                self._is_sampled = True
+                self.start_sampling()
+        assert isinstance(found, type(new)), "checked above"
+        return found
 
 
 class _Group(MetricGroup):
@@ -279,16 +239,22 @@ class _Group(MetricGroup):
         return group if extra is None else group.add_group(extra)
 
     def counter(self, name: str) -> Counter:
-        return self._registry.counter(self._full(name))
+        return self._registry.get(self._full(name), _Counter())
 
     def gauge(self, name: str, obj: Callable[[], Any]) -> None:
-        self._registry.gauge(self._full(name), obj)
+        full = self._full(name)
+        if not callable(obj):
+            raise FlowletError(f"gauge {full!r} needs a function without arguments, got {obj!r}")
+        self._registry.get(full, _Gauge(obj), replaces=True)
 
-    def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
-        return self._registry.meter(self._full(name), time_span_in_seconds)
+    def meter(self, name: str, time_span_in_seconds: Any = 60) -> Meter:
+        full = self._full(name)
+        if not isinstance(time_span_in_seconds, int | float) or not time_span_in_seconds > 0:
+            raise FlowletError(f"meter {full!r} needs a time span above 0 seconds, got {time_span_in_seconds!r}")
+        return self._registry.get(full, _Meter(time_span_in_seconds, self._registry.now_ns()))
 
     def distribution(self, name: str) -> Distribution:
-        return self._registry.distribution(self._full(name))
+        return self._registry.get(self._full(name), _Distribution())
 
     def _full(self, name: Any) -> str:
         if not isinstance(name, str) or not name:

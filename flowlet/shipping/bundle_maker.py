@@ -96,9 +96,8 @@ def program_code(needed: NeededCode, is_users_file: IsUsersFile, *, ships_module
     main = sys.modules.get(_MAIN)
     if needed is NeededCode.NOTHING or main is None:
         return NO_CODE
-    return ProgramCode(
-        modules_beside(main, is_users_file) if needed is NeededCode.ALL and ships_modules else {}, main_objects(main)
-    )
+    ships_all = needed is NeededCode.ALL and ships_modules
+    return ProgramCode(modules_beside(main, is_users_file) if ships_all else {}, main_objects(main))
 
 
 def modules_beside(main: ModuleType, is_users_file: IsUsersFile) -> dict[str, ModuleSource]:

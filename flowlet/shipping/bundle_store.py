@@ -3,8 +3,8 @@
 
 Side:       loop; ``PartStore`` is shared, and blocks.
 Invariants: the directory is read and written on other threads only, and changed by one call at a time, which goes on to
-            its end when its caller is cancelled: so the sizes here are those of the files there.  A file appears whole
-            or not at all.  A part of a job that has not ended is never removed.
+            its end when its caller is cancelled: so the sizes here are those of the files there (``LocalFiles``).  A
+            part of a job that has not ended is never removed.
 Rules:      parts of jobs that have ended stay until there is no more room, the ones first that were asked for longest
             ago: the next run of a program ships the same files.  Digests are SHA-256, in hex in a path.  Lists of them
             are MessagePack.  As every request, these are signed with the secret.
@@ -15,7 +15,6 @@ import asyncio
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import field
@@ -27,10 +26,16 @@ import msgspec
 from flowlet.errors import FlowletError, JobGraphError, StorageError
 from flowlet.messages.program_bundle import PART_BYTES, ShippedFiles
 from flowlet.rpc.requests import MSGPACK, Request, Response, Route, error_response
+from flowlet.storage.storage_files import FileWords, LocalFiles, failure_of
 from netstack.late import dataclass
 from netstack.loop.background_call import RunInBackground
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")  # a digest in hex digits
+
+
+_WORDS: Final = FileWords(
+    "part of a shipped file", "start the JobManager with another TMPDIR or --job-store", "submit the job again"
+)
 
 
 class PartLostError(StorageError):
@@ -46,15 +51,16 @@ class PartStore:
 
     def __init__(self, find_directory: Callable[[], Path]) -> None:
         self._find_directory = find_directory
-        self._directory = Path()  # Written by ``sizes``, before any other call.
+        self._files = LocalFiles(Path(), _WORDS)  # Written by ``sizes``, before any other call.
 
     def sizes(self) -> dict[bytes, int]:
         """The parts that are there, the one first that was written first.  Raises StorageError."""
-        self._directory = self._find_directory()
+        directory = self._find_directory()
+        self._files = LocalFiles(directory, _WORDS)
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = []
-            for entry in os.scandir(self._directory):
+            for entry in os.scandir(directory):
                 if _NAME.fullmatch(entry.name):
                     status = entry.stat(follow_symlinks=False)
                     found.append((status.st_mtime_ns, bytes.fromhex(entry.name), status.st_size))
@@ -62,23 +68,12 @@ class PartStore:
                     with suppress(OSError):
                         os.unlink(entry.path)
         except OSError as error:
-            raise self._failure("read", error) from error
+            raise failure_of(error, str(directory), "read", words=_WORDS) from error
         return {digest: size for _, digest, size in sorted(found)}
 
     def put(self, digest: bytes, content: bytes) -> None:
         """Keep a part.  Raises StorageError: it cannot be written."""
-        temporary = self._directory / f"{digest.hex()}.{secrets.token_hex(4)}"
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path(digest))
-        except OSError as error:
-            with suppress(OSError):
-                temporary.unlink()
-            raise self._failure("written", error) from error
+        self._files.write((), digest.hex(), content)
 
     def read(self, digest: bytes) -> bytes:
         """A part.
@@ -87,31 +82,18 @@ class PartStore:
             PartLostError: it is gone, or is not what it was.
             StorageError: it cannot be read.
         """
-        try:
-            with self._path(digest).open("rb") as file:
-                content = file.read(PART_BYTES + 1)
-        except FileNotFoundError as error:
-            raise PartLostError(str(self._failure("read", error))) from error
-        except OSError as error:
-            raise self._failure("read", error) from error
+        name = digest.hex()
+        size = self._files.size((), name)
+        content = b"" if size is None or size > PART_BYTES else self._files.read((), name, PART_BYTES)
         if hashlib.sha256(content).digest() != digest:
-            raise PartLostError(
-                f"part {digest.hex()} of a shipped file in {self._directory} has changed; submit the job again"
-            )
+            how = "is gone" if size is None else "has changed"
+            raise PartLostError(f"{_WORDS.kind} {self._files.location((), name)} {how}; submit the job again")
         return content
 
     def remove(self, digest: bytes) -> None:
         """Forget a part; one that cannot be removed stays."""
-        with suppress(OSError):
-            self._path(digest).unlink()
-
-    def _path(self, digest: bytes) -> Path:
-        return self._directory / digest.hex()
-
-    def _failure(self, what: str, error: OSError) -> StorageError:
-        return StorageError(
-            f"a part of a shipped file in {self._directory} cannot be {what}: {error.strerror or error}"
-        )
+        with suppress(StorageError):
+            self._files.remove((), digest.hex())
 
 
 THREAD_NAME: Final = "shipped files"
@@ -209,8 +191,6 @@ class FileKeeper:
         return True
 
     async def _read_directory(self) -> None:
-        if self._is_read:
-            return
         async with self._reading:  # the first reader reads, the others wait for it
             if not self._is_read:
                 self._sizes = await self.run_in_background(self.parts.sizes, THREAD_NAME)

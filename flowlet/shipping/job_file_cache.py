@@ -35,7 +35,7 @@ import msgspec
 from flowlet.errors import FlowletError
 from flowlet.messages.program_bundle import PART_BYTES, ShippedFile, ShippedFiles
 from flowlet.shipping.archives import unpack
-from flowlet.storage.state_files import LazyWorkingDirectory
+from flowlet.storage.state_files import WorkingDirectory
 from netstack.late import dataclass
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class JobFileCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # A leaf.
-        self.directory = LazyWorkingDirectory(purpose="files", advice="set TMPDIR to another directory")
+        self.directory = WorkingDirectory(purpose="files", advice="set TMPDIR to another directory")
         self._folders: dict[str, _Folder] = {}  # Guarded by _lock; in the order of their last use.
         self._numbers = itertools.count()  # Guarded by _lock.
 

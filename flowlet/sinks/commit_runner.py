@@ -18,6 +18,7 @@ Source:     Flink ``CommittableCollector``, ``CheckpointCommittableManagerImpl``
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -44,18 +45,19 @@ class Outcome(Enum):
     UNKNOWN = auto()  # whether it can be committed is not known
 
 
+@dataclass(slots=True, eq=False)
 class PendingRequest(CommitRequest[Any]):
-    """One committable of one subtask, from its preparation until it is committed."""
+    """One committable of one subtask, from its preparation until it is committed.
 
-    __slots__ = ("checkpoint_id", "committable", "error", "num_retries", "outcome", "subtask")
+    ``subtask``: that prepared it.  ``checkpoint_id``: the first one that holds it.  ``outcome``: of the last attempt.
+    """
 
-    def __init__(self, committable: Any, subtask: int, checkpoint_id: int = 0) -> None:
-        self.committable = committable
-        self.subtask = subtask  # that prepared it
-        self.checkpoint_id = checkpoint_id  # the first one that holds it
-        self.num_retries = 0
-        self.outcome = Outcome.COMMITTED  # of the last attempt
-        self.error: Exception | None = None
+    committable: Any
+    subtask: int
+    checkpoint_id: int = 0
+    num_retries: int = 0
+    outcome: Outcome = Outcome.COMMITTED
+    error: Exception | None = None
 
     def __repr__(self) -> str:
         return (
@@ -92,18 +94,6 @@ class PendingRequest(CommitRequest[Any]):
         """It failed."""
         self.outcome = Outcome.UNKNOWN
         self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class CommitAttempt:
-    """What became of all requests of one call of a committer.
-
-    ``unknown``: the first one whose failure has an unknown reason, or that was tried too often.
-    """
-
-    committed: Sequence[PendingRequest]
-    lost: Sequence[PendingRequest]
-    unknown: PendingRequest | None
 
 
 class PendingCommits:
@@ -161,26 +151,20 @@ class PendingCommits:
             each.error = None
         return list(self._due)
 
-    def settle(self) -> CommitAttempt:
-        """Drop what was committed, or is lost; the rest is due again."""
+    def settle(self) -> list[PendingRequest]:
+        """Drop what was committed, or is lost; the rest is due again.  Returns all that ``begin`` gave."""
         attempted = self._due
-        self._due = []
-        for each in attempted:
-            match each.outcome:
-                case Outcome.RETRY:
-                    each.num_retries += 1
-                    self._due.append(each)
-                case Outcome.UNKNOWN:
-                    self._due.append(each)
-                case Outcome.COMMITTED | Outcome.LOST:
-                    pass
-        return CommitAttempt(
-            [each for each in attempted if each.outcome is Outcome.COMMITTED],
-            [each for each in attempted if each.outcome is Outcome.LOST],
-            next(
-                (each for each in self._due if each.outcome is Outcome.UNKNOWN or each.num_retries > MAX_RETRIES), None
-            ),
-        )
+        self._due = [each for each in attempted if each.outcome in (Outcome.RETRY, Outcome.UNKNOWN)]
+        for each in self._due:
+            if each.outcome is Outcome.RETRY:
+                each.num_retries += 1
+        return attempted
+
+    @property
+    def failed(self) -> PendingRequest | None:
+        """The first one whose failure has an unknown reason, or that was tried too often; None: there is none."""
+        failures = (each for each in self._due if each.outcome is Outcome.UNKNOWN or each.num_retries > MAX_RETRIES)
+        return next(failures, None)
 
     # -- state
 
@@ -191,15 +175,14 @@ class PendingCommits:
 
     def restore(self, elements: Iterable[tuple[int, int, Any]]) -> None:
         """Take over elements of a checkpoint; it is complete, so all are due."""
-        self._due += [
-            PendingRequest(committable, subtask, checkpoint_id) for checkpoint_id, subtask, committable in elements
-        ]
+        self._due += [PendingRequest(each, subtask, number) for number, subtask, each in elements]
 
 
 RETRY_PAUSE_MS: Final = 1_000  # Flink's of ``retry_later``
 _log = LogLines(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class CommitRunner:
     """The commits of one operator of a subtask.
 
@@ -210,20 +193,16 @@ class CommitRunner:
         on_committed: gets what was committed, whenever nothing is due any more.
     """
 
-    def __init__(
-        self,
-        ctx: OperatorContext,
-        calls: SinkCalls,
-        committer: Committer[Any] | None,
-        on_committed: Callable[[Sequence[Any]], None] | None = None,
-    ) -> None:
-        self.commits = PendingCommits(ctx.subtask)
-        self._ctx = ctx
-        self._calls = calls
-        self._committer = committer
-        self._on_committed = on_committed
-        self._committed: list[Any] = []  # that ``on_committed`` has not got yet
-        self._timer: TimerHandle | None = None
+    _ctx: OperatorContext
+    _calls: SinkCalls
+    _committer: Committer[Any] | None
+    _on_committed: Callable[[Sequence[Any]], None] | None = None
+    commits: PendingCommits = field(init=False)
+    _committed: list[Any] = field(init=False, default_factory=list)  # that ``on_committed`` has not got yet
+    _timer: TimerHandle | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.commits = PendingCommits(self._ctx.subtask)
 
     def __repr__(self) -> str:
         return f"<CommitRunner of {self._ctx.operator_name!r}, {self.commits!r}>"
@@ -261,12 +240,13 @@ class CommitRunner:
         committer = self._committer
         if committer is not None and self.commits.has_due:
             self._calls.call("commit()", committer.commit, self.commits.begin())
-            attempt = self.commits.settle()
-            for each in attempt.lost:
-                self._report_lost(each)
-            if attempt.unknown is not None:
-                self._calls.fail(_failure_of(attempt.unknown), "commit()")
-            self._committed += [each.committable for each in attempt.committed]
+            attempted = self.commits.settle()
+            for each in attempted:
+                if each.outcome is Outcome.LOST:
+                    self._report_lost(each)
+            if self.commits.failed is not None:
+                self._calls.fail(_failure_of(self.commits.failed), "commit()")
+            self._committed += [each.committable for each in attempted if each.outcome is Outcome.COMMITTED]
         if self._on_committed is not None and not self.commits.has_due:
             committed = self._committed
             self._committed = []

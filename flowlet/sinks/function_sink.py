@@ -94,10 +94,8 @@ class PrintSink(StreamOperator):
         """Print the record."""
         text = code.variable("text")
         # With a call, because an f-string would call the record's __format__.
-        code.line(
-            f"{text} = {code.bind(printed_text(self._type_info), 'text')}({record})",
-            Blame(self.name, self.ctx.subtask, record),
-        )
+        show = code.bind(printed_text(self._type_info), "text")
+        code.line(f"{text} = {show}({record})", Blame(self.name, self.ctx.subtask, record))
         code.line(f"{code.bind(self._write, 'print')}({text})")
         code.at_end(f"{code.bind(self._flush, 'flush')}()")
 

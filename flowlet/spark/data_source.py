@@ -23,15 +23,14 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.ingest.description import GateDescription, GateError
-from flowlet.ingest.partition_writer import PushLimits
-from flowlet.ingest.producer import (
+from flowlet.ingest.partition_writer import (
     DEFAULT_MAX_KEPT_BYTES,
     DEFAULT_RESUME_TIMEOUT_S,
     DEFAULT_TIMEOUT_S,
     DEFAULT_WAIT_FOR_ROOM_S,
-    GateClient,
-    open_gate,
+    PushLimits,
 )
+from flowlet.ingest.producer import GateClient, open_gate
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.gate_sink import offer_of_this_task, push
 from flowlet.spark.rows import BatchConverter

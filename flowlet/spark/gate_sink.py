@@ -33,18 +33,16 @@ from pyspark.sql import types as st
 
 from flowlet.columns import Columns
 from flowlet.errors import ConfigError
-from flowlet.ingest.description import GateTypeError
-from flowlet.ingest.partition_writer import PushLimits
-from flowlet.ingest.producer import (
+from flowlet.ingest.description import GateTypeError, PartitionOffer
+from flowlet.ingest.partition_writer import (
     DEFAULT_MAX_KEPT_BYTES,
     DEFAULT_RESUME_TIMEOUT_S,
     DEFAULT_TIMEOUT_S,
     DEFAULT_WAIT_FOR_ROOM_S,
-    GateClient,
-    PartitionOffer,
     PartitionWriter,
-    open_gate,
+    PushLimits,
 )
+from flowlet.ingest.producer import GateClient, open_gate
 from flowlet.serde.type_serializer import preview
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.rows import RowConverter

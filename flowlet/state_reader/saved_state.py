@@ -72,10 +72,8 @@ def arrow_column(values: Sequence[Any], form: TypeForm | None = None) -> pa.Arra
     try:
         return pa.array([_plain(each, None) for each in values])
     except _UNFIT:
-        return pa.array(
-            [each if each is None or isinstance(each, str) else repr(each) for each in values],
-            type=pa.string(),
-        )
+        texts = [each if each is None or isinstance(each, str) else repr(each) for each in values]
+        return pa.array(texts, type=pa.string())
 
 
 def _arrow_type(form: TypeForm) -> pa.DataType | None:
@@ -467,28 +465,24 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], **types: pa.Data
 def _keyed_table(entries: Sequence[tuple[Any, Any]], description: StateDescription) -> pa.Table:
     """One row per key, or per entry of a map, or per element of a list with a time to live."""
     form = description.type_form
-    columns: dict[str, Sequence[Any]] = {"key": [key.exact if isinstance(key, ExactKey) else key for key, _ in entries]}
+    plain = [(key.exact if isinstance(key, ExactKey) else key, value) for key, value in entries]
+    names = ["key", "value"]
+    rows: Sequence[tuple[Any, ...]] = plain
     forms: Mapping[str, Any] = {"value": form}
-    values = [value for _, value in entries]
     if description.kind is StateKind.MAP:
-        pairs = [(key, inner, value) for key, of_key in entries for inner, value in of_key]
-        columns = {"key": [key for key, _, _ in pairs], "map_key": [inner for _, inner, _ in pairs]}
-        values = [value for _, _, value in pairs]
-        forms = (
-            dict(zip(("map_key", "value"), form.parts, strict=True)) if form is not None and form.name == "Map" else {}
-        )
+        names = ["key", "map_key", "value"]
+        rows = [(key, inner, value) for key, of_key in plain for inner, value in of_key]
+        forms = dict(zip(names[1:], form.parts, strict=True)) if form is not None and form.name == "Map" else {}
+    elif description.kind is StateKind.LIST and description.has_ttl:
+        rows = [(key, element) for key, of_key in plain for element in of_key]
+        forms = {"value": form.parts[0]} if form is not None and form.name == "List" else {}
     elif description.kind is StateKind.LIST:
-        values = [list(each) for each in values]
-        if description.has_ttl:
-            elements = [(key, element) for key, of_key in entries for element in of_key]
-            columns, values = {"key": [key for key, _ in elements]}, [element for _, element in elements]
-            forms = {"value": form.parts[0]} if form is not None and form.name == "List" else {}
-    elif description.kind is StateKind.AGGREGATING:
-        forms = {"value": form}
+        rows = [(key, list(elements)) for key, elements in plain]
+    columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
     if description.has_ttl:
+        values = columns.pop("value")
         columns["last_used_ms"] = [each[1] for each in values]
-        values = [each[0] for each in values]
-    columns["value"] = values
+        columns["value"] = [each[0] for each in values]
     if any(isinstance(each, NamespacedKey) for each in columns["key"]):
         named = columns.pop("key")
         columns = {"key": [each.key for each in named], "namespace": [each.namespace for each in named], **columns}

@@ -24,7 +24,7 @@ from flowlet.common.paths import check_checkpoint_url, is_directory, root_of
 from flowlet.errors import StorageError
 from flowlet.messages.control_messages import CheckpointPlace, StateHandle
 from flowlet.storage.manifest import CheckpointManifest
-from flowlet.storage.state_files import INLINE_BYTES, MANIFEST, NAME, StateFiles, files_at
+from flowlet.storage.state_files import INLINE_BYTES, MANIFEST, NAME, StateFiles
 from flowlet.storage.storage_files import Folder
 
 __all__ = ["INLINE_BYTES", "CheckpointStorage"]
@@ -54,7 +54,7 @@ class CheckpointStorage(StateFiles):
     def __init__(self, url: str, job_id: str, key: bytes = b"") -> None:
         if _JOB_ID.fullmatch(job_id) is None:
             raise StorageError(f"{job_id!r} is no id of a job: it must have 32 hex digits")
-        super().__init__(files_at(url), key)
+        super().__init__(url, key)
         self._job_id = job_id
 
     def __repr__(self) -> str:
@@ -162,7 +162,7 @@ class SavepointStorage(StateFiles):
     """
 
     def __init__(self, location: str, key: bytes = b"") -> None:
-        super().__init__(files_at(location), key)
+        super().__init__(location, key)
         self.location = root_of(location)
         """Its directory, without a slash at the end."""
 

@@ -49,86 +49,72 @@ _LOCK = ".lock"
 
 
 class WorkingDirectory:
-    """A directory of this process.
+    """A directory of this process, made when it is first needed, and not after ``close``: nothing would remove it.
 
-    Threading: any one thread.  Life cycle: made at once; ``close`` removes it with all files.
+    Threading: any thread.  Life cycle: ``close`` removes it with all files.
 
     Args:
         parent: an absolute path; empty: the directory for temporary files (``TMPDIR``).
         purpose: part of its name; those of one purpose remove each other's leftovers.
         advice: what to do when it cannot be made.
-
-    Raises:
-        FlowletError: it cannot be made; the message says where, and what to do.
     """
 
     def __init__(self, parent: str = "", *, purpose: str, advice: str) -> None:
-        base = Path(parent or tempfile.gettempdir()) / f"flowlet-{purpose}-{os.geteuid()}"
-        try:
-            _make_base(base)
-            remove_leftovers(base)
-            self._lock_path, self._lock = _new_lock(base)
-            self.path = self._lock_path.with_suffix("")
-            self.path.mkdir(0o700)
-        except OSError as error:
-            raise FlowletError(
-                f"no temporary files can be kept in {base}: {error.strerror or error}; make it writable, or {advice}"
-            ) from error
-
-    def __repr__(self) -> str:
-        return f"<WorkingDirectory {self.path}>"
-
-    def close(self) -> None:
-        """Remove the directory; idempotent."""
-        if self._lock == -1:
-            return
-        shutil.rmtree(self.path, ignore_errors=True)
-        # Else a thread still writes there, and whoever makes the next directory removes this one.
-        if not self.path.exists():
-            with suppress(OSError):
-                self._lock_path.unlink()
-        os.close(self._lock)
-        self._lock = -1
-
-
-class LazyWorkingDirectory:
-    """Makes a ``WorkingDirectory`` when one is first needed, and none after ``close``, because nothing would remove it.
-
-    Threading: any thread.
-
-    Args:
-        purpose: as of ``WorkingDirectory``, like ``advice``.
-        advice: what to do when it cannot be made.
-    """
-
-    def __init__(self, *, purpose: str, advice: str) -> None:
+        self._parent = parent
         self._purpose = purpose
         self._advice = advice
         self._lock = threading.Lock()  # A leaf.
-        self._directory: WorkingDirectory | None = None  # Guarded by _lock.
+        self._held: tuple[Path, int] | None = None  # its locked file.  Guarded by _lock.
         self._is_closed = False  # Guarded by _lock.
 
     def __repr__(self) -> str:
-        return f"<LazyWorkingDirectory {'closed' if self._is_closed else self._directory!r}>"
+        made = "not made" if self._held is None else self._held[0].with_suffix("")
+        return f"<WorkingDirectory for {self._purpose}: {'closed' if self._is_closed else made}>"
 
     def path(self) -> Path:
-        """The directory.  Raises FlowletError: it cannot be made, or was removed by ``close``."""
+        """The directory.
+
+        Raises:
+            FlowletError: it cannot be made, or was removed by ``close``; the message says where, and what to do.
+        """
         with self._lock:
             if self._is_closed:
                 raise FlowletError(
                     f"the directory for {self._purpose} was removed: its process, or its cluster, is ending"
                 )
-            if self._directory is None:
-                self._directory = WorkingDirectory(purpose=self._purpose, advice=self._advice)
-            return self._directory.path
+            if self._held is None:
+                self._held = self._made()
+            return self._held[0].with_suffix("")
+
+    def _made(self) -> tuple[Path, int]:
+        base = Path(self._parent or tempfile.gettempdir()) / f"flowlet-{self._purpose}-{os.geteuid()}"
+        try:
+            _make_base(base)
+            remove_leftovers(base)
+            lock_path, lock = _new_lock(base)
+            lock_path.with_suffix("").mkdir(0o700)
+        except OSError as error:
+            raise FlowletError(
+                f"no temporary files can be kept in {base}: {error.strerror or error}; make it writable, or "
+                f"{self._advice}"
+            ) from error
+        return lock_path, lock
 
     def close(self) -> None:
         """Remove the directory if there is one; idempotent."""
         with self._lock:
             self._is_closed = True
-            directory, self._directory = self._directory, None
-        if directory is not None:
-            directory.close()
+            held = self._held
+            self._held = None
+        if held is None:
+            return
+        lock_path, lock = held
+        shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
+        # Else a thread still writes there, and whoever makes the next directory removes this one.
+        if not lock_path.with_suffix("").exists():
+            with suppress(OSError):
+                lock_path.unlink()
+        os.close(lock)
 
 
 def remove_leftovers(base: Path) -> None:
@@ -174,27 +160,22 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """What a file of a checkpoint may be called."""
 
 
-def files_at(url: str) -> StorageFiles:
-    """The files below a directory or URL.
-
-    Raises StorageError: it cannot be used; the message says why and what to do.
-    """
-    check_checkpoint_url(url)
-    return LocalFiles(directory_of(url)) if is_directory(url) else ObjectFiles(url)
-
-
 class StateFiles(ABC):
     """The files of checkpoints or of one savepoint.
 
     Threading: any thread.  The subtasks of a checkpoint may write from different processes.
 
     Args:
-        files: where they lie.
+        url: where they lie: a directory or a URL.
         key: of the MAC of manifests: ``manifest_key`` of the cluster's secret.
+
+    Raises:
+        StorageError: the URL cannot be used; the message says why and what to do.
     """
 
-    def __init__(self, files: StorageFiles, key: bytes) -> None:
-        self._files = files
+    def __init__(self, url: str, key: bytes) -> None:
+        check_checkpoint_url(url)
+        self._files: StorageFiles = LocalFiles(directory_of(url)) if is_directory(url) else ObjectFiles(url)
         self._key = key
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""``StorageFiles``: what the storage of checkpoints needs of a file system.
+"""``StorageFiles``: files in folders, whole or absent, of checkpoints, of the job store, and parts of shipped files.
 
 ``LocalFiles``: files below a directory of this machine, or of a mounted file system.  ``ObjectFiles``: files below a
 URL of fsspec: an object store, or a file system of the network.  And what a user reads when either refuses a file.
@@ -26,63 +26,48 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from flowlet.errors import StorageError
-from netstack.late import by_name
+from netstack.late import by_name, dataclass
 
 Folder: TypeAlias = tuple[str, ...]
 """The names of a folder and of those above it, below the root; each was checked."""
 
 
-class StorageFiles(Protocol):
-    """Files in folders.
+@dataclass(frozen=True, slots=True)
+class FileWords:
+    """How a user reads of a file that cannot be used.
 
-    Threading: any thread, any number of processes.  Every method raises StorageError, which names the file.
+    Args:
+        kind: what it is.
+        elsewhere: how to keep such files elsewhere.
+        again: what to do without it.
     """
 
-    def write(self, folder: Folder, name: str, content: bytes) -> None:
-        """Keep a file; when this returns, the whole file survives a loss of power, and before that there is nothing
-        under its name.
-        """
-
-    def settle(self, folder: Folder) -> None:
-        """When this returns, the folder, and those above it, survive a loss of power, whoever made them."""
-
-    def read(self, folder: Folder, name: str, max_bytes: int) -> bytes:
-        """The whole file.  Raises StorageError: there is none, or it has more than ``max_bytes`` bytes."""
-
-    def size(self, folder: Folder, name: str) -> int | None:
-        """The size of a file in bytes; None: there is no file."""
-
-    def names(self, folder: Folder) -> list[str]:
-        """The names in a folder; none: the folder does not exist."""
-
-    def remove(self, folder: Folder, name: str) -> None:
-        """Remove a file for good, if there is one."""
-
-    def remove_folder(self, folder: Folder) -> None:
-        """Remove a folder with its files, if there is one, and the folder above if nothing else is in it."""
-
-    def location(self, folder: Folder, name: str = "") -> str:
-        """Where it lies, for people."""
+    kind: str = "checkpoint file"
+    elsewhere: str = "set execution.checkpointing.dir to another directory"
+    again: str = "restore another checkpoint"
 
 
-_ELSEWHERE: Final = "or set execution.checkpointing.dir to another directory"
+_OF_CHECKPOINTS: Final = FileWords()
 # By errno: what happened, and what to do.
 _SENTENCES: Final = {
-    errno.ENOSPC: ("the disk is full", f"free space there, {_ELSEWHERE}"),
-    errno.EDQUOT: ("the disk quota of this user is used up", f"free space there, ask for a larger quota, {_ELSEWHERE}"),
+    errno.ENOSPC: ("the disk is full", "free space there, or {elsewhere}"),
+    errno.EDQUOT: (
+        "the disk quota of this user is used up",
+        "free space there, ask for a larger quota, or {elsewhere}",
+    ),
     errno.EFBIG: (
         "the file is larger than this process or the file system allows",
-        f"raise the limit (ulimit -f), {_ELSEWHERE}",
+        "raise the limit (ulimit -f), or {elsewhere}",
     ),
-    errno.EROFS: ("the file system is read-only", f"mount it for writing, {_ELSEWHERE}"),
-    errno.EIO: ("the disk reports an I/O error", f"check the disk and the log of the kernel, {_ELSEWHERE}"),
+    errno.EROFS: ("the file system is read-only", "mount it for writing, or {elsewhere}"),
+    errno.EIO: ("the disk reports an I/O error", "check the disk and the log of the kernel, or {elsewhere}"),
     errno.ENOENT: ("the file or its directory does not exist", "was it removed, or is a mount missing? Put it back"),
     errno.ENOTDIR: (
         "a part of its path is a file or a symbolic link instead of a directory",
-        f"remove that, {_ELSEWHERE}",
+        "remove that, or {elsewhere}",
     ),
     errno.ELOOP: ("it is a symbolic link, which is not followed", "put the file itself in its place"),
     errno.EISDIR: ("it is a directory, which flowlet has not made", "remove it by hand"),
@@ -90,11 +75,13 @@ _SENTENCES: Final = {
     errno.EMFILE: ("this process has too many open files", "raise the limit (ulimit -n)"),
     errno.ENFILE: ("this machine has too many open files", "raise the limit (sysctl fs.file-max)"),
     errno.ESTALE: ("the file server does not know it any more", "mount the file system again"),
-    errno.ENAMETOOLONG: ("its path is too long", "set execution.checkpointing.dir to a shorter path"),
+    errno.ENAMETOOLONG: ("its path is too long", "{elsewhere} with a shorter path"),
 }
 
 
-def failure_of(error: OSError, path: str, done: str, details: str = "") -> StorageError:
+def failure_of(
+    error: OSError, path: str, done: str, details: str = "", words: FileWords = _OF_CHECKPOINTS
+) -> StorageError:
     """The error for a user.
 
     Args:
@@ -102,23 +89,15 @@ def failure_of(error: OSError, path: str, done: str, details: str = "") -> Stora
         path: of the file or directory.
         done: what could not be done with it: "written".
         details: more about what happened.
+        words: of the file.
     """
     if error.errno in (errno.EACCES, errno.EPERM):
-        cause, advice = f"user {os.geteuid()} has no permission", f"give it the permission (chown, chmod), {_ELSEWHERE}"
+        cause = f"user {os.geteuid()} has no permission"
+        advice = "give it the permission (chown, chmod), or {elsewhere}"
     else:
-        cause, advice = _SENTENCES.get(error.errno or 0, (error.strerror or str(error), f"mend that, {_ELSEWHERE}"))
-    return StorageError(f"checkpoint file {path} cannot be {done}: {cause}{details}; {advice}")
-
-
-@contextmanager
-def explained(path: str, done: str, details: Callable[[], str] = str) -> Iterator[None]:
-    """Raise what the block gets from the operating system as a StorageError; ``details`` is called
-    after the failure.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise failure_of(error, path, done, details() if error.errno == errno.ENOSPC else "") from error
+        cause, advice = _SENTENCES.get(error.errno or 0, (error.strerror or str(error), "mend that, or {elsewhere}"))
+    advice = advice.format(elsewhere=words.elsewhere)
+    return StorageError(f"{words.kind} {path} cannot be {done}: {cause}{details}; {advice}")
 
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -131,13 +110,15 @@ _CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)
 
 
 class LocalFiles:
-    """Implements ``StorageFiles``.
+    """Files in folders below a directory.  Every method raises StorageError, which names the file.
 
-    Threading: any thread; nothing stays open between calls, so a forked process may go on with it.
+    Threading: any thread, any number of processes; nothing stays open between calls, so a forked process may go on
+    with it.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, words: FileWords = _OF_CHECKPOINTS) -> None:
         self._root = root
+        self._words = words
         self._has_root = False  # Any thread; once true, the root is not made again: it may be a mount that is gone.
 
     def __repr__(self) -> str:
@@ -149,7 +130,7 @@ class LocalFiles:
 
     def write(self, folder: Folder, name: str, content: bytes) -> None:
         """Write, fsync, rename, fsync the directory."""
-        with explained(self.location(folder, name), "written", lambda: self._space(len(content))):
+        with self._explained(folder, name, "written", lambda: self._space(len(content))):
             if not self._has_root:
                 _make_folder(self._root)
                 self._has_root = True
@@ -158,46 +139,36 @@ class LocalFiles:
 
     def settle(self, folder: Folder) -> None:
         """Fsync all folders above it: who made one may have ended before its own fsync."""
-        with explained(self.location(folder), "synced"):
+        with self._explained(folder, "", "synced"):
             for depth in range(len(folder)):
                 with self._opened(folder[:depth]) as parent:
                     _sync_folder(parent)
 
     def read(self, folder: Folder, name: str, max_bytes: int) -> bytes:
         """The whole file; only a regular one is read."""
-        path = self.location(folder, name)
-        with explained(path, "read"), self._opened(folder) as parent, _open_to_read(parent, name) as file:
+        with self._explained(folder, name, "read"), self._opened(folder) as parent, _open_to_read(parent, name) as file:
             status = os.fstat(file.fileno())
+            what = f"{self._words.kind} {self.location(folder, name)}"
             if not stat.S_ISREG(status.st_mode):
-                raise StorageError(
-                    f"checkpoint file {path} cannot be read: it is not a regular file; put the file itself in its place"
-                )
-            _check_size(path, status.st_size, max_bytes)
+                raise StorageError(f"{what} cannot be read: it is not a regular file; put the file itself in its place")
+            _check_size(what, status.st_size, max_bytes, self._words)
             return file.readall()
 
     def size(self, folder: Folder, name: str) -> int | None:
         """The size of a file."""
-        with (
-            explained(self.location(folder, name), "looked up"),
-            suppress(FileNotFoundError),
-            self._opened(folder) as parent,
-        ):
+        with self._explained(folder, name, "looked up"), suppress(FileNotFoundError), self._opened(folder) as parent:
             return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
         return None
 
     def names(self, folder: Folder) -> list[str]:
         """The names in a folder."""
-        with explained(self.location(folder), "listed"), suppress(FileNotFoundError), self._opened(folder) as parent:
+        with self._explained(folder, "", "listed"), suppress(FileNotFoundError), self._opened(folder) as parent:
             return os.listdir(parent)
         return []
 
     def remove(self, folder: Folder, name: str) -> None:
         """Unlink, fsync the directory."""
-        with (
-            explained(self.location(folder, name), "removed"),
-            suppress(FileNotFoundError),
-            self._opened(folder) as parent,
-        ):
+        with self._explained(folder, name, "removed"), suppress(FileNotFoundError), self._opened(folder) as parent:
             os.unlink(name, dir_fd=parent)
             _sync_folder(parent)
 
@@ -206,7 +177,7 @@ class LocalFiles:
         for _ in range(_MAX_ATTEMPTS):
             for name in self.names(folder):
                 with (
-                    explained(self.location(folder, name), "removed"),
+                    self._explained(folder, name, "removed"),
                     suppress(FileNotFoundError),
                     self._opened(folder) as parent,
                 ):
@@ -214,18 +185,15 @@ class LocalFiles:
             if self._try_remove_empty(folder):
                 break
         else:
-            raise failure_of(OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY)), self.location(folder), "removed")
+            with self._explained(folder, "", "removed"):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         if len(folder) > 1:
             with suppress(StorageError):  # it may belong to another user, and takes no room
                 self._try_remove_empty(folder[:-1])
 
     def _try_remove_empty(self, folder: Folder) -> bool:
         """Whether the folder is gone for good; no: it has files."""
-        with (
-            explained(self.location(folder), "removed"),
-            suppress(FileNotFoundError),
-            self._opened(folder[:-1]) as above,
-        ):
+        with self._explained(folder, "", "removed"), suppress(FileNotFoundError), self._opened(folder[:-1]) as above:
             try:
                 os.rmdir(folder[-1], dir_fd=above)
             except OSError as error:
@@ -234,6 +202,17 @@ class LocalFiles:
                 return False
             _sync_folder(above)
         return True
+
+    @contextmanager
+    def _explained(self, folder: Folder, name: str, done: str, details: Callable[[], str] = str) -> Iterator[None]:
+        """Raise what the block gets from the operating system as a StorageError; ``details`` is called after the
+        failure.
+        """
+        try:
+            yield
+        except OSError as error:
+            more = details() if error.errno == errno.ENOSPC else ""
+            raise failure_of(error, self.location(folder, name), done, more, self._words) from error
 
     def _space(self, wanted: int) -> str:
         """How much is free, for the message of a full disk."""
@@ -276,11 +255,11 @@ class LocalFiles:
         return fd
 
 
-def _check_size(path: str, size: int, max_bytes: int) -> None:
+def _check_size(what: str, size: int, max_bytes: int, words: FileWords) -> None:
     if size > max_bytes:
         raise StorageError(
-            f"checkpoint file {path} has {size} bytes instead of at most {max_bytes}: it was changed after it was "
-            "written; put the original back, or restore another checkpoint"
+            f"{what} has {size} bytes instead of at most {max_bytes}: it was changed after it was written; put the "
+            f"original back, or {words.again}"
         )
 
 
@@ -411,7 +390,7 @@ _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "a
 
 
 class ObjectFiles:
-    """Implements ``StorageFiles``.
+    """The same below a URL.
 
     Threading: any thread; fsspec runs the requests of all threads on one loop of its own.  Not after a fork.
 
@@ -465,7 +444,7 @@ class ObjectFiles:
             size = self._size(folder, name)
             if size is None:
                 raise FileNotFoundError(name)
-            _check_size(self.location(folder, name), size, max_bytes)
+            _check_size(f"checkpoint file {self.location(folder, name)}", size, max_bytes, _OF_CHECKPOINTS)
             content = self._fs.cat_file(self._path(folder, name))
             assert isinstance(content, bytes), "fsspec's contract"
             return content
@@ -520,3 +499,6 @@ class ObjectFiles:
             raise
         except Exception as error:
             raise object_failure(error, self.location(folder, name), done) from error
+
+
+StorageFiles: TypeAlias = LocalFiles | ObjectFiles

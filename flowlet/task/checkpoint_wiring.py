@@ -15,14 +15,13 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from flowlet.checkpoint.task.barrier_orders import BarrierMachine
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
+from flowlet.checkpoint.task.checkpoint_barrier_handler import BarrierMachine, CheckpointBarrierHandler
 from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
+from flowlet.checkpoint.task.operator_snapshots import OperatorSnapshots
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from flowlet.checkpoint.task.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
-from flowlet.checkpoint.task.task_checkpoints import OperatorSnapshots, TaskCheckpoints
+from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.errors import MailboxClosedError
 from flowlet.graph.partitioner import Broadcast, Partitioner
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
@@ -140,7 +139,7 @@ def task_checkpoints(
         processor: the task's.
         flush_pending: writes the pending records of all record writers.
         is_running: whether operators are open and not closed yet.
-        prepare_inputs: see ``SubtaskCheckpointCoordinator``.
+        prepare_inputs: see ``TaskCheckpoints``.
     """
     name = environment.task_name_with_subtask
     outputs = TaskOutputs(
@@ -149,7 +148,7 @@ def task_checkpoints(
     for index, edge in enumerate(environment.outputs):
         edge.partition.set_channel_state_writer(config.channel_state, index)
     main = processor.executor(MIN_PRIORITY)
-    coordinator = SubtaskCheckpointCoordinator(
+    return TaskCheckpoints(
         name,
         snapshots,
         outputs,
@@ -157,11 +156,12 @@ def task_checkpoints(
         config.responder,
         config.execute_async,
         MailboxTimers(config.timers, main, "an aligned checkpoint timed out"),
-        prepare_inputs=prepare_inputs,
-        is_running=is_running,
-        max_concurrent=config.max_concurrent,
+        main,
+        processor.executor(MAX_PRIORITY),
+        is_running,
+        prepare_inputs,
+        config.max_concurrent,
     )
-    return TaskCheckpoints(name, coordinator, config.responder, main, processor.executor(MAX_PRIORITY), is_running)
 
 
 def _supports_unaligned(partitioner: Partitioner) -> bool:

@@ -22,8 +22,9 @@ from flowlet.chain.operator_chain import ChainedOperator, OperatorChain, errors_
 from flowlet.chain.record_slices import SLOW_NS, Caution
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.operator_snapshots import OperatorSnapshots
 from flowlet.checkpoint.task.snapshots import RecoveredStream
-from flowlet.checkpoint.task.task_checkpoints import OperatorSnapshots, TaskCheckpoints
+from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.io.output_flusher import OutputFlushers
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.operator_snapshots import CheckpointResponder
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.task.snapshots import OperatorState, RecoveredStream
-from flowlet.checkpoint.task.subtask_checkpoint_coordinator import CheckpointResponder
 from flowlet.common.job_settings import BatchSettings, StateSettings
 from flowlet.graph.partitioner import Partitioner
 from flowlet.messages.control_messages import FromTask

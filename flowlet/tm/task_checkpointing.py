@@ -31,6 +31,7 @@ import msgspec
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter, decode_channels, encode_channels
+from flowlet.checkpoint.task.operator_snapshots import CheckpointStatistics
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.task.snapshots import (
     OperatorState,
@@ -38,7 +39,6 @@ from flowlet.checkpoint.task.snapshots import (
     SubtaskState,
 )
 from flowlet.checkpoint.task.state_assignment import assigned_states, is_by_key
-from flowlet.checkpoint.task.subtask_checkpoint_coordinator import CheckpointStatistics
 from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import FlowletError, StateRestoreError

@@ -107,7 +107,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "flowlet.checkpoint.task.barrier_orders",
         "flowlet.checkpoint.task.single_checkpoint_barrier_handler",
         "flowlet.checkpoint.task.snapshots",
-        "flowlet.checkpoint.task.subtask_checkpoint_coordinator",
+        "flowlet.checkpoint.task.task_checkpoints",
         "flowlet.checkpoint.task.channel_state_writer",
         "flowlet.storage.checkpoint_storage",
         "flowlet.storage.manifest",
@@ -120,6 +120,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "flowlet.checkpoint.jobmanager.pending_checkpoint",
         "flowlet.checkpoint.jobmanager.coordinator_events",
         "flowlet.checkpoint.jobmanager.job_checkpoints",
+        "flowlet.checkpoint.jobmanager.job_store",
     ),
 }
 # Mutants that only a forced interleaving of threads kills.

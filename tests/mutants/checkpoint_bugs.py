@@ -14,7 +14,7 @@ _COMPLETED: Final = "flowlet.checkpoint.jobmanager.checkpoint_history"
 _ALIGNER: Final = "flowlet.checkpoint.task.single_checkpoint_barrier_handler"
 _TRACKER: Final = "flowlet.checkpoint.task.checkpoint_barrier_tracker"
 _WRITER: Final = "flowlet.checkpoint.task.channel_state_writer"
-_SNAPSHOTS: Final = "flowlet.checkpoint.task.task_checkpoints"
+_SNAPSHOTS: Final = "flowlet.checkpoint.task.operator_snapshots"
 _PERSISTER: Final = "netstack.gate.channels.in_flight_recorder"
 _RECORDER: Final = "netstack.gate.channels.in_flight_recorder"
 _SUBPARTITION: Final = "netstack.partition.pipelined_subpartition"
@@ -22,7 +22,6 @@ _CODEC: Final = "flowlet.checkpoint.task.state_codec"
 
 _COORDINATED: Final = "tests/flowlet/checkpoint/jobmanager/test_checkpoint_coordinator.py"
 _OF_A_JOB: Final = "tests/flowlet/checkpoint/jobmanager/test_job_checkpoints.py"
-_FAILURES: Final = "tests/flowlet/checkpoint/jobmanager/test_checkpoint_failures.py"
 _ALIGNED: Final = "tests/flowlet/checkpoint/task/test_single_checkpoint_barrier_handler_aligned.py"
 _ALTERNATING: Final = "tests/flowlet/checkpoint/task/test_single_checkpoint_barrier_handler_alternating.py"
 _TRACKED: Final = "tests/flowlet/checkpoint/task/test_checkpoint_barrier_tracker.py"
@@ -40,9 +39,8 @@ CHECKPOINT_BUGS: Final = (
         "13593",
         "an attempt of the last run fails a checkpoint of this one",
         _COORDINATOR,
-        "        elif message.attempt not in pending.missing or pending.phase is not "
-        "CheckpointPhase.TASKS:\n            self.num_ignored += 1\n"
-        "        else:\n            self._fail(pending, failure)",
+        "        elif message.attempt in pending.missing and pending.phase is CheckpointPhase.TASKS:\n"
+        "            self._fail(pending, failure)",
         "        else:\n            self._fail(pending, failure)",
         f"{_COORDINATED}::TestReportsThatDoNotFit::test_flink_13593_of_an_attempt_of_the_last_run",
     ),
@@ -61,8 +59,8 @@ CHECKPOINT_BUGS: Final = (
         "coordinator",
         "an older checkpoint completes after a newer one, and its completion is announced",
         _COORDINATOR,
-        "for older in [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]:",
-        "for older in list(self._pending.values())[:0]:",
+        "        older = [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]",
+        "        older = list(self._pending.values())[:0]",
         f"{_COORDINATED}::TestSubsumption::test_a_complete_one_fails_the_older_ones",
     ),
     Mutant(
@@ -107,25 +105,25 @@ CHECKPOINT_BUGS: Final = (
         "8871",
         "tasks go on with a checkpoint that has expired",
         _COORDINATOR,
-        "if attempt in self._run.unfinished\n            ]",
-        "if attempt in self._run.starting\n            ]",
+        "if attempt in self._run.unfinished]",
+        "if attempt in self._run.starting]",
         f"{_COORDINATED}::TestPeriod::test_one_that_takes_too_long_fails",
     ),
     Mutant(
         "failures_are_counted_over_a_success",
         "coordinator",
         "a job fails of checkpoints that did not fail one after the other",
-        "flowlet.checkpoint.jobmanager.pending_checkpoint",
-        "        self._last_completed = checkpoint_id\n        self._counted.clear()",
-        "        self._last_completed = checkpoint_id",
-        f"{_FAILURES}::test_a_complete_one_begins_the_count_anew",
+        _COORDINATOR,
+        "        self._counted.clear()\n        self._effects.append(events.KeepCheckpoint",
+        "        self._effects.append(events.KeepCheckpoint",
+        f"{_COORDINATED}::TestFailures::test_a_complete_one_between_two_failures",
     ),
     Mutant(
         "leftovers_go_while_their_manifest_is_written",
         "coordinator",
         "as above, when the files of aborted checkpoints are removed",
         _JOB,
-        "min((before, *self._being_written))",
+        "min((before, *self._coordinator.being_written))",
         "before",
         f"{_OF_A_JOB}::test_leftovers_of_a_checkpoint_whose_manifest_is_being_written_stay",
     ),
@@ -144,7 +142,7 @@ CHECKPOINT_BUGS: Final = (
         "21104",
         "nobody resumes the producer behind a barrier that came too late",
         _ALIGNER,
-        "return [ResumeChannels((event.channel,))] if is_blocking else []",
+        "return [barriers.ResumeChannels((event.channel,))] if is_blocking else []",
         "return []",
         f"{_ALIGNED}::test_a_late_barrier_only_resumes_its_channel",
     ),
@@ -154,7 +152,7 @@ CHECKPOINT_BUGS: Final = (
         "the inputs still record for a checkpoint that a newer one has taken over",
         _ALIGNER,
         'orders = self._abort_older(f"the barrier of checkpoint {barrier.checkpoint_id}")',
-        "orders: list[BarrierOrder] = []",
+        "orders: list[barriers.BarrierOrder] = []",
         f"{_ALTERNATING}::test_a_newer_unaligned_barrier_stops_the_older_checkpoint",
     ),
     Mutant(
@@ -188,7 +186,7 @@ CHECKPOINT_BUGS: Final = (
         "every_barrier_is_a_priority_event",
         "18252",
         "the barrier of a savepoint overtakes data",
-        "flowlet.checkpoint.task.subtask_checkpoint_coordinator",
+        "flowlet.checkpoint.task.task_checkpoints",
         "is_priority=barrier.options.is_unaligned)",
         "is_priority=True)",
         "tests/flowlet/checkpoint/task/test_subtask_checkpoint_coordinator.py::test_a_savepoint_never_has_priority",

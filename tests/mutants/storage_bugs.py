@@ -109,8 +109,8 @@ STORAGE_BUGS: Final = (
         "storage",
         "an operator that computes in its arrays fails after a restore",
         "flowlet.checkpoint.task.state_codec",
-        "self._classes, None, list(map(bytearray, buffers))",
-        "self._classes, None, list(map(bytes, buffers))",
+        "copies = list(map(bytearray, buffers))\n            return",
+        "copies = list(map(bytes, buffers))\n            return",
         f"{_CODEC}::test_arrays_come_back_writable_and_on_their_own",
     ),
     Mutant(

@@ -20,9 +20,9 @@ Rules:      the first trigger comes one interval after all attempts run.  A trig
             the checkpoint fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.  A
             savepoint runs alone: it waits for what is on its way, and periodic triggers wait for it.  It is no place to
             restart from: tasks hear of its end only if it stops the job, it subsumes nothing, and its failure does not
-            count.  Reports that fit no checkpoint on its way are counted.  Two of them have effects: a cause that
-            arrives after its symptom takes its place, and a state that arrives after its checkpoint has failed is
-            discarded.
+            count.  Of the
+            reports that fit no checkpoint on its way two have effects: a cause that arrives after its symptom takes its
+            place, and a state that arrives after its checkpoint has failed is discarded.
 Absent:     checkpoints of a part of the job.
 """
 
@@ -30,7 +30,7 @@ from dataclasses import field
 from typing import Final, assert_never
 
 from flowlet.checkpoint.jobmanager import coordinator_events as events
-from flowlet.checkpoint.jobmanager.checkpoint_history import CheckpointHistory, Document
+from flowlet.checkpoint.jobmanager.checkpoint_history import CheckpointHistory, CompletedCheckpoints, Document
 from flowlet.checkpoint.jobmanager.pending_checkpoint import (
     MAX_WAITING,
     SYMPTOM,
@@ -38,7 +38,6 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import (
     CheckpointPhase,
     CheckpointTopology,
     CoordinatorFailureReason,
-    FailureCounter,
     PendingCheckpoint,
     SavepointRequest,
     is_counted,
@@ -89,7 +88,8 @@ class CheckpointCoordinator:
         self._settings = settings
         # As in Flink: a shorter interval would only let triggers wait.
         self._interval_ms = None if settings.interval_ms is None else max(settings.interval_ms, settings.min_pause_ms)
-        self._next_id = next_id
+        self.next_id = next_id
+        """Of the next checkpoint that is triggered."""
         self._run: _Run | None = None
         self._pending: dict[int, PendingCheckpoint] = {}  # by id, which rise
         self._savepoints: list[SavepointRequest] = []  # that wait for their turn, while a run may take one
@@ -103,15 +103,14 @@ class CheckpointCoordinator:
         self._last_duration_ms = 0  # of the last complete one
         self._last_completed = -1
         self._last_failed = -1  # the highest id; savepoints count in neither
-        self._counter = FailureCounter(settings.tolerable_failures)
+        self._counted: set[int] = set()  # failed since the newest complete one; at most ``tolerable_failures`` ids
         self._history = CheckpointHistory(topology)
         self._now_ms = 0
         self._effects: list[events.Effect] = []
         self._failure: events.FailJob | None = None  # of this event
-        self.num_ignored = 0
 
     def __repr__(self) -> str:
-        return f"<CheckpointCoordinator {list(self._pending.values())}, next id {self._next_id}>"
+        return f"<CheckpointCoordinator {list(self._pending.values())}, next id {self.next_id}>"
 
     @property
     def next_due_ms(self) -> int | None:
@@ -127,21 +126,21 @@ class CheckpointCoordinator:
         return min(times, default=None)
 
     @property
-    def next_id(self) -> int:
-        """Of the next checkpoint that is triggered."""
-        return self._next_id
-
-    @property
     def pending_ids(self) -> list[int]:
         """The checkpoints on their way, the oldest first."""
         return list(self._pending)
 
-    def document(self) -> Document:
-        """The checkpoints for people."""
-        return self._history.document(self._pending.values())
+    @property
+    def being_written(self) -> list[int]:
+        """The checkpoints whose manifest is on its way to the storage."""
+        return list(self._written)
+
+    def document(self, completed: CompletedCheckpoints) -> Document:
+        """The checkpoints for people; ``completed``: those that are kept."""
+        return self._history.document(self._pending.values(), completed)
 
     def handle(self, event: events.Event, now_ms: int) -> list[events.Effect]:
-        """Apply one event; return the effects in order.  A report that does not fit only increments a counter."""
+        """Apply one event; return the effects in order.  A report that does not fit has none."""
         self._now_ms = now_ms
         self._apply(event)
         self._trigger_if_due()
@@ -155,7 +154,7 @@ class CheckpointCoordinator:
         """Raise AssertionError if an invariant does not hold."""
         assert len(self._pending) <= self._settings.max_concurrent
         assert list(self._pending) == sorted(self._pending)
-        assert all(each < self._next_id for each in self._pending)
+        assert all(each < self.next_id for each in self._pending)
         assert not self._pending or self._run is not None
         assert len(self._pending) == 1 or all(each.savepoint is None for each in self._pending.values()), (
             "a savepoint runs alone"
@@ -210,11 +209,8 @@ class CheckpointCoordinator:
         if not go_on:
             self._sweep()
         states = event.states
-        unfinished = {
-            attempt: task
-            for attempt, task in event.attempts.items()
-            if states.get(attempt) is not ExecutionState.FINISHED
-        }
+        done = {attempt for attempt, state in states.items() if state is ExecutionState.FINISHED}
+        unfinished = {attempt: task for attempt, task in event.attempts.items() if attempt not in done}
         finished = [task for attempt, task in event.attempts.items() if attempt not in unfinished]
         starting = {each for each in unfinished if states.get(each) is not ExecutionState.RUNNING}
         run = self._run = _Run(unfinished, dict(event.attempts), starting, finished)
@@ -228,7 +224,7 @@ class CheckpointCoordinator:
 
     def _run_ended(self) -> None:
         self._run = None  # first: nobody gets an order any more
-        self._fail_all(_Reason.CHECKPOINT_COORDINATOR_SUSPEND)
+        self._fail_all(list(self._pending.values()), _Reason.CHECKPOINT_COORDINATOR_SUSPEND)
         self._refuse_waiting_savepoints()
 
     def _sweep(self) -> None:
@@ -241,7 +237,6 @@ class CheckpointCoordinator:
     def _attempt_changed(self, attempt: bytes, state: ExecutionState) -> None:
         run = self._run
         if run is None or attempt not in run.unfinished:
-            self.num_ignored += 1
             return
         match state:
             case ExecutionState.RUNNING:
@@ -253,7 +248,7 @@ class CheckpointCoordinator:
                 subtask = run.unfinished[attempt]
                 if state is not ExecutionState.CANCELING:
                     del run.unfinished[attempt]
-                self._fail_all(_Reason.TASK_FAILURE, subtask)
+                self._fail_all(list(self._pending.values()), _Reason.TASK_FAILURE, subtask)
             case _:
                 return
         self._start_triggering(run)
@@ -262,27 +257,23 @@ class CheckpointCoordinator:
         run.starting.discard(attempt)
         subtask = run.unfinished.pop(attempt)
         run.finished.append(subtask)
-        for pending in list(self._pending.values()):
-            if attempt in pending.missing:
-                self._fail(pending, CheckpointFailure(_Reason.TASK_FINISHED.name, _Reason.TASK_FINISHED.value, subtask))
+        waiting = [each for each in self._pending.values() if attempt in each.missing]
+        self._fail_all(waiting, _Reason.TASK_FINISHED, subtask)
         if not run.unfinished or not self._settings.after_tasks_finish:
             self._stop_triggering(run)
         self._want_last(run)
 
     def _final_awaited(self, attempt: bytes) -> None:
         run = self._run
-        if run is None or attempt not in run.unfinished:
-            self.num_ignored += 1
-            return
-        self._awaited[attempt] = self._next_id
-        self._want_last(run)
+        if run is not None and attempt in run.unfinished:
+            self._awaited[attempt] = self.next_id
+            self._want_last(run)
 
     def _want_last(self, run: _Run) -> None:
         """If all that is left is to wait: unless a checkpoint that serves all of them is complete or on its way."""
         least_ids = [self._awaited.get(each, 0) for each in run.unfinished]
-        taken = max(
-            [self._last_completed, *(each.checkpoint_id for each in self._pending.values() if each.savepoint is None)]
-        )
+        pending = [each.checkpoint_id for each in self._pending.values() if each.savepoint is None]
+        taken = max([self._last_completed, *pending])
         run.is_wanted |= bool(least_ids) and min(least_ids) > 0 and max(least_ids) > taken
 
     def _start_triggering(self, run: _Run) -> None:
@@ -308,9 +299,8 @@ class CheckpointCoordinator:
         if not self._can_take_savepoints:
             self._effects.append(events.SavepointFailed(request, _NOT_RUNNING))
         elif len(self._savepoints) >= MAX_WAITING:
-            self._effects.append(
-                events.SavepointFailed(request, f"{MAX_WAITING} savepoints wait already: wait for one of them")
-            )
+            full = f"{MAX_WAITING} savepoints wait already: wait for one of them"
+            self._effects.append(events.SavepointFailed(request, full))
         else:
             self._savepoints.append(request)
 
@@ -321,9 +311,8 @@ class CheckpointCoordinator:
     def _savepoint_ended(self, run: _Run, pending: PendingCheckpoint, request: SavepointRequest) -> None:
         if request.stops_job:
             self._stop_triggering(run)
-            self._effects += [
-                messages.CheckpointCompleted(attempt, pending.checkpoint_id) for attempt in run.unfinished
-            ]
+            checkpoint_id = pending.checkpoint_id
+            self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
         self._effects.append(events.SavepointCompleted(request, pending.checkpoint_id))
 
     # Triggers
@@ -331,11 +320,8 @@ class CheckpointCoordinator:
     def _early_ms(self) -> int:
         """When a checkpoint may be triggered before its time."""
         share = _EARLY_SHARE if self._last_failed <= self._last_completed else 1
-        pause_ms = max(
-            self._settings.min_pause_ms,
-            min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS),
-            self._last_duration_ms,
-        )
+        share_ms = min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS)
+        pause_ms = max(self._settings.min_pause_ms, share_ms, self._last_duration_ms)
         return 0 if self._last_end_ms is None else self._last_end_ms + pause_ms
 
     def _has_room(self) -> bool:
@@ -345,12 +331,10 @@ class CheckpointCoordinator:
     def _time_passed(self, event: events.TimePassed) -> None:
         for pending in list(self._pending.values()):
             if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
-                is_held = pending.phase is CheckpointPhase.TASKS and all(
-                    (pending.checkpoint_id, each) in event.held for each in pending.missing
-                )
-                reason = (
-                    _Reason.READER_BEHIND if is_held or event.blocked & pending.missing else _Reason.CHECKPOINT_EXPIRED
-                )
+                waits_for = {(pending.checkpoint_id, each) for each in pending.missing}
+                is_held = pending.phase is CheckpointPhase.TASKS and waits_for <= event.held
+                is_behind = is_held or bool(event.blocked & pending.missing)
+                reason = _Reason.READER_BEHIND if is_behind else _Reason.CHECKPOINT_EXPIRED
                 waited = f"{reason.value} ({self._settings.timeout_ms} ms), it waited for {pending.phase.value}"
                 self._fail(pending, CheckpointFailure(reason.name, waited))
 
@@ -373,8 +357,8 @@ class CheckpointCoordinator:
             self._trigger(run)
 
     def _trigger(self, run: _Run, savepoint: SavepointRequest | None = None) -> None:
-        checkpoint_id = self._next_id
-        self._next_id += 1
+        checkpoint_id = self.next_id
+        self.next_id += 1
         self._pending[checkpoint_id] = PendingCheckpoint(
             checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished), savepoint
         )
@@ -383,7 +367,6 @@ class CheckpointCoordinator:
     def _sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
         pending, run = self._pending.get(checkpoint_id), self._run
         if pending is None or run is None or pending.phase is not CheckpointPhase.SOURCES:
-            self.num_ignored += 1
             return
         pending.phase, pending.sources = CheckpointPhase.TASKS, sources
         attempts = run.attempt_of()
@@ -400,9 +383,7 @@ class CheckpointCoordinator:
         pending = self._pending.get(message.checkpoint_id)
         if pending is None:
             self._late_state(message)
-        elif message.attempt not in pending.missing or pending.phase is not CheckpointPhase.TASKS:
-            self.num_ignored += 1
-        else:
+        elif message.attempt in pending.missing and pending.phase is CheckpointPhase.TASKS:
             pending.acknowledge(message, self._now_ms)
             if not pending.missing:
                 pending.phase = CheckpointPhase.MANIFEST
@@ -410,7 +391,6 @@ class CheckpointCoordinator:
                 self._effects.append(events.WriteManifest(pending.manifest(self._topology), pending.location))
 
     def _late_state(self, message: messages.CheckpointAcknowledged) -> None:
-        self.num_ignored += 1
         state = message.part.state
         has_file = state is not None and state.path is not None
         if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self._written:
@@ -422,13 +402,10 @@ class CheckpointCoordinator:
         failure = CheckpointFailure(message.reason, message.message, subtask)
         if pending is None:
             self._late_cause(message.checkpoint_id, failure)
-        elif message.attempt not in pending.missing or pending.phase is not CheckpointPhase.TASKS:
-            self.num_ignored += 1
-        else:
+        elif message.attempt in pending.missing and pending.phase is CheckpointPhase.TASKS:
             self._fail(pending, failure)
 
     def _late_cause(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
-        self.num_ignored += 1
         known = self._history.find(checkpoint_id)
         if failure.subtask is None or known is None or known.failure is None or not is_counted(failure.reason):
             return
@@ -453,10 +430,10 @@ class CheckpointCoordinator:
             self._savepoint_ended(run, pending, pending.savepoint)
             return
         self._last_completed, self._last_duration_ms = checkpoint_id, self._now_ms - pending.trigger_ms
-        self._counter.completed(checkpoint_id)
+        self._counted.clear()
         self._effects.append(events.KeepCheckpoint(manifest))
-        for older in [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]:
-            self._fail(older, CheckpointFailure(_Reason.CHECKPOINT_SUBSUMED.name, _Reason.CHECKPOINT_SUBSUMED.value))
+        older = [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]
+        self._fail_all(older, _Reason.CHECKPOINT_SUBSUMED)
         self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
 
     def _manifest_failed(self, checkpoint_id: int, message: str) -> None:
@@ -466,15 +443,13 @@ class CheckpointCoordinator:
         else:
             self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))
 
-    def _fail_if_pending(self, checkpoint_id: int, reason: CoordinatorFailureReason, message: str) -> None:
+    def _fail_if_pending(self, checkpoint_id: int, reason: _Reason, message: str) -> None:
         pending = self._pending.get(checkpoint_id)
-        if pending is None:
-            self.num_ignored += 1
-        else:
+        if pending is not None:
             self._fail(pending, CheckpointFailure(reason.name, f"{reason.value}: {message}"))
 
-    def _fail_all(self, reason: CoordinatorFailureReason, subtask: Subtask | None = None) -> None:
-        for pending in list(self._pending.values()):
+    def _fail_all(self, failing: list[PendingCheckpoint], reason: _Reason, subtask: Subtask | None = None) -> None:
+        for pending in failing:
             self._fail(pending, CheckpointFailure(reason.name, reason.value, subtask))
 
     def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure) -> None:
@@ -500,11 +475,8 @@ class CheckpointCoordinator:
         """Tasks know of the checkpoint, and may have written state."""
         checkpoint_id = pending.checkpoint_id
         if self._run is not None:
-            self._effects += [
-                messages.CheckpointAborted(attempt, checkpoint_id)
-                for attempt in pending.participants
-                if attempt in self._run.unfinished
-            ]
+            told = [attempt for attempt in pending.participants if attempt in self._run.unfinished]
+            self._effects += [messages.CheckpointAborted(attempt, checkpoint_id) for attempt in told]
         self._litter[checkpoint_id] = pending.location
         if len(self._litter) > _MAX_LITTER:
             del self._litter[next(iter(self._litter))]
@@ -512,13 +484,19 @@ class CheckpointCoordinator:
             self._effects.append(events.DiscardCheckpoint(checkpoint_id, pending.location))
 
     def _count(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
-        if not self._counter.failed(checkpoint_id, failure.reason):
+        """Note a failure, and fail the job if these are too many.  One checkpoint counts once."""
+        tolerable = self._settings.tolerable_failures
+        if tolerable == -1 or checkpoint_id < self._last_completed or not is_counted(failure.reason):
             return
+        self._counted.add(checkpoint_id)
+        if len(self._counted) <= tolerable:
+            return
+        self._counted.clear()
         if self._run is not None:
             self._stop_triggering(self._run)
         where = "" if failure.subtask is None else f" in {self._topology.describe(failure.subtask)}"
         self._failure = events.FailJob(
-            f"more than {self._settings.tolerable_failures} checkpoints failed one after the other "
+            f"more than {tolerable} checkpoints failed one after the other "
             f"(execution.checkpointing.tolerable-failed-checkpoints); the last one, checkpoint {checkpoint_id}, "
             f"failed{where}: {failure.message}"
         )

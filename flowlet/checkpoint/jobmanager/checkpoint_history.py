@@ -1,8 +1,7 @@
 """``CheckpointHistory``: the last checkpoints of a job for people, in Flink's field names.
 
-``CompletedCheckpoints``: the complete checkpoints of one job that are kept, and what they restore.
-
-``SharedStateRegistry``: which files of a job's checkpoints are shared, and when one is needed no more.
+``CompletedCheckpoints``: the complete checkpoints of one job that are kept, what they restore, and which of the job's
+files they share: when one is needed no more.
 
 Side:       pure.
 Invariants: a file that a kept checkpoint names is never given out as unused, and neither is one that a pending
@@ -20,7 +19,7 @@ Absent:     the summary (percentiles).
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
@@ -30,51 +29,28 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import (
     PendingCheckpoint,
     SubtaskPart,
 )
-from flowlet.messages.control_messages import CheckpointDurations
+from flowlet.common.job_settings import CheckpointSettings
+from flowlet.common.paths import root_of
+from flowlet.messages.control_messages import CheckpointDurations, StateHandle
 from flowlet.messages.execution_state import Subtask
 from flowlet.storage.manifest import CheckpointManifest
 
 
-class SharedStateRegistry:
-    """The shared files of one job, by their paths.  Threading: one thread."""
-
-    def __init__(self) -> None:
-        self._last_named: dict[str, int] = {}
-
-    def __repr__(self) -> str:
-        return f"<SharedStateRegistry of {len(self._last_named)} files>"
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """All files that are known and not given out as unused."""
-        return frozenset(self._last_named)
-
-    def name(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """A checkpoint, pending or complete, names files."""
-        for path in paths:
-            self._last_named[path] = max(checkpoint_id, self._last_named.get(path, checkpoint_id))
-
-    def take_unused(self, oldest_kept: int) -> list[str]:
-        """Forget, and return, the files that no checkpoint from ``oldest_kept`` on names."""
-        unused = [path for path, checkpoint_id in self._last_named.items() if checkpoint_id < oldest_kept]
-        for path in unused:
-            del self._last_named[path]
-        return unused
-
-    def clear(self) -> None:
-        """Forget all files."""
-        self._last_named.clear()
-
-
 class CompletedCheckpoints:
-    """The newest complete checkpoints of a job, the oldest first.  Threading: one thread."""
+    """The newest complete checkpoints of a job, the oldest first, and the files that they share.
 
-    def __init__(self, num_retained: int, topology: CheckpointTopology) -> None:
-        assert num_retained >= 1, "CheckpointSettings allow no less"
-        self._num_retained = num_retained
+    Threading: one thread.
+    """
+
+    def __init__(self, settings: CheckpointSettings | None, topology: CheckpointTopology) -> None:
+        self._num_retained = 1 if settings is None else settings.num_retained
+        self._directory = "" if settings is None else settings.directory
+        assert self._num_retained >= 1, "CheckpointSettings allow no less"
         self._topology = topology
         self.former: FormerCheckpoint | None = None  # what the job starts from until it has one of its own
         self._manifests: list[CheckpointManifest] = []
+        # Shared files by path: the newest checkpoint, pending or complete, that names each.
+        self._last_named: dict[str, int] = {}
         self._restored: FormerCheckpoint | None = None  # made of the newest when a run begins with it
 
     def __repr__(self) -> str:
@@ -96,6 +72,8 @@ class CompletedCheckpoints:
         assert newest is None or newest.checkpoint_id < manifest.checkpoint_id, (
             "a complete checkpoint subsumes all older ones"
         )
+        for entry in manifest.subtasks:
+            self.name_shared(manifest.checkpoint_id, entry.shared)
         self._manifests.append(manifest)
         dropped, self._manifests = self._manifests[: -self._num_retained], self._manifests[-self._num_retained :]
         return [each.checkpoint_id for each in dropped]
@@ -109,8 +87,26 @@ class CompletedCheckpoints:
         """Keep none; returns the ids of all that were kept."""
         ids = self.ids
         self._manifests = []
+        self._last_named.clear()
         self._restored = None
         return ids
+
+    def name_shared(self, checkpoint_id: int, handles: Iterable[StateHandle]) -> None:
+        """A checkpoint, pending or complete, names shared files."""
+        for each in handles:
+            if each.path is not None:
+                self._last_named[each.path] = max(checkpoint_id, self._last_named.get(each.path, checkpoint_id))
+
+    def take_unused(self) -> list[str]:
+        """Forget, and return, the shared files that no kept checkpoint names, nor a later one."""
+        unused = [path for path, last_id in self._last_named.items() if last_id < self._manifests[0].checkpoint_id]
+        for path in unused:
+            del self._last_named[path]
+        return unused
+
+    def path_of(self, checkpoint_id: int) -> str:
+        """Where a checkpoint of this job lies."""
+        return f"{root_of(self._directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
 
     @property
     def restored(self) -> FormerCheckpoint | None:
@@ -136,7 +132,7 @@ class CheckpointHistory:
         self._topology = topology
         self._ended: deque[PendingCheckpoint] = deque(maxlen=HISTORY_SIZE)  # the oldest first
         self._newest: dict[str, PendingCheckpoint | None] = {"completed": None, "savepoint": None, "failed": None}
-        self._restored: Document | None = None
+        self._restored: tuple[int, int] | None = None  # the id, and when
         self._counts = Counter[str]()  # of those that have failed, are complete, or were restored
 
     def __repr__(self) -> str:
@@ -156,10 +152,12 @@ class CheckpointHistory:
     def restored(self, checkpoint_id: int, now_ms: int) -> None:
         """A run begins with the state of a checkpoint."""
         self._counts["restored"] += 1
-        self._restored = {"id": checkpoint_id, "restore_timestamp": now_ms, "is_savepoint": False}
+        self._restored = checkpoint_id, now_ms
 
-    def document(self, in_progress: Iterable[PendingCheckpoint]) -> Document:
-        """The document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first."""
+    def document(self, in_progress: Iterable[PendingCheckpoint], completed: CompletedCheckpoints) -> Document:
+        """The document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first.  ``completed``: those that are
+        kept.
+        """
         pending = sorted(in_progress, key=lambda record: -record.checkpoint_id)
         history = sorted([*pending, *self._ended], key=lambda record: -record.checkpoint_id)
         return {
@@ -171,13 +169,27 @@ class CheckpointHistory:
                 "failed": self._counts["failed"],
             },
             "latest": {
-                **{end: None if record is None else self._checkpoint(record) for end, record in self._newest.items()},
-                "restored": self._restored,
+                **{end: record and self._checkpoint(record, completed) for end, record in self._newest.items()},
+                "restored": self._restored_document(completed),
             },
-            "history": [self._checkpoint(record) for record in history[: max(HISTORY_SIZE, len(pending))]],
+            "history": [self._checkpoint(record, completed) for record in history[: max(HISTORY_SIZE, len(pending))]],
         }
 
-    def _checkpoint(self, record: PendingCheckpoint) -> Document:
+    def _restored_document(self, completed: CompletedCheckpoints) -> Document | None:
+        if self._restored is None:
+            return None
+        checkpoint_id, restored_ms = self._restored
+        former = completed.former
+        # The ids of both jobs are different.
+        place = None if former is None or former.checkpoint_id != checkpoint_id else former.place
+        return {
+            "id": checkpoint_id,
+            "restore_timestamp": restored_ms,
+            "is_savepoint": place is not None and bool(place.savepoint),
+            "external_path": completed.path_of(checkpoint_id) if place is None else str(place),
+        }
+
+    def _checkpoint(self, record: PendingCheckpoint, completed: CompletedCheckpoints) -> Document:
         parts = record.parts.values()
         is_unaligned = any(part.durations is not None and part.durations.is_unaligned for part in parts)
         document = {
@@ -186,14 +198,14 @@ class CheckpointHistory:
             "is_savepoint": record.savepoint is not None,
             "checkpoint_type": _type_of(record, is_unaligned=is_unaligned),
             "trigger_timestamp": record.trigger_ms,
-            "latest_ack_timestamp": max((part.acknowledged_ms for part in parts), default=-1),
             **_sums(record, parts),
             "num_subtasks": sum(self._topology.parallelisms.values()),
-            "num_acknowledged_subtasks": len(parts),
             "tasks": {vertex_id: self._task(record, vertex_id) for vertex_id in self._topology.names},
         }
-        if record.savepoint is not None and _status(record) == "COMPLETED":
-            document |= {"external_path": record.savepoint.location, "discarded": False}
+        if document["status"] == "COMPLETED":
+            is_kept = record.savepoint is not None or record.checkpoint_id in completed.ids
+            path = record.location or completed.path_of(record.checkpoint_id)
+            document |= {"external_path": path, "discarded": not is_kept}
         return document if record.failure is None else {**document, **self._failure(record, record.failure)}
 
     def _failure(self, record: PendingCheckpoint, failure: CheckpointFailure) -> Document:
@@ -210,19 +222,14 @@ class CheckpointHistory:
 
     def _task(self, record: PendingCheckpoint, vertex_id: str) -> Document:
         width = self._topology.parallelisms[vertex_id]
-        parts = {
-            index: record.parts[Subtask(vertex_id, index)]
-            for index in range(width)
-            if Subtask(vertex_id, index) in record.parts
-        }
+        parts = [record.parts.get(Subtask(vertex_id, index)) for index in range(width)]
+        acknowledged = [each for each in parts if each is not None]
         return {
             "id": vertex_id,
-            "status": "COMPLETED" if len(parts) == width else _status(record),
-            "latest_ack_timestamp": max((part.acknowledged_ms for part in parts.values()), default=-1),
-            **_sums(record, parts.values()),
+            "status": "COMPLETED" if len(acknowledged) == width else _status(record),
+            **_sums(record, acknowledged),
             "num_subtasks": width,
-            "num_acknowledged_subtasks": len(parts),
-            "subtasks": [_subtask(record, index, parts.get(index)) for index in range(width)],
+            "subtasks": [_subtask(record, index, part) for index, part in enumerate(parts)],
         }
 
 
@@ -238,18 +245,19 @@ def _type_of(record: PendingCheckpoint, *, is_unaligned: bool) -> str:
     return "UNALIGNED_CHECKPOINT" if is_unaligned else "CHECKPOINT"
 
 
-def _sums(record: PendingCheckpoint, parts: Iterable[SubtaskPart]) -> Document:
-    """The sums over some subtasks; the duration lasts until the last of them, for a whole failed
-    checkpoint until then.
+def _sums(record: PendingCheckpoint, parts: Collection[SubtaskPart]) -> Document:
+    """What some subtasks have acknowledged; the duration lasts until the last of them, for a whole failed checkpoint
+    until then.
     """
-    acknowledged = list(parts)
-    durations = [part.durations or _NO_DURATIONS for part in acknowledged]
-    size = sum(part.num_bytes for part in acknowledged)
-    last_ms = max((part.acknowledged_ms for part in acknowledged), default=None)
+    durations = [part.durations or _NO_DURATIONS for part in parts]
+    size = sum(part.num_bytes for part in parts)
+    last_ms = max((part.acknowledged_ms for part in parts), default=-1)
     return {
         "checkpointed_size": size,
         "state_size": size,
-        "end_to_end_duration": -1 if last_ms is None else last_ms - record.trigger_ms,
+        "end_to_end_duration": last_ms - record.trigger_ms if parts else -1,
+        "latest_ack_timestamp": last_ms,
+        "num_acknowledged_subtasks": len(parts),
         "alignment_buffered": 0,
         "processed_data": sum(each.bytes_processed_during_alignment for each in durations),
         "persisted_data": sum(each.bytes_persisted_during_alignment for each in durations),

@@ -204,14 +204,14 @@ class ReaderAcknowledgements:
 
     def __init__(self, edges: Mapping[bytes, Collection[str]], only_external: Collection[bytes] = ()) -> None:
         self._only_external = only_external
-        # The newest barrier.
-        self._read = {(attempt, edge_id): -1 for attempt, edge_ids in edges.items() for edge_id in edge_ids}
-        self._edges = {attempt: tuple(edge_ids) for attempt, edge_ids in edges.items() if edge_ids}
+        # By attempt, then edge: the newest barrier.
+        self._read = {attempt: dict.fromkeys(edge_ids, -1) for attempt, edge_ids in edges.items()}
         # By attempt, then checkpoint; with the TaskManager.
         self._held: dict[bytes, dict[int, tuple[str, messages.CheckpointAcknowledged]]] = {}
 
     def __repr__(self) -> str:
-        return f"<ReaderAcknowledgements of {len(self._read)} channels, {sum(map(len, self._held.values()))} held>"
+        num_channels, num_held = (sum(map(len, each.values())) for each in (self._read, self._held))
+        return f"<ReaderAcknowledgements of {num_channels} channels, {num_held} held>"
 
     def reported(self, tm_id: str, message: messages.CheckpointReport) -> bool:
         """A task has acknowledged or declined: whether that counts now; else it is held."""
@@ -233,9 +233,10 @@ class ReaderAcknowledgements:
 
         A report about an attempt of another run, or an edge that the attempt does not feed, does nothing.
         """
-        if (attempt, edge_id) not in self._read:
+        read = self._read.get(attempt, {})
+        if edge_id not in read:
             return []
-        self._read[attempt, edge_id] = max(self._read[attempt, edge_id], checkpoint_id)
+        read[edge_id] = max(read[edge_id], checkpoint_id)
         held = self._held.get(attempt, {})
         return [held.pop(each) for each in sorted(held) if self._has_read(attempt, each)]
 
@@ -248,7 +249,7 @@ class ReaderAcknowledgements:
         return TimePassed(held, blocked)
 
     def _has_read(self, attempt: bytes, checkpoint_id: int) -> bool:
-        return all(self._read[attempt, edge_id] >= checkpoint_id for edge_id in self._edges.get(attempt, ()))
+        return all(newest >= checkpoint_id for newest in self._read.get(attempt, {}).values())
 
 
 def reader_acknowledgements(

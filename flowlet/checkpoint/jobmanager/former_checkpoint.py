@@ -23,13 +23,7 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import IGNORES_UNCLAIMED_STATE
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import key_group_range
-from flowlet.messages.control_messages import (
-    CheckpointPlace,
-    RestoredEdge,
-    RestoredState,
-    RestoredVertex,
-    SubtaskEntry,
-)
+from flowlet.messages.control_messages import CheckpointPlace, RestoredEdge, RestoredState, RestoredVertex, SubtaskEntry
 from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, VertexEntry
 
 _MAX_NAMED: Final = 5  # operators in one message
@@ -92,9 +86,7 @@ class FormerCheckpoint:
         # Its own vertex comes first, if there was one: the ids of both are those of their first operators.
         former = [self._former[each] for each in dict.fromkeys(ids) if each in self._former]
         same = former[0] if former and former[0].vertex_id == vertex_id else None
-        is_kept = (
-            same is not None and same.parallelism == new.parallelism and same.operators.keys() == new.operators.keys()
-        )
+        is_kept = same is not None and (same.parallelism, set(same.operators)) == (new.parallelism, set(new.operators))
         own = self._entries[vertex_id].get(subtask) if is_kept else None
         if own is not None:
             is_finished = own.is_finished
@@ -117,11 +109,8 @@ class FormerCheckpoint:
         return [subtask for subtask, each in self._entries[former.vertex_id].items() if each.is_finished]
 
     def _vertex(self, former: VertexEntry, finished: list[int], new: VertexEntry, subtask: int) -> RestoredVertex:
-        entries = [
-            each
-            for each in self._entries[former.vertex_id].values()
-            if each.state is not None or each.channels is not None
-        ]
+        every = self._entries[former.vertex_id].values()
+        entries = [each for each in every if each.state is not None or each.channels is not None]
         if former.parallelism == new.parallelism and not finished and not any(each.has_union_state for each in entries):
             entries = [each for each in entries if each.subtask == subtask]
         elif all(each.is_by_key and each.channels is None for each in entries):
@@ -139,9 +128,7 @@ class FormerCheckpoint:
     def _place_edges(self, *, ignores_unclaimed_state: bool) -> None:
         """Find where the data in flight of each edge of the checkpoint go now."""
         vertices = self._topology.vertices
-        places = {
-            operator: (each.vertex_id, index) for each in vertices for index, operator in enumerate(each.operators)
-        }
+        places = {name: (each.vertex_id, index) for each in vertices for index, name in enumerate(each.operators)}
         places |= {each.vertex_id: (each.vertex_id, 0) for each in vertices}
         taken: set[str] = set()
         for former in self._manifest.edges or self._topology.edges:

@@ -10,7 +10,7 @@ Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, assert_never
 
@@ -20,12 +20,11 @@ from flowlet.checkpoint.jobmanager.checkpoint_history import (
     CheckpointHistory,
     CompletedCheckpoints,
     Document,
-    SharedStateRegistry,
 )
 from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
+from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
 from flowlet.common.job_status import JobStatus
-from flowlet.common.paths import root_of
 from flowlet.errors import FlowletError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
@@ -71,6 +70,7 @@ class JobCheckpoints:
     retained.
 
     Args:
+        recovered: the job, with what an earlier JobManager has completed.
         send: sends a message to a TaskManager.
         clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock
             back.
@@ -80,15 +80,13 @@ class JobCheckpoints:
         timers: the loop; None: the running one.
         open_storage: called in the background with the directory, the job id and ``key``, for each use.
         on_completed: called when ``last_completed_id`` has changed.
-        completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that it
-            triggered.
         may_trigger: whether no later JobManager will use this id again.
         reader_lag: what waits for the client now.
     """
 
     def __init__(
         self,
-        job: messages.JobGraphMessage,
+        recovered: RecoveredJob,
         send: Callable[[str, messages.CheckpointOrder], None],
         *,
         clock: WallClock,
@@ -98,12 +96,10 @@ class JobCheckpoints:
         timers: LoopClock | None = None,
         open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage,
         on_completed: Callable[[], object] = lambda: None,
-        completed: Sequence[CheckpointManifest] = (),
-        next_id: int = 1,
-        unrestorable: Sequence[int] = (),
         may_trigger: Callable[[int], bool] = lambda _: True,
         reader_lag: Callable[[], events.TimePassed] = events.TimePassed,
     ) -> None:
+        job = recovered.job
         self._settings = job.settings.checkpoints
         self._send = send
         self._clock = clock
@@ -127,27 +123,21 @@ class JobCheckpoints:
         self._reader_lag = reader_lag
         self._topology = CheckpointTopology(job)
         self._may_trigger = may_trigger
-        self._coordinator = (
-            None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, next_id)
-        )
-        self._completed = CompletedCheckpoints(
-            1 if self._settings is None else self._settings.num_retained, self._topology
-        )
+        self._coordinator: CheckpointCoordinator | None = None
+        if self._settings is not None:
+            self._coordinator = CheckpointCoordinator(self._topology, self._settings, recovered.next_checkpoint_id)
+        self._completed = CompletedCheckpoints(self._settings, self._topology)
         self._has_shared_files = job.settings.state.is_incremental
-        self._shared = SharedStateRegistry()
         self._to_discard: dict[str, Callable[[], None]] = {}  # by what it is, in order; run in the background
         self._is_discarding = False
-        for manifest in completed:
+        for manifest in recovered.checkpoints:
             for checkpoint_id in self._completed.add(manifest):  # with the next one that is discarded
                 self._to_discard[f"checkpoint {checkpoint_id}"] = partial(self._remove, checkpoint_id)
-            self._name_shared(manifest)
         self._sources: dict[str, Callable[[], bytes]] = {}  # by vertex id
         self._locations: dict[bytes, str] = {}  # of this run
         self._timer: asyncio.TimerHandle | None = None
-        self._next_id = next_id
         # A run could not begin with them; their files stay until a newer one is complete.
-        self._unrestorable = list(unrestorable)
-        self._being_written: set[int] = set()  # ids of checkpoints whose manifest is on its way to the storage
+        self._unrestorable = list(recovered.unrestorable)
 
     def __repr__(self) -> str:
         return f"<JobCheckpoints of {self._topology.job_id}, {self._coordinator or 'none'}>"
@@ -159,10 +149,10 @@ class JobCheckpoints:
 
         def recovered(former: FormerCheckpoint) -> None:
             self._completed.former = former
-            if self._settings is not None:  # as in Flink, the ids go on
-                next_id = max(self._next_id, former.checkpoint_id + 1)
-                self._may_trigger(next_id)  # so that the job store has reserved it when the run begins
-                self._coordinator = CheckpointCoordinator(self._topology, self._settings, next_id)
+            if self._coordinator is not None:  # as in Flink, the ids go on
+                self._coordinator.next_id = max(self._coordinator.next_id, former.checkpoint_id + 1)
+                # So that the job store has reserved it when the run begins.
+                self._may_trigger(self._coordinator.next_id)
             log.info("job starts from a checkpoint", job=self._topology.job_id, checkpoint=str(former))
             on_recovered()
 
@@ -205,7 +195,7 @@ class JobCheckpoints:
             isinstance(message, messages.FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending_ids
         )
         if isinstance(message, messages.CheckpointAcknowledged):
-            self._shared.name(message.checkpoint_id, _paths(message.part.shared))
+            self._completed.name_shared(message.checkpoint_id, message.part.shared)
         self._handle(message)
         return is_pending
 
@@ -247,7 +237,6 @@ class JobCheckpoints:
         for checkpoint_id in dropped:
             self._discard(checkpoint_id)
         if self._has_shared_files and path is None:
-            self._shared.clear()
             self._put_to_discard("all shared files", lambda: self._open_storage().discard_all_shared())
         if path is not None:
             log.info("checkpoint retained", job=self._topology.job_id, status=status.name, path=path)
@@ -266,11 +255,7 @@ class JobCheckpoints:
                 is_retained = settings.is_retained_on_failure
             case _:
                 is_retained = False
-        return self._path_of(newest.checkpoint_id) if is_retained else None
-
-    def _path_of(self, checkpoint_id: int) -> str:
-        assert self._settings is not None, "there is a checkpoint"
-        return f"{root_of(self._settings.directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
+        return self._completed.path_of(newest.checkpoint_id) if is_retained else None
 
     def restored_state(self, vertex_id: str, subtask: int) -> messages.RestoredState | None:
         """What a subtask of the next run begins with: its part of the newest complete checkpoint;
@@ -314,21 +299,8 @@ class JobCheckpoints:
     def documents(self) -> Document:
         """The document of ``GET /jobs/:jobid/checkpoints``."""
         if self._coordinator is None:
-            return CheckpointHistory(self._topology).document([])
-        document = self._coordinator.document()
-        history, latest = document["history"], document["latest"]
-        assert isinstance(history, list), "made by CheckpointHistory"
-        assert isinstance(latest, dict), "made by CheckpointHistory"
-        for each in [*history, latest["completed"]]:
-            if each is not None and each["status"] == "COMPLETED" and not each["is_savepoint"]:
-                each["external_path"] = self._path_of(each["id"])
-                each["discarded"] = each["id"] not in self._completed.ids
-        restored, former = latest["restored"], self._completed.former
-        if restored is not None:  # the ids of both jobs are different
-            place = None if former is None or former.checkpoint_id != restored["id"] else former.place
-            restored["external_path"] = self._path_of(restored["id"]) if place is None else str(place)
-            restored["is_savepoint"] = place is not None and bool(place.savepoint)
-        return document
+            return CheckpointHistory(self._topology).document([], self._completed)
+        return self._coordinator.document(self._completed)
 
     def _handle(self, event: events.Event) -> None:
         if self._coordinator is None:
@@ -365,7 +337,7 @@ class JobCheckpoints:
                 for checkpoint_id in dropped:
                     self._discard(checkpoint_id)
                 self._discard_leftovers(manifest.checkpoint_id)
-                self._discard_unused(manifest)
+                self._discard_unused()
                 self._on_completed()
             case events.DiscardCheckpoint(checkpoint_id, location):
                 if location:
@@ -399,21 +371,18 @@ class JobCheckpoints:
         return events.SourcesSnapshotted(checkpoint_id, entries)
 
     def _write(self, manifest: CheckpointManifest, location: str) -> None:
-        self._being_written.add(manifest.checkpoint_id)
-        self._call_in_background(
-            lambda: (SavepointStorage(location, self._key) if location else self._open_storage()).write_manifest(
-                manifest
-            ),
-            lambda _: self._written(events.ManifestWritten(manifest), manifest.checkpoint_id),
-            lambda error: self._written(
-                events.ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id
-            ),
-            f"manifest of checkpoint {manifest.checkpoint_id}",
-        )
+        checkpoint_id = manifest.checkpoint_id
 
-    def _written(self, event: events.ManifestWritten | events.ManifestFailed, checkpoint_id: int) -> None:
-        self._being_written.discard(checkpoint_id)
-        self._handle(event)
+        def write() -> None:
+            storage = SavepointStorage(location, self._key) if location else self._open_storage()
+            storage.write_manifest(manifest)
+
+        self._call_in_background(
+            write,
+            lambda _: self._handle(events.ManifestWritten(manifest)),
+            lambda error: self._handle(events.ManifestFailed(checkpoint_id, str(error) or repr(error))),
+            f"manifest of checkpoint {checkpoint_id}",
+        )
 
     def _discard(self, checkpoint_id: int) -> None:
         assert checkpoint_id not in self._completed.ids, "the job restarts from it"
@@ -425,18 +394,12 @@ class JobCheckpoints:
     def _discard_savepoint(self, location: str) -> None:
         self._put_to_discard(f"checkpoint {location}", lambda: SavepointStorage(location, self._key).discard())
 
-    def _discard_unused(self, manifest: CheckpointManifest) -> None:
+    def _discard_unused(self) -> None:
         """Remove the shared files that no kept checkpoint names, after the checkpoints that are kept no longer."""
-        self._name_shared(manifest)
-        unused = self._shared.take_unused(self._completed.ids[0])
+        unused = self._completed.take_unused()
         if unused:
             what = f"{len(unused)} shared files, {unused[0]} among them"
             self._put_to_discard(what, lambda: self._open_storage().discard_shared(unused))
-
-    def _name_shared(self, manifest: CheckpointManifest) -> None:
-        self._shared.name(
-            manifest.checkpoint_id, (path for entry in manifest.subtasks for path in _paths(entry.shared))
-        )
 
     def _put_to_discard(self, what: str, remove: Callable[[], None]) -> None:
         self._to_discard[what] = remove
@@ -446,10 +409,10 @@ class JobCheckpoints:
         """Remove what checkpoints that ended without a manifest have left: late writes, and what could not be removed
         at its time.
         """
-        if self._settings is not None and self._settings.is_periodic:
+        if self._coordinator is not None and self._settings is not None and self._settings.is_periodic:
             for each in [each for each in self._to_discard if each.startswith(_LEFT)]:
                 del self._to_discard[each]  # those with lower ids are among these
-            lowest = min((before, *self._being_written))
+            lowest = min((before, *self._coordinator.being_written))
             self._put_to_discard(f"{_LEFT}{lowest}", lambda: self._open_storage().discard_incomplete(lowest))
 
     def _discard_next(self) -> None:
@@ -458,18 +421,15 @@ class JobCheckpoints:
             return
         remove = self._to_discard.pop(what)
         self._is_discarding = True
-        self._call_in_background(
-            remove, lambda _: self._discarded(), lambda error: self._not_discarded(what, error), f"discard of {what}"
-        )
+        ended = partial(self._discarded, what)
+        self._call_in_background(remove, lambda _: ended(None), ended, f"discard of {what}")
 
-    def _discarded(self) -> None:
+    def _discarded(self, what: str, error: Exception | None) -> None:
+        if error is not None:
+            job_id = self._topology.job_id
+            log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=what, error=str(error))
         self._is_discarding = False
         self._discard_next()
-
-    def _not_discarded(self, what: str, error: Exception) -> None:
-        job_id = self._topology.job_id
-        log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=what, error=str(error))
-        self._discarded()
 
     def _log_failure(self, effect: events.CheckpointFailed) -> None:
         failure = effect.failure
@@ -480,7 +440,3 @@ class JobCheckpoints:
             values["held_up_by"] = [self._topology.describe(each) for each in effect.held_up_by[:5]]
         tell = log.warning if is_counted(failure.reason) else log.info
         tell("checkpoint failed", job=self._topology.job_id, checkpoint=effect.checkpoint_id, **values)
-
-
-def _paths(handles: Iterable[messages.StateHandle]) -> list[str]:
-    return [each.path for each in handles if each.path is not None]

@@ -1,9 +1,13 @@
 """``JobStore``: the jobs of one JobManager as files, and how they go on: with which run, from which checkpoint.
 
-Side:       shared.  Blocking: called on threads of its own, never on an event loop.
+``JobKeeper``: writes what happens to the jobs into the job store, in order, and says when it is there.
+
+Side:       shared.  Blocking: called on threads of its own, never on an event loop.  ``JobKeeper``: loop.
 Invariants: what was put is on disk: written under a temporary name, fsynced, renamed, its directory fsynced
             (``LocalFiles``).  Nothing is returned whose MAC is wrong.  One JobManager at a time uses a directory: it
-            holds a lock, which ends with its process.
+            holds a lock, which ends with its process.  ``JobKeeper`` uses the store for each job on one thread at a
+            time, in the order of the calls.  A callback is called once, on the loop, unless ``close`` comes first;
+            without a store before the call returns.
 Layout:     ``<directory>/<job id>/job``, ``.../progress`` and, once the job has ended, ``.../end`` in their place; each
             a ``SignedFile``, whose place is its kind and its job: it is good in its own place only.
 Rules:      a job goes on from its newest complete checkpoint.  Its client may have handed out all results before that
@@ -17,8 +21,9 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -28,8 +33,9 @@ from flowlet.errors import ConfigError, StorageError
 from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import HEADER_BYTES, CheckpointManifest, SignedFile
-from flowlet.storage.storage_files import LocalFiles
+from flowlet.storage.storage_files import FileWords, LocalFiles
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import CallInBackground
 
 ID_BLOCK = 100
 """So many ids of checkpoints are reserved at once: a write for each would hold up its trigger."""
@@ -86,6 +92,7 @@ class Recovery(msgspec.Struct, frozen=True):
 
 T = TypeVar("T")
 
+_WORDS: Final = FileWords("job store file", "start the JobManager with another --job-store", "submit the job again")
 _ENTRY: Final = SignedFile(
     "job store file",
     b"FLJS",
@@ -124,7 +131,7 @@ class JobStore:
 
     def __init__(self, directory: Path, key: bytes) -> None:
         self._directory = directory
-        self._files = LocalFiles(directory)
+        self._files = LocalFiles(directory, _WORDS)
         self._key = key
         self._lock_fd: int | None = None
 
@@ -183,8 +190,7 @@ class JobStore:
     def forget(self, job_id: str) -> None:
         """Keep nothing of a job.  Raises StorageError."""
         self._remove(job_id, _JOB)  # first: without it the rest is nothing
-        with _in_words_of_the_store():
-            self._files.remove_folder((job_id,))
+        self._files.remove_folder((job_id,))
 
     def load(self, checkpoint_key: bytes) -> Recovery:
         """Load the jobs for a JobManager that starts; a job that cannot go on stays where it is, and is in the log.
@@ -196,9 +202,7 @@ class JobStore:
         jobs: list[RecoveredJob] = []
         ends: dict[str, JobEnd] = {}
         problems: dict[str, str] = {}
-        with _in_words_of_the_store():
-            names = self._files.names(())
-        for job_id in sorted(each for each in names if _JOB_ID.fullmatch(each)):
+        for job_id in sorted(each for each in self._files.names(()) if _JOB_ID.fullmatch(each)):
             try:
                 end = self._get(_END, job_id, _end_decoder)
                 job = None if end is not None else self._get(_JOB, job_id, _job_decoder)
@@ -214,33 +218,17 @@ class JobStore:
 
     def _put(self, kind: str, job_id: str, entry: object) -> None:
         assert _JOB_ID.fullmatch(job_id), "check_job_graph() has checked it"
-        with _in_words_of_the_store():
-            self._files.write((job_id,), kind, _ENTRY.encode(entry, self._key, _place(kind, job_id)))
+        self._files.write((job_id,), kind, _ENTRY.encode(entry, self._key, _place(kind, job_id)))
 
     def _get(self, kind: str, job_id: str, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-        with _in_words_of_the_store():
-            if self._files.size((job_id,), kind) is None:
-                return None
-            data = self._files.read((job_id,), kind, _MAX_BYTES)
+        if self._files.size((job_id,), kind) is None:
+            return None
+        data = self._files.read((job_id,), kind, _MAX_BYTES)
         path = self._files.location((job_id,), kind)
         return _ENTRY.decode(data, decoder, self._key, path, _place(kind, job_id))
 
     def _remove(self, job_id: str, kind: str) -> None:
-        with _in_words_of_the_store():
-            self._files.remove((job_id,), kind)
-
-
-@contextmanager
-def _in_words_of_the_store() -> Iterator[None]:
-    """Raise an error of the files, whose text is about a checkpoint, in words about the job store."""
-    try:
-        yield
-    except StorageError as error:
-        text = str(error).replace("checkpoint file", "job store file", 1)
-        text = text.replace(
-            "set execution.checkpointing.dir to another directory", "start the JobManager with another --job-store"
-        )
-        raise StorageError(text.replace("restore another checkpoint", "submit the job again")) from error
+        self._files.remove((job_id,), kind)
 
 
 log = LogLines(__name__)
@@ -254,13 +242,9 @@ def _recovered(job: JobGraphMessage, progress: StoredProgress, key: bytes) -> Re
         storage = CheckpointStorage(settings.directory, job.job_id, key)
         manifests, passed_over = _manifests(storage, job.job_id, progress, may_fall_back=settings.restore_fallback)
     newest = manifests[-1].checkpoint_id if manifests else -1
-    return RecoveredJob(
-        job,
-        progress.attempt + 1,
-        manifests,
-        max(progress.ids_below, newest + 1),
-        [*progress.unrestorable, *passed_over],
-    )
+    next_id = max(progress.ids_below, newest + 1)
+    unrestorable = [*progress.unrestorable, *passed_over]
+    return RecoveredJob(job, progress.attempt + 1, manifests, next_id, unrestorable)
 
 
 def _manifests(
@@ -274,24 +258,146 @@ def _manifests(
         )
     manifests: list[CheckpointManifest] = []
     passed_over: list[int] = []
-    for each in ids[:-1]:
+    for each in ids:
         try:
             manifests.append(storage.read_manifest(each))
         except StorageError as error:
-            log.warning(
-                "an older checkpoint cannot be read; its files stay", job=job_id, checkpoint=each, problem=str(error)
-            )
-    for each in ids[-1:]:
-        try:
-            manifests.append(storage.read_manifest(each))
-        except StorageError as error:
-            if not (may_fall_back and manifests):
-                raise
-            passed_over.append(each)  # removed when a newer one is complete
-            log.warning(
-                "the newest checkpoint cannot be read, the job goes back to an older one",
-                job=job_id,
-                checkpoint=each,
-                problem=str(error),
-            )
+            what = "an older checkpoint cannot be read; its files stay"
+            if each == ids[-1]:
+                if not (may_fall_back and manifests):
+                    raise
+                what = "the newest checkpoint cannot be read, the job goes back to an older one"
+                passed_over.append(each)  # removed when a newer one is complete
+            log.warning(what, job=job_id, checkpoint=each, problem=str(error))
     return manifests, passed_over
+
+
+Done = Callable[[str | None], None]
+_MIN_RESERVE: Final = ID_BLOCK // 2
+
+
+class JobKeeper:
+    """Threading: the JobManager's loop.  A callback gets None, or why the store has not what it should have.
+
+    ``store``: None: nothing is kept.
+    """
+
+    def __init__(self, store: JobStore | None, call_in_background: CallInBackground) -> None:
+        self._store = store
+        self._call_in_background = call_in_background
+        self._queues: dict[str, deque[tuple[Callable[[], None], Done]]] = {}  # by job id; the first one is under way
+        self._progress: dict[str, StoredProgress] = {}  # as the last write that was queued says
+        self._ids_below: dict[str, int] = {}  # on disk
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<JobKeeper of {self._store!r}, writes for {len(self._queues)} jobs are under way>"
+
+    @property
+    def keeps_jobs(self) -> bool:
+        """Whether there is a job store."""
+        return self._store is not None
+
+    def submitted(self, job: JobGraphMessage, done: Done) -> None:
+        """Keep a new job."""
+        self._progress[job.job_id] = StoredProgress()
+        self._ids_below[job.job_id] = StoredProgress().ids_below
+        self._enqueue(job.job_id, lambda store: store.put_job(job), done)
+
+    def recovered(self, job: RecoveredJob) -> None:
+        """Know a job that is in the store already; writes nothing."""
+        completed = job.checkpoints[-1].checkpoint_id if job.checkpoints else -1
+        ids_below = job.next_checkpoint_id + ID_BLOCK
+        self._progress[job.job.job_id] = StoredProgress(job.attempt - 1, completed, ids_below, list(job.unrestorable))
+
+    def run_begins(self, job_id: str, attempt: int, done: Done) -> None:
+        """Keep the number of a run before it is deployed."""
+        self._write_progress(job_id, msgspec.structs.replace(self._known(job_id), attempt=attempt), done)
+
+    def checkpoint_completed(self, job_id: str, checkpoint_id: int, unrestorable: Sequence[int] = ()) -> None:
+        """Keep that a checkpoint is complete, so that its loss is noticed."""
+        known = self._known(job_id)
+        progress = msgspec.structs.replace(known, completed_checkpoint=checkpoint_id, unrestorable=list(unrestorable))
+        self._write_progress(job_id, progress, self._log_problem)
+
+    def may_trigger(self, job_id: str, checkpoint_id: int) -> bool:
+        """Whether a checkpoint may have this id: no later JobManager will use it again.  Reserves more ids in time."""
+        progress = self._known(job_id)
+        if checkpoint_id + _MIN_RESERVE >= progress.ids_below:
+            ids_below = checkpoint_id + ID_BLOCK
+            self._write_progress(job_id, msgspec.structs.replace(progress, ids_below=ids_below), self._log_problem)
+        return checkpoint_id < self._ids_below.get(job_id, 0)
+
+    def ended(self, job_id: str, end: Callable[[], JobEnd], done: Done) -> None:
+        """Keep how a job ended instead of the job; if that fails, nothing of it.  ``end`` is called now, or never."""
+        made = None if self._store is None else end()
+
+        def put_end(store: JobStore) -> None:
+            assert made is not None, "there is a store"
+            try:
+                store.put_end(job_id, made)
+            except Exception:
+                store.forget(job_id)  # it must not run again
+                raise
+
+        self._progress.pop(job_id, None)
+        self._enqueue(job_id, put_end, done)
+
+    def forget(self, job_id: str) -> None:
+        """Keep nothing of a job."""
+        self._ids_below.pop(job_id, None)
+        self._enqueue(job_id, lambda store: store.forget(job_id), self._log_problem)
+
+    def close(self) -> None:
+        """Write nothing more than what is under way; no callback follows."""
+        self._is_closed = True
+        self._queues.clear()
+
+    def _known(self, job_id: str) -> StoredProgress:
+        return self._progress.setdefault(job_id, StoredProgress(ids_below=0))
+
+    def _write_progress(self, job_id: str, progress: StoredProgress, done: Done) -> None:
+        self._progress[job_id] = progress
+
+        def written(problem: str | None) -> None:
+            if problem is None:
+                self._ids_below[job_id] = progress.ids_below
+            done(problem)
+
+        self._enqueue(job_id, lambda store: store.put_progress(job_id, progress), written)
+
+    def _log_problem(self, problem: str | None) -> None:
+        if problem is not None:
+            log.warning("the job store does not take what it should keep", problem=problem)
+
+    def _enqueue(self, job_id: str, write: Callable[[JobStore], None], done: Done) -> None:
+        if self._is_closed:
+            return
+        store = self._store
+        if store is None:
+            done(None)
+            return
+        queue = self._queues.setdefault(job_id, deque())
+        queue.append((partial(write, store), done))
+        if len(queue) == 1:
+            self._begin_next(job_id)
+
+    def _begin_next(self, job_id: str) -> None:
+        write, done = self._queues[job_id][0]
+        self._call_in_background(
+            write,
+            lambda _: self._ended(job_id, done, None),
+            lambda error: self._ended(job_id, done, str(error) or repr(error)),
+            f"job store, {job_id}",
+        )
+
+    def _ended(self, job_id: str, done: Done, problem: str | None) -> None:
+        if self._is_closed:
+            return
+        queue = self._queues[job_id]
+        queue.popleft()
+        if queue:
+            self._begin_next(job_id)
+        else:
+            del self._queues[job_id]
+        done(problem)

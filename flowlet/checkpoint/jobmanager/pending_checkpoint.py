@@ -2,7 +2,7 @@
 
 ``CheckpointTopology``: which subtasks a barrier reaches by itself, and which must be told.
 
-Why checkpoints fail, and how many may fail one after the other.
+Why checkpoints fail, and which failures count.
 
 ``SavepointRequest``: what a user asked for, and the requests that wait for their turn.
 
@@ -98,16 +98,12 @@ class CheckpointTopology:
         the barrier on.
         """
         sizes = Counter(each.vertex_id for each in among)
-        subtasks = (
-            Subtask(vertex_id, index) for vertex_id, width in self.parallelisms.items() for index in range(width)
-        )
+        subtasks = (Subtask(vertex, index) for vertex, width in self.parallelisms.items() for index in range(width))
         return [each for each in subtasks if each in among and not self._reads_from(each, among, sizes)]
 
     def _reads_from(self, reader: Subtask, among: Set[Subtask], sizes: Counter[str]) -> bool:
-        return any(
-            sizes[edge.entry.source] > 0 and self._edge_reads_from(edge, reader, among)
-            for edge in self.inputs[reader.vertex_id]
-        )
+        edges = [edge for edge in self.inputs[reader.vertex_id] if sizes[edge.entry.source] > 0]
+        return any(self._edge_reads_from(edge, reader, among) for edge in edges)
 
     def _edge_reads_from(self, edge: TopologyEdge, reader: Subtask, among: Set[Subtask]) -> bool:
         if not edge.is_pointwise:
@@ -162,37 +158,6 @@ _UNCOUNTED: Final = frozenset(
 def is_counted(reason: str) -> bool:
     """Whether a failure for this reason, which is the name of one, counts."""
     return reason not in _UNCOUNTED
-
-
-class FailureCounter:
-    """Counts the checkpoints that failed since the newest complete one.
-
-    Args:
-        tolerable: so many may fail; -1: any number.
-    """
-
-    def __init__(self, tolerable: int) -> None:
-        self._tolerable = tolerable
-        self._counted: set[int] = set()  # at most ``tolerable`` ids
-        self._last_completed = -1
-
-    def __repr__(self) -> str:
-        return f"<FailureCounter {len(self._counted)} of {self._tolerable} failed>"
-
-    def failed(self, checkpoint_id: int, reason: str) -> bool:
-        """Count a failure; True, and the count begins anew, if these are too many.  One checkpoint counts once."""
-        if self._tolerable == -1 or checkpoint_id < self._last_completed or not is_counted(reason):
-            return False
-        self._counted.add(checkpoint_id)
-        if len(self._counted) <= self._tolerable:
-            return False
-        self._counted.clear()
-        return True
-
-    def completed(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: the count begins anew."""
-        self._last_completed = checkpoint_id
-        self._counted.clear()
 
 
 MAX_WAITING: Final = 16
@@ -278,10 +243,8 @@ class PendingCheckpoint:
             self.parts[each] = SubtaskPart(self.trigger_ms)
 
     def __repr__(self) -> str:
-        return (
-            f"<PendingCheckpoint {self.checkpoint_id} waits for {self.phase.value}, {len(self.missing)} tasks are "
-            "missing>"
-        )
+        missing = f"{len(self.missing)} tasks are missing"
+        return f"<PendingCheckpoint {self.checkpoint_id} waits for {self.phase.value}, {missing}>"
 
     def acknowledge(self, message: CheckpointAcknowledged, now_ms: int) -> None:
         """Take in the part of a missing subtask."""

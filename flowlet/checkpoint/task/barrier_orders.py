@@ -10,7 +10,7 @@ Units:  timestamps and delays in milliseconds.
 """
 
 from enum import Enum, unique
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from flowlet.errors import FlowletError
 from netstack.late import dataclass
@@ -127,17 +127,16 @@ class PrioritizeBarrier:
 
 
 @dataclass(frozen=True, slots=True)
-class InitInputs:
+class _OfBarrier:
+    barrier: CheckpointBarrier
+
+
+class InitInputs(_OfBarrier):
     """Open the channel state of the checkpoint, if it needs one."""
 
-    barrier: CheckpointBarrier
 
-
-@dataclass(frozen=True, slots=True)
-class StartInputs:
+class StartInputs(_OfBarrier):
     """Let every input record the data in front of its barrier."""
-
-    barrier: CheckpointBarrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +146,13 @@ class StopInputs:
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class TriggerCheckpointOnBarrier:
-    """Take the snapshot now."""
-
-    barrier: CheckpointBarrier
+class TriggerCheckpointOnBarrier(_OfBarrier):
+    """Take the snapshot now.  If the barrier is aligned, the last one has arrived, which ends the alignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortCheckpoint:
-    """Decline the checkpoint and tell the downstream tasks."""
+    """Cancel the timer, stop measuring the alignment, decline the checkpoint and tell the downstream tasks."""
 
     checkpoint_id: int
     reason: CheckpointFailureReason
@@ -165,7 +161,9 @@ class AbortCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CompleteInputs:
-    """The barriers of all open channels have arrived, so the inputs' part of the channel state is complete."""
+    """The barriers of all open channels have arrived: cancel the timer, and end the alignment; the inputs' part of the
+    channel state is complete.
+    """
 
     checkpoint_id: int
 
@@ -179,28 +177,11 @@ class BeginAlignment:
 
 
 @dataclass(frozen=True, slots=True)
-class EndAlignment:
-    """The last barrier arrived."""
-
-    checkpoint_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResetAlignment:
-    """Stop measuring the alignment."""
-
-
-@dataclass(frozen=True, slots=True)
 class StartTimer:
     """Report ``AlignmentTimedOut`` after ``delay_ms``; replaces a running timer."""
 
     checkpoint_id: int
     delay_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
-    """Cancel the timer, if one is running."""
 
 
 BarrierOrder: TypeAlias = (
@@ -213,18 +194,5 @@ BarrierOrder: TypeAlias = (
     | AbortCheckpoint
     | CompleteInputs
     | BeginAlignment
-    | EndAlignment
-    | ResetAlignment
     | StartTimer
-    | CancelTimer
 )
-
-
-class BarrierMachine(Protocol):
-    """A barrier handler without side effects: ``SingleCheckpointBarrierHandler`` or ``CheckpointBarrierTracker``."""
-
-    def lets_overtake(self, checkpoint_id: int) -> bool:
-        """Whether barriers of the pending checkpoint ``checkpoint_id`` may overtake data."""
-
-    def handle(self, event: BarrierEvent, now_ms: int) -> list[BarrierOrder]:
-        """Apply one event at wall clock time ``now_ms``; return the orders to carry out, in order."""

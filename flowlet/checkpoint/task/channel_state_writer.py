@@ -20,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import field
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -31,24 +32,26 @@ from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, HeadedBytes
 from flowlet.errors import StateRestoreError
 from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.late import dataclass
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 
 # Not measured; checkpoints aborted before they start, of which there are as many as run concurrently.
 _MAX_ABORTED: Final = 32
 
 
+@dataclass(slots=True, eq=False)
 class _Open:
-    """One checkpoint's data so far.  Guarded by the writer's lock."""
+    """One checkpoint's data so far.  Guarded by the writer's lock.
 
-    __slots__ = ("has_input", "has_output", "inputs", "num_pending", "outputs", "result")
+    ``num_pending``: futures of output data that are not done.
+    """
 
-    def __init__(self) -> None:
-        self.result: Future[ChannelStateSnapshot] = Future()
-        self.inputs: dict[Channel, list[bytes]] = {}
-        self.outputs: dict[Channel, list[bytes]] = {}
-        self.has_input = True
-        self.has_output = True
-        self.num_pending = 0  # futures of output data that are not done
+    result: Future[ChannelStateSnapshot] = field(default_factory=Future)
+    inputs: dict[Channel, list[bytes]] = field(default_factory=dict)
+    outputs: dict[Channel, list[bytes]] = field(default_factory=dict)
+    has_input: bool = True
+    has_output: bool = True
+    num_pending: int = 0
 
     @property
     def is_complete(self) -> bool:
@@ -145,21 +148,14 @@ class InMemoryChannelStateWriter:
         """Fail all open checkpoints; any thread, idempotent."""
         with self._lock:
             self._is_closed = True
-            closing = CheckpointFailureReason.TASK_CLOSING
-            calls = [
-                call for each in list(self._open) for call in self._abort_locked(each, CheckpointError(each, closing))
-            ]
+            why = CheckpointFailureReason.TASK_CLOSING
+            calls = [call for each in list(self._open) for call in self._abort_locked(each, CheckpointError(each, why))]
             self._results.clear()
         run_all(calls)
 
     # ---------------------------------------------------------------- any thread
 
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """Copy and recycle the buffers of an input channel."""
         pieces = _copies(buffers)
         with self._lock:
@@ -168,10 +164,7 @@ class InMemoryChannelStateWriter:
                 found.inputs.setdefault(channel, []).extend(pieces)
 
     def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        buffers: Sequence[NetworkBuffer],
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
     ) -> None:
         """Copy and recycle the buffers of a subpartition."""
         pieces = _copies(buffers)

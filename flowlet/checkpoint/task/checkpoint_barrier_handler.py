@@ -8,77 +8,28 @@ Source:     Flink ``CheckpointBarrierHandler`` (alignment metrics, notifications
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, assert_never
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
-from flowlet.checkpoint.task.barrier_orders import (
-    AbortCheckpoint,
-    AlignmentTimedOut,
-    BarrierEvent,
-    BarrierMachine,
-    BarrierOrder,
-    BeginAlignment,
-    CancelTimer,
-    CheckpointError,
-    CheckpointFailureReason,
-    CheckpointRefused,
-    CompleteInputs,
-    EndAlignment,
-    InitInputs,
-    PrioritizeBarrier,
-    ResetAlignment,
-    ResumeChannels,
-    StartInputs,
-    StartTimer,
-    StopInputs,
-    TriggerCheckpointOnBarrier,
-)
+from flowlet.checkpoint.task import barrier_orders as barriers
+from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrierTracker
+from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.task.snapshots import AlignmentMetrics
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
+from netstack.late import dataclass
 from netstack.loop.loop_timers import Cancellable, Timers
-from netstack.wire.events import CheckpointBarrier, CheckpointOptions
+
+if TYPE_CHECKING:
+    from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
+    from netstack.gate.single_input_gate import SingleInputGate
 
 _NS_PER_MS = 1_000_000
+BarrierMachine: TypeAlias = SingleCheckpointBarrierHandler | CheckpointBarrierTracker
 
 
-class CheckpointableInput(Protocol):
-    """The part of a gate that barriers need (Flink ``CheckpointableInput``).
-
-    One implementer: ``SingleInputGate``, which stands in another package and can do much more.
-    """
-
-    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """Start to record the data in front of the barrier."""
-
-    def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """Stop recording."""
-
-    def convert_to_priority_event(self, channel_index: int, sequence_number: int) -> None:
-        """Let an announced barrier overtake the data before it."""
-
-    def resume_consumption(self, channel_index: int) -> None:
-        """Let the channel's producer send again."""
-
-
-class BarrierListener(Protocol):
-    """The task; every call is on the task thread.
-
-    One implementer: ``TaskCheckpoints`` imports this module, which therefore cannot import it.
-    """
-
-    def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it needs one."""
-
-    def complete_inputs(self, checkpoint_id: int) -> None:
-        """The inputs' part of the channel state is complete."""
-
-    def trigger_checkpoint_on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
-        """Take the snapshot; ``alignment`` may change until ``complete_inputs``."""
-
-    def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Decline the checkpoint and tell the downstream tasks."""
-
-
+@dataclass(slots=True, eq=False)
 class CheckpointBarrierHandler:
     """The barriers of all gates of a task; ``machine`` decides what to do.
 
@@ -87,40 +38,31 @@ class CheckpointBarrierHandler:
 
     Args:
         inputs: by gate index.
+        listener: the task.
         timers: run their calls on the task thread (``MailboxTimers``).
         wall_ms: the clock of the barriers' timestamps.
     """
 
-    def __init__(
-        self,
-        machine: BarrierMachine,
-        inputs: Sequence[CheckpointableInput] | Mapping[int, CheckpointableInput],
-        listener: BarrierListener,
-        timers: Timers,
-        *,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS,
-    ) -> None:
-        self._machine = machine
-        self._inputs = dict(inputs) if isinstance(inputs, Mapping) else dict(enumerate(inputs))
-        self._listener = listener
-        self._timers = timers
-        self._clock_ns = clock_ns
-        self._wall_ms = wall_ms
-        self._timer: Cancellable | None = None
-        self._metrics = AlignmentMetrics()
-        self._metrics_of = -1  # the checkpoint that _metrics are of
-        self._aligning_since_ns: int | None = None
-        self._is_closed = False
+    machine: BarrierMachine
+    inputs: "Sequence[SingleInputGate]"
+    listener: "TaskCheckpoints"
+    timers: Timers
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS
+    _timer: Cancellable | None = field(init=False, default=None)
+    _metrics: AlignmentMetrics = field(init=False, default_factory=AlignmentMetrics)
+    _metrics_of: int = field(init=False, default=-1)  # the checkpoint that _metrics are of
+    _aligning_since_ns: int | None = field(init=False, default=None)
+    _is_closed: bool = field(init=False, default=False)
 
     def __repr__(self) -> str:
-        return f"<CheckpointBarrierHandler {'closed' if self._is_closed else 'open'}, {self._machine!r}>"
+        return f"<CheckpointBarrierHandler {'closed' if self._is_closed else 'open'}, {self.machine!r}>"
 
     def lets_overtake(self, checkpoint_id: int) -> bool:
         """Whether the alignment of this checkpoint has timed out: its barriers may overtake data, which the checkpoint
         then keeps.
         """
-        return self._machine.lets_overtake(checkpoint_id)
+        return self.machine.lets_overtake(checkpoint_id)
 
     @property
     def is_aligning(self) -> bool:
@@ -132,7 +74,7 @@ class CheckpointBarrierHandler:
         """The duration of the current alignment, else of the last one; any thread."""
         since_ns = self._aligning_since_ns
         if since_ns is not None:
-            return self._clock_ns() - since_ns
+            return self.clock_ns() - since_ns
         return self._metrics.duration_ns
 
     @property
@@ -145,7 +87,7 @@ class CheckpointBarrierHandler:
         if self._aligning_since_ns is not None:
             self._metrics.bytes_processed += num_bytes
 
-    def handle(self, event: BarrierEvent) -> None:
+    def handle(self, event: barriers.BarrierEvent) -> None:
         """Apply one event and carry out the orders.
 
         Raises:
@@ -153,86 +95,92 @@ class CheckpointBarrierHandler:
         """
         if self._is_closed:
             return
-        refused = self._carry_out_all(self._machine.handle(event, self._wall_ms()))
+        refused = self._carry_out_all(self.machine.handle(event, self.wall_ms()))
         if refused is not None:
-            self._carry_out_all(self._machine.handle(refused, self._wall_ms()))
+            self._carry_out_all(self.machine.handle(refused, self.wall_ms()))
 
     def close(self) -> None:
         """Cancel the timer and ignore later events."""
         self._is_closed = True
         self._stop_timer()
 
-    def _carry_out_all(self, orders: Sequence[BarrierOrder]) -> CheckpointRefused | None:
-        refused: CheckpointRefused | None = None
+    def _carry_out_all(self, orders: Sequence[barriers.BarrierOrder]) -> barriers.CheckpointRefused | None:
+        refused: barriers.CheckpointRefused | None = None
         for order in orders:
-            if refused is not None and isinstance(order, TriggerCheckpointOnBarrier | CompleteInputs):
+            if refused is not None and isinstance(order, barriers.TriggerCheckpointOnBarrier | barriers.CompleteInputs):
                 continue
             try:
                 self._carry_out(order)
             except (CheckpointSubsumedError, LocalProtocolError) as error:
-                if not isinstance(order, StartInputs | PrioritizeBarrier):
+                if not isinstance(order, barriers.StartInputs | barriers.PrioritizeBarrier):
                     raise
                 # A newer barrier is already in the channel: this checkpoint cannot be taken, but the task can go on.
-                checkpoint_id = order.barrier.checkpoint_id if isinstance(order, StartInputs) else order.checkpoint_id
-                refused = refused or CheckpointRefused(checkpoint_id, CheckpointFailureReason.SUBSUMED, str(error))
+                checkpoint_id = (
+                    order.barrier.checkpoint_id if isinstance(order, barriers.StartInputs) else order.checkpoint_id
+                )
+                refused = refused or barriers.CheckpointRefused(
+                    checkpoint_id, CheckpointFailureReason.SUBSUMED, str(error)
+                )
             except CheckpointError as error:
-                if not isinstance(order, InitInputs):
+                if not isinstance(order, barriers.InitInputs):
                     raise
-                refused = refused or CheckpointRefused(error.checkpoint_id, error.reason, error.details)
+                refused = refused or barriers.CheckpointRefused(error.checkpoint_id, error.reason, error.details)
         return refused
 
-    def _carry_out(self, order: BarrierOrder) -> None:
+    def _carry_out(self, order: barriers.BarrierOrder) -> None:
         match order:
-            case ResumeChannels(channels=channels):
+            case barriers.ResumeChannels(channels=channels):
                 for gate, channel in channels:
-                    self._inputs[gate].resume_consumption(channel)
-            case PrioritizeBarrier(channel=(gate, channel), sequence_number=number):
-                self._inputs[gate].convert_to_priority_event(channel, number)
-            case InitInputs(barrier):
-                self._listener.init_inputs(barrier.checkpoint_id, barrier.options)
-            case StartInputs(barrier):
-                for each in self._inputs.values():
+                    self.inputs[gate].resume_consumption(channel)
+            case barriers.PrioritizeBarrier(channel=(gate, channel), sequence_number=number):
+                self.inputs[gate].convert_to_priority_event(channel, number)
+            case barriers.InitInputs(barrier):
+                self.listener.init_inputs(barrier.checkpoint_id, barrier.options)
+            case barriers.StartInputs(barrier):
+                for each in self.inputs:
                     each.checkpoint_started(barrier)
-            case StopInputs(checkpoint_id):
-                for each in self._inputs.values():
+            case barriers.StopInputs(checkpoint_id):
+                for each in self.inputs:
                     each.checkpoint_stopped(checkpoint_id)
-            case TriggerCheckpointOnBarrier(barrier):
+            case barriers.TriggerCheckpointOnBarrier(barrier):
+                if not barrier.options.is_unaligned:  # else barriers are missing
+                    self._end_alignment(barrier.checkpoint_id)  # first: the snapshot reports it
                 metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
-                self._listener.trigger_checkpoint_on_barrier(barrier, metrics)
-            case AbortCheckpoint(checkpoint_id, reason, details):
-                self._listener.abort_checkpoint_on_barrier(
-                    checkpoint_id, CheckpointError(checkpoint_id, reason, details)
-                )
-            case CompleteInputs(checkpoint_id):
-                self._listener.complete_inputs(checkpoint_id)
-            case BeginAlignment(checkpoint_id, timestamp_ms):
-                self._metrics = AlignmentMetrics(max(0, self._wall_ms() - timestamp_ms))
-                self._metrics_of = checkpoint_id
-                self._aligning_since_ns = self._clock_ns()
-            case EndAlignment(checkpoint_id):
-                if checkpoint_id == self._metrics_of:
-                    self._metrics.duration_ns = self.alignment_duration_ns
-                    self._aligning_since_ns = None
-            case ResetAlignment():
+                self.listener.trigger_checkpoint_on_barrier(barrier, metrics)
+            case barriers.AbortCheckpoint(checkpoint_id, reason, details):
+                self._stop_timer()
                 # Otherwise the metrics belong to a snapshot that will still report them.
                 if self._aligning_since_ns is not None:
                     self._metrics.bytes_processed = 0
                 self._aligning_since_ns = None
-            case StartTimer(checkpoint_id, delay_ms):
-                self._start_timer(checkpoint_id, delay_ms)
-            case CancelTimer():
+                error = CheckpointError(checkpoint_id, reason, details)
+                self.listener.abort_checkpoint_on_barrier(checkpoint_id, error)
+            case barriers.CompleteInputs(checkpoint_id):
                 self._stop_timer()
+                self._end_alignment(checkpoint_id)
+                self.listener.complete_inputs(checkpoint_id)
+            case barriers.BeginAlignment(checkpoint_id, timestamp_ms):
+                self._metrics = AlignmentMetrics(max(0, self.wall_ms() - timestamp_ms))
+                self._metrics_of = checkpoint_id
+                self._aligning_since_ns = self.clock_ns()
+            case barriers.StartTimer(checkpoint_id, delay_ms):
+                self._start_timer(checkpoint_id, delay_ms)
             case _:
                 assert_never(order)
+
+    def _end_alignment(self, checkpoint_id: int) -> None:
+        if checkpoint_id == self._metrics_of:
+            self._metrics.duration_ns = self.alignment_duration_ns
+            self._aligning_since_ns = None
 
     def _start_timer(self, checkpoint_id: int, delay_ms: int) -> None:
         self._stop_timer()
 
         def fire() -> None:
             self._timer = None
-            self.handle(AlignmentTimedOut(checkpoint_id))
+            self.handle(barriers.AlignmentTimedOut(checkpoint_id))
 
-        self._timer = self._timers.call_later(delay_ms / 1000, fire)
+        self._timer = self.timers.call_later(delay_ms / 1000, fire)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

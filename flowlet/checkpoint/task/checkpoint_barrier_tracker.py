@@ -11,24 +11,8 @@ Source:     Flink ``CheckpointBarrierTracker``; a single open channel needs no s
 from dataclasses import field
 from typing import Final, assert_never
 
-from flowlet.checkpoint.task.barrier_orders import (
-    AbortCheckpoint,
-    AlignmentTimedOut,
-    BarrierAnnounced,
-    BarrierEvent,
-    BarrierOrder,
-    BarrierReceived,
-    BeginAlignment,
-    CancellationReceived,
-    Channel,
-    ChannelFinished,
-    CheckpointFailureReason,
-    CheckpointRefused,
-    CompleteInputs,
-    EndAlignment,
-    ResetAlignment,
-    TriggerCheckpointOnBarrier,
-)
+from flowlet.checkpoint.task import barrier_orders as barriers
+from flowlet.checkpoint.task.barrier_orders import Channel, CheckpointFailureReason
 from netstack.late import dataclass
 from netstack.wire.events import CheckpointBarrier
 
@@ -66,55 +50,50 @@ class CheckpointBarrierTracker:
         self._counts: list[_Count] = []  # by ascending id
 
     def __repr__(self) -> str:
-        return (
-            f"<CheckpointBarrierTracker: {[each.checkpoint_id for each in self._counts]} pending, newest "
-            f"{self._newest}>"
-        )
+        ids = [each.checkpoint_id for each in self._counts]
+        return f"<CheckpointBarrierTracker: {ids} pending, newest {self._newest}>"
 
     def lets_overtake(self, checkpoint_id: int) -> bool:  # of the protocol
         """False: barriers are only counted."""
         return False
 
-    def handle(self, event: BarrierEvent, now_ms: int) -> list[BarrierOrder]:
+    def handle(self, event: barriers.BarrierEvent, now_ms: int) -> list[barriers.BarrierOrder]:
         """Apply one event; return the orders to carry out, in order."""
         match event:
-            case BarrierReceived(channel=channel, barrier=barrier):
+            case barriers.BarrierReceived(channel=channel, barrier=barrier):
                 return self._on_barrier(channel, barrier)
-            case CancellationReceived(channel, checkpoint_id):
+            case barriers.CancellationReceived(channel, checkpoint_id):
                 return self._on_cancellation(channel, checkpoint_id)
-            case ChannelFinished(channel=channel):
+            case barriers.ChannelFinished(channel=channel):
                 return self._on_finished(channel)
-            case CheckpointRefused(checkpoint_id, reason, details):
-                return (
-                    [ResetAlignment(), AbortCheckpoint(checkpoint_id, reason, details)]
-                    if checkpoint_id == self._newest
-                    else []
-                )
-            case BarrierAnnounced() | AlignmentTimedOut():
+            case barriers.CheckpointRefused(checkpoint_id, reason, details):
+                is_newest = checkpoint_id == self._newest
+                return [barriers.AbortCheckpoint(checkpoint_id, reason, details)] if is_newest else []
+            case barriers.BarrierAnnounced() | barriers.AlignmentTimedOut():
                 return []  # without alignment there is no timeout
             case _:
                 assert_never(event)
 
-    def _on_barrier(self, channel: Channel, barrier: CheckpointBarrier) -> list[BarrierOrder]:
+    def _on_barrier(self, channel: Channel, barrier: CheckpointBarrier) -> list[barriers.BarrierOrder]:
         checkpoint_id = barrier.checkpoint_id
-        orders: list[BarrierOrder] = []
+        orders: list[barriers.BarrierOrder] = []
         count = next((each for each in self._counts if each.checkpoint_id == checkpoint_id), None)
         if count is None:
             if checkpoint_id <= self._newest:
                 return []  # triggered, aborted or subsumed before
-            orders.append(BeginAlignment(checkpoint_id, barrier.timestamp_ms))
+            orders.append(barriers.BeginAlignment(checkpoint_id, barrier.timestamp_ms))
             count = self._track(checkpoint_id, barrier)
         if barrier.options.is_unaligned and not count.is_aborted:
             # A producer is configured differently: the data that the barrier overtook would be missing in the snapshot.
             count.is_aborted = True
             reason, details = CheckpointFailureReason.UNSUPPORTED_SNAPSHOT, f"unaligned barrier on channel {channel}"
-            orders += [ResetAlignment(), AbortCheckpoint(checkpoint_id, reason, details)]
+            orders.append(barriers.AbortCheckpoint(checkpoint_id, reason, details))
         count.channels.add(channel)
         return orders + self._complete()
 
-    def _on_cancellation(self, channel: Channel, checkpoint_id: int) -> list[BarrierOrder]:
+    def _on_cancellation(self, channel: Channel, checkpoint_id: int) -> list[barriers.BarrierOrder]:
         reason = CheckpointFailureReason.CANCELLATION_BARRIER
-        orders: list[BarrierOrder] = []
+        orders: list[barriers.BarrierOrder] = []
         while self._counts and self._counts[0].checkpoint_id < checkpoint_id:
             orders += self._abort(self._counts.pop(0), reason)
         count = self._counts[0] if self._counts and self._counts[0].checkpoint_id == checkpoint_id else None
@@ -126,13 +105,13 @@ class CheckpointBarrierTracker:
         count.channels.add(channel)  # still counted, so that it is dropped when every channel has reported
         return orders + self._complete()
 
-    def _on_finished(self, channel: Channel) -> list[BarrierOrder]:
+    def _on_finished(self, channel: Channel) -> list[barriers.BarrierOrder]:
         self._num_open -= 1
         if self._checkpoints_after_finish:
             for count in self._counts:
                 count.channels.add(channel)
             return self._complete()
-        orders: list[BarrierOrder] = []
+        orders: list[barriers.BarrierOrder] = []
         for count in self._counts:
             orders += self._abort(count, CheckpointFailureReason.INPUT_END_OF_STREAM)
         self._counts.clear()
@@ -146,25 +125,23 @@ class CheckpointBarrierTracker:
             self._counts.pop(0)
         return count
 
-    def _complete(self) -> list[BarrierOrder]:
+    def _complete(self) -> list[barriers.BarrierOrder]:
         """Trigger the newest checkpoint that is complete; drop it and all older ones."""
         num_over = max((index + 1 for index, count in enumerate(self._counts) if count.is_complete), default=0)
         over = self._counts[:num_over]
         del self._counts[:num_over]
         for count in reversed(over):
             if count.is_complete and not count.is_aborted and count.barrier is not None:
-                end: list[BarrierOrder] = (
-                    [EndAlignment(count.checkpoint_id)] if count.checkpoint_id == self._newest else []
-                )
-                return [*end, TriggerCheckpointOnBarrier(count.barrier), CompleteInputs(count.checkpoint_id)]
+                trigger = barriers.TriggerCheckpointOnBarrier(count.barrier)
+                return [trigger, barriers.CompleteInputs(count.checkpoint_id)]
         return []
 
     @staticmethod
-    def _abort(count: _Count, reason: CheckpointFailureReason) -> list[BarrierOrder]:
+    def _abort(count: _Count, reason: CheckpointFailureReason) -> list[barriers.BarrierOrder]:
         if count.is_aborted:
             return []
         count.is_aborted = True
-        return [ResetAlignment(), AbortCheckpoint(count.checkpoint_id, reason)]
+        return [barriers.AbortCheckpoint(count.checkpoint_id, reason)]
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is inconsistent; for tests."""

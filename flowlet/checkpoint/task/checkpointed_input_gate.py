@@ -145,11 +145,8 @@ class CheckpointedInputGate:
         """The kept data of a channel: polled, but not handed over, so that the channel does not
         count it as in flight.
         """
-        return [
-            bytes(each.buffer.view)
-            for each in self._kept
-            if each.buffer is not None and each.channel_index == channel_index
-        ]
+        kept = (each.buffer for each in self._kept if each.channel_index == channel_index)
+        return [bytes(buffer.view) for buffer in kept if buffer is not None]
 
     def _notify_handler(self, found: BufferOrEvent) -> None:
         event = found.event

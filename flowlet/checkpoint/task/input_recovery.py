@@ -248,8 +248,7 @@ def restored_streams(
     if restored is None or restored.is_finished:
         return []
     shares = [_share(edge, descriptor) for edge in restored.edges]
-    kept: _Pieces = defaultdict(list)  # by the consumers
-    behind: _Pieces = defaultdict(list)  # by the producers
+    found: _Pieces = defaultdict(lambda: ([], []))
     for handle, places in _handles(restored.vertices[0].parts if restored.vertices else [], shares).items():
         data = read(handle)
         for index, subtask, is_consumer in places:
@@ -257,17 +256,20 @@ def restored_streams(
             if is_consumer:
                 for (gate, channel), pieces in data.inputs.items():
                     if gate == edge.gate:
-                        kept[index, subtask, channel] += pieces
+                        found[index, subtask, channel][0].extend(pieces)
                 continue
             for consumer in shares[index].consumers:
-                behind[index, consumer, subtask] += data.outputs.get((edge.output, consumer), ())
-    found = {place: (*kept.get(place, ()), *behind.get(place, ())) for place in kept.keys() | behind.keys()}
-    order = sorted(found, key=lambda place: (-shares[place[0]].edge.operator, place))
-    return [_stream(shares[place[0]], place[1], place[2], found[place], descriptor) for place in order if found[place]]
+                found[index, consumer, subtask][1].extend(data.outputs.get((edge.output, consumer), ()))
+    order = sorted(found.items(), key=lambda each: (-shares[each[0][0]].edge.operator, each[0]))
+    return [
+        _stream(shares[index], consumer, channel, (*kept, *behind), descriptor)
+        for (index, consumer, channel), (kept, behind) in order
+        if kept or behind
+    ]
 
 
-# By share, former consumer, former channel.
-_Pieces = defaultdict[tuple[int, int, int], list[bytes]]
+# By share, former consumer, former channel: what the consumer had, and what the producer had.
+_Pieces = defaultdict[tuple[int, int, int], tuple[list[bytes], list[bytes]]]
 
 
 def _handles(parts: Sequence[SubtaskEntry], shares: Sequence[_Share]) -> dict[StateHandle, list[tuple[int, int, bool]]]:

@@ -15,31 +15,8 @@ Source:     Flink ``SingleCheckpointBarrierHandler`` and its states (``WaitingFo
 from enum import Enum, auto
 from typing import assert_never
 
-from flowlet.checkpoint.task.barrier_orders import (
-    AbortCheckpoint,
-    AlignmentTimedOut,
-    BarrierAnnounced,
-    BarrierEvent,
-    BarrierOrder,
-    BarrierReceived,
-    BeginAlignment,
-    CancellationReceived,
-    CancelTimer,
-    Channel,
-    ChannelFinished,
-    CheckpointFailureReason,
-    CheckpointRefused,
-    CompleteInputs,
-    EndAlignment,
-    InitInputs,
-    PrioritizeBarrier,
-    ResetAlignment,
-    ResumeChannels,
-    StartInputs,
-    StartTimer,
-    StopInputs,
-    TriggerCheckpointOnBarrier,
-)
+from flowlet.checkpoint.task import barrier_orders as barriers
+from flowlet.checkpoint.task.barrier_orders import Channel, CheckpointFailureReason
 from netstack.wire.events import CheckpointBarrier
 
 
@@ -97,42 +74,42 @@ class SingleCheckpointBarrierHandler:
         """Whether barriers of the pending checkpoint ``checkpoint_id`` may overtake data."""
         return checkpoint_id == self._current and self._phase is not _Phase.ALIGNING
 
-    def handle(self, event: BarrierEvent, now_ms: int) -> list[BarrierOrder]:
+    def handle(self, event: barriers.BarrierEvent, now_ms: int) -> list[barriers.BarrierOrder]:
         """Apply one event; return the orders to carry out, in order."""
         match event:
-            case BarrierReceived():
+            case barriers.BarrierReceived():
                 return self._on_barrier(event, now_ms)
-            case BarrierAnnounced():
+            case barriers.BarrierAnnounced():
                 return self._on_announcement(event, now_ms)
-            case CancellationReceived(checkpoint_id=checkpoint_id):
+            case barriers.CancellationReceived(checkpoint_id=checkpoint_id):
                 return self._on_cancellation(checkpoint_id)
-            case ChannelFinished(channel=channel):
+            case barriers.ChannelFinished(channel=channel):
                 return self._on_finished(channel, now_ms)
-            case AlignmentTimedOut(checkpoint_id=checkpoint_id):
+            case barriers.AlignmentTimedOut(checkpoint_id=checkpoint_id):
                 if checkpoint_id == self._current and self._barrier is not None:
                     return self._time_out(self._barrier)
                 return []
-            case CheckpointRefused(checkpoint_id, reason, details):
+            case barriers.CheckpointRefused(checkpoint_id, reason, details):
                 return self._abort(checkpoint_id, reason, details) if checkpoint_id == self._current else []
             case _:
                 assert_never(event)
 
     # ---------------------------------------------------------------- events
 
-    def _on_barrier(self, event: BarrierReceived, now_ms: int) -> list[BarrierOrder]:
+    def _on_barrier(self, event: barriers.BarrierReceived, now_ms: int) -> list[barriers.BarrierOrder]:
         barrier = event.barrier
         checkpoint_id = barrier.checkpoint_id
         if checkpoint_id < self._current or (checkpoint_id == self._current and not self.is_checkpoint_pending):
             # Too late.  Its producer has stopped after it, unless the barrier overtook or was injected: let the
             # producer go on.
             is_blocking = barrier.options.needs_alignment and not event.is_injected
-            return [ResumeChannels((event.channel,))] if is_blocking else []
+            return [barriers.ResumeChannels((event.channel,))] if is_blocking else []
         orders = self._start_checkpoint(barrier, now_ms)
         orders += self._count(event.channel, barrier)
         orders += self._advance(event, now_ms)
         return orders + self._end_if_all_received()
 
-    def _on_announcement(self, event: BarrierAnnounced, now_ms: int) -> list[BarrierOrder]:
+    def _on_announcement(self, event: barriers.BarrierAnnounced, now_ms: int) -> list[barriers.BarrierOrder]:
         orders = self._start_checkpoint(event.barrier, now_ms)
         checkpoint_id = event.barrier.checkpoint_id
         if checkpoint_id < self._current or not self.is_checkpoint_pending or event.channel in self._aligned:
@@ -140,9 +117,9 @@ class SingleCheckpointBarrierHandler:
         if self._phase is _Phase.ALIGNING:
             self._announced[event.channel] = event.sequence_number
             return orders
-        return [*orders, PrioritizeBarrier(checkpoint_id, event.channel, event.sequence_number)]
+        return [*orders, barriers.PrioritizeBarrier(checkpoint_id, event.channel, event.sequence_number)]
 
-    def _on_finished(self, channel: Channel, now_ms: int) -> list[BarrierOrder]:
+    def _on_finished(self, channel: Channel, now_ms: int) -> list[barriers.BarrierOrder]:
         self._num_open -= 1
         self._blocked.pop(channel, None)
         self._announced.pop(channel, None)
@@ -164,7 +141,7 @@ class SingleCheckpointBarrierHandler:
             orders += self._take_unaligned(barrier)
         return orders + self._end_if_all_received()
 
-    def _on_cancellation(self, checkpoint_id: int) -> list[BarrierOrder]:
+    def _on_cancellation(self, checkpoint_id: int) -> list[barriers.BarrierOrder]:
         if checkpoint_id == self._current and self._aligned:
             return self._abort(checkpoint_id, CheckpointFailureReason.CANCELLATION_BARRIER)
         if checkpoint_id <= self._current:
@@ -172,12 +149,12 @@ class SingleCheckpointBarrierHandler:
         orders = self._abort_older(f"checkpoint {checkpoint_id} was cancelled")
         return orders + self._abort(checkpoint_id, CheckpointFailureReason.CANCELLATION_BARRIER)
 
-    def _abort_older(self, details: str) -> list[BarrierOrder]:
+    def _abort_older(self, details: str) -> list[barriers.BarrierOrder]:
         return (
             self._abort(self._current, CheckpointFailureReason.SUBSUMED, details) if self.is_checkpoint_pending else []
         )
 
-    def _start_checkpoint(self, barrier: CheckpointBarrier, now_ms: int) -> list[BarrierOrder]:
+    def _start_checkpoint(self, barrier: CheckpointBarrier, now_ms: int) -> list[barriers.BarrierOrder]:
         """Make the barrier's checkpoint the pending one, if it is new."""
         if barrier.checkpoint_id <= self._current:
             return []
@@ -190,21 +167,14 @@ class SingleCheckpointBarrierHandler:
             # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this
             # one was put back.
             delay_ms = max(0, barrier.options.aligned_timeout_ms - max(0, now_ms - barrier.timestamp_ms))
-            orders.append(StartTimer(self._current, delay_ms))
+            orders.append(barriers.StartTimer(self._current, delay_ms))
         return orders
 
-    def _count(self, channel: Channel, barrier: CheckpointBarrier) -> list[BarrierOrder]:
-        """Count a channel.  EndAlignment must precede the order for the snapshot that reports it."""
-        num_before = len(self._aligned)
+    def _count(self, channel: Channel, barrier: CheckpointBarrier) -> list[barriers.BarrierOrder]:
+        """Count a channel; the first one begins the alignment."""
+        is_first = not self._aligned
         self._aligned.add(channel)
-        orders: list[BarrierOrder] = []
-        if len(self._aligned) == num_before:
-            return orders
-        if num_before == 0:
-            orders.append(BeginAlignment(self._current, barrier.timestamp_ms))
-        if self._is_complete:
-            orders.append(EndAlignment(self._current))
-        return orders
+        return [barriers.BeginAlignment(self._current, barrier.timestamp_ms)] if is_first else []
 
     # ---------------------------------------------------------------- phases
 
@@ -212,7 +182,7 @@ class SingleCheckpointBarrierHandler:
     def _is_complete(self) -> bool:
         return len(self._aligned) == self._num_expected
 
-    def _advance(self, event: BarrierReceived, now_ms: int) -> list[BarrierOrder]:
+    def _advance(self, event: barriers.BarrierReceived, now_ms: int) -> list[barriers.BarrierOrder]:
         """The orders for a barrier of the pending checkpoint."""
         barrier, channel = event.barrier, event.channel
         self._announced.pop(channel, None)
@@ -226,17 +196,14 @@ class SingleCheckpointBarrierHandler:
             if self._mode is BarrierMode.ALIGNED:
                 # A producer is configured differently: the data that the barrier overtook would be missing in the
                 # snapshot.
-                return self._abort(
-                    self._current,
-                    CheckpointFailureReason.UNSUPPORTED_SNAPSHOT,
-                    f"unaligned barrier on channel {channel}",
-                )
+                details = f"unaligned barrier on channel {channel}"
+                return self._abort(self._current, CheckpointFailureReason.UNSUPPORTED_SNAPSHOT, details)
             return [*self._prioritize_announced(), *self._take_unaligned(barrier)]
         if self._is_complete:
             return self._take_aligned(barrier)
         return self._time_out(barrier) if self._is_overdue(barrier, now_ms) else []
 
-    def _time_out(self, barrier: CheckpointBarrier) -> list[BarrierOrder]:
+    def _time_out(self, barrier: CheckpointBarrier) -> list[barriers.BarrierOrder]:
         """Alignment takes too long: let the barriers of this checkpoint overtake."""
         if self._phase is not _Phase.ALIGNING or not barrier.options.is_timeoutable:
             return []
@@ -244,53 +211,53 @@ class SingleCheckpointBarrierHandler:
         orders = self._prioritize_announced()
         return orders + self._take_unaligned(barrier) if self._aligned else orders
 
-    def _prioritize_announced(self) -> list[BarrierOrder]:
+    def _prioritize_announced(self) -> list[barriers.BarrierOrder]:
         announced, self._announced = self._announced, {}
-        return [PrioritizeBarrier(self._current, channel, number) for channel, number in announced.items()]
+        return [barriers.PrioritizeBarrier(self._current, channel, number) for channel, number in announced.items()]
 
-    def _take_aligned(self, barrier: CheckpointBarrier) -> list[BarrierOrder]:
-        orders: list[BarrierOrder] = []
-        if self._mode is BarrierMode.ALTERNATING:  # queued output may still become part of the checkpoint
-            orders.append(InitInputs(barrier))
-        return [*orders, TriggerCheckpointOnBarrier(barrier), *self._finish(stop=False)]
+    def _take_aligned(self, barrier: CheckpointBarrier) -> list[barriers.BarrierOrder]:
+        # Queued output may still become part of an alternating checkpoint.
+        init = [barriers.InitInputs(barrier)] if self._mode is BarrierMode.ALTERNATING else []
+        return [*init, barriers.TriggerCheckpointOnBarrier(barrier), *self._finish(stop=False)]
 
-    def _take_unaligned(self, barrier: CheckpointBarrier) -> list[BarrierOrder]:
+    def _take_unaligned(self, barrier: CheckpointBarrier) -> list[barriers.BarrierOrder]:
         unaligned = barrier.as_unaligned()
-        orders: list[BarrierOrder] = [
-            InitInputs(unaligned),
-            StartInputs(unaligned),
-            TriggerCheckpointOnBarrier(unaligned),
+        orders: list[barriers.BarrierOrder] = [
+            barriers.InitInputs(unaligned),
+            barriers.StartInputs(unaligned),
+            barriers.TriggerCheckpointOnBarrier(unaligned),
         ]
         self._phase = _Phase.RECORDING
         return orders + self._finish(stop=True) if self._is_complete else orders
 
-    def _finish(self, *, stop: bool) -> list[BarrierOrder]:
+    def _finish(self, *, stop: bool) -> list[barriers.BarrierOrder]:
         """Stop recording if ``stop``, resume the blocked channels, and return to the first phase."""
-        orders: list[BarrierOrder] = [StopInputs(self._current)] if stop else []
+        orders: list[barriers.BarrierOrder] = [barriers.StopInputs(self._current)] if stop else []
         if self._blocked:
-            orders.append(ResumeChannels(tuple(self._blocked)))
+            orders.append(barriers.ResumeChannels(tuple(self._blocked)))
         self._blocked.clear()
         self._announced.clear()
         self._phase = self._first_phase()
         return orders
 
-    def _end_if_all_received(self) -> list[BarrierOrder]:
+    def _end_if_all_received(self) -> list[barriers.BarrierOrder]:
         if self._barrier is None or not self._is_complete:
             return []
         self._barrier = None
         self._aligned.clear()
         self._last_done = self._current
-        return [CancelTimer(), CompleteInputs(self._current)]
+        return [barriers.CompleteInputs(self._current)]
 
-    def _abort(self, checkpoint_id: int, reason: CheckpointFailureReason, details: str = "") -> list[BarrierOrder]:
+    def _abort(
+        self, checkpoint_id: int, reason: CheckpointFailureReason, details: str = ""
+    ) -> list[barriers.BarrierOrder]:
         """Abort ``checkpoint_id``: the current one, or a newer one if none is pending."""
         was_recording = self._phase is not _Phase.ALIGNING
         self._current = self._last_done = checkpoint_id
         self._barrier = None
         self._aligned.clear()
         self._num_expected = 0
-        orders: list[BarrierOrder] = [CancelTimer(), *self._finish(stop=was_recording), ResetAlignment()]
-        return [*orders, AbortCheckpoint(checkpoint_id, reason, details)]
+        return [*self._finish(stop=was_recording), barriers.AbortCheckpoint(checkpoint_id, reason, details)]
 
     def _first_phase(self) -> _Phase:
         return _Phase.OVERTAKING if self._mode is BarrierMode.UNALIGNED else _Phase.ALIGNING

@@ -229,19 +229,18 @@ class _PartReader:
             ) from error
 
     def _load(self, pickled: memoryview, buffers: list[memoryview], what: str) -> Any:
-        # Buffers are copied each time: arrays of bytes could not be written to.
+        def unpickled(forms: list[ClassForm] | None) -> Any:
+            # Buffers are copied each time: arrays of bytes could not be written to.
+            copies = list(map(bytearray, buffers))
+            return _NamingUnpickler(PickleReader(pickled), what, self._classes, forms, copies).load()
+
         try:
-            return _NamingUnpickler(
-                PickleReader(pickled), what, self._classes, None, list(map(bytearray, buffers))
-            ).load()
+            return unpickled(None)
         except NeedsFormsError:
             collector = FormCollector(PickleReader(pickled), list(map(bytearray, buffers)))
             with OPENING:
                 collector.load()
-            forms = collector.forms()
-            return _NamingUnpickler(
-                PickleReader(pickled), what, self._classes, forms, list(map(bytearray, buffers))
-            ).load()
+            return unpickled(collector.forms())
 
     def check_end(self) -> None:
         """Raises StateRestoreError: more bytes follow."""
@@ -328,17 +327,13 @@ def _in_states(pickled: memoryview, buffers: list[memoryview], class_name: str) 
     """The names of the states that hold instances of a class, for a message; empty if they cannot be told."""
     try:
         with OPENING:
-            _, timers, keyed, by_subtask = FormerUnpickler(
-                PickleReader(pickled), None, None, list(map(bytearray, buffers))
-            ).load()
+            copies = list(map(bytearray, buffers))
+            _, timers, keyed, by_subtask = FormerUnpickler(PickleReader(pickled), None, None, copies).load()
         found = [] if not _refers_to(timers, class_name) else ["timers"]
         groups = [] if not isinstance(keyed, KeyedStateSnapshot) else keyed.groups.values()
         found += [repr(name) for group in groups for name, rows in group.items() if _refers_to(rows, class_name)]
-        found += [
-            repr(name)
-            for name, rows in ({} if by_subtask is None else by_subtask.states).items()
-            if _refers_to(rows, class_name)
-        ]
+        states = {} if by_subtask is None else by_subtask.states
+        found += [repr(name) for name, rows in states.items() if _refers_to(rows, class_name)]
     except Exception:  # noqa: BLE001 - the error that is being explained counts
         return ""
     return f", {', '.join(dict.fromkeys(found))}" if found else ""

@@ -1,41 +1,51 @@
-"""``TaskCheckpoints``: the checkpoints of a stream task; triggered by mails of the JobManager and by barriers of its
-inputs.
+"""``TaskCheckpoints``: the checkpoints of a stream task: triggered by mails of the JobManager and by barriers of its
+inputs; barrier, synchronous part, asynchronous part, acknowledgement.
 
-``OperatorSnapshots``: takes and restores the state of a chain of operators.
+Lock order: ``_lock`` is a leaf: operators' parts and the responder are called without it.
 
-Side:       task.  The ``..._async`` methods on any thread.
+Side:       task.  The ``..._async`` methods on any thread; asynchronous parts end on any thread.
 Invariants: operators are touched only in a mail or a poll, on the task thread; every trigger ends in a result, an
-            exception or a cancelled future.  As in Flink, operators prepare for the barrier head first and are asked
-            for their state tail first.  An operator without state is not in the snapshot.  Timers and keyed state are
-            part of their operator's state and are copied in the synchronous part.
+            exception or a cancelled future.  ids only rise.  A checkpoint that was aborted before its barrier arrived
+            is not taken; a cancel marker replaces its barrier.  Every checkpoint that was begun ends as acknowledged,
+            declined or aborted, once.
 Source:     Flink ``StreamTask.triggerCheckpointAsync``, ``triggerUnfinishedChannelsCheckpoint``, ``performCheckpoint``,
-            ``notifyCheckpointOperation``; the final checkpoint of ``afterInvoke``.  Flink
-            ``RegularOperatorChain.prepareSnapshotPreBarrier``, ``snapshotState``, ``notifyCheckpointComplete``.
+            ``notifyCheckpointOperation``, the final checkpoint of ``afterInvoke``.  Flink
+            ``SubtaskCheckpointCoordinatorImpl``.
+Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
-from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.task.barrier_orders import BarrierReceived, CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.task.snapshots import AlignmentMetrics, OperatorSnapshotFuture, OperatorState
-from flowlet.checkpoint.task.subtask_checkpoint_coordinator import (
+from flowlet.checkpoint.task.operator_snapshots import (
+    AsyncSnapshot,
     CheckpointResponder,
     CheckpointStatistics,
-    SubtaskCheckpointCoordinator,
+    OperatorSnapshots,
 )
-from flowlet.errors import FlowletError, MailboxClosedError
+from flowlet.checkpoint.task.snapshots import AlignmentMetrics
+from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
-from flowlet.state.state_backends import KeyedStateBackend
-from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, OperatorStateSnapshot
-from netstack.availability import AvailabilityFuture
-from netstack.wire.events import CheckpointBarrier, CheckpointOptions, SnapshotType, StopMode
+from netstack.availability import AvailabilityFuture, run_all
+from netstack.late import dataclass
+from netstack.loop.loop_timers import Cancellable, Timers
+from netstack.wire.events import (
+    Alignment,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    CheckpointOptions,
+    Event,
+    SnapshotType,
+    StopMode,
+)
 
 if TYPE_CHECKING:
     from netstack.gate.single_input_gate import SingleInputGate
@@ -48,56 +58,88 @@ _STOP_MODES: Final = {
 _SYNCHRONOUS: Final = frozenset(_STOP_MODES)
 
 
-class TaskCheckpoints:
-    """The checkpoints of one stream task; implements ``BarrierListener``.
+class BarrierOutputs(Protocol):
+    """The outputs of a task: ``TaskOutputs``.
 
-    Life cycle: ``attach`` with the gates and their handler, or ``attach_source``; later ``close``.
+    One implementer: ``TaskOutputs`` imports this module, which therefore cannot import it.
+    """
+
+    def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
+        """Send ``event`` to all consumers, after all records emitted so far."""
+
+    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
+        """Let queued barriers of the checkpoint overtake the data before them."""
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """Stop keeping data in front of the barriers of the checkpoint."""
+
+
+@dataclass(eq=False)
+class TaskCheckpoints:
+    """The checkpoints of one stream task.
+
+    Threading: the task thread, if nothing else is said.
+    Life cycle: ``attach`` with the gates and their handler, or ``attach_source``; later ``close``, which cancels
+        pending snapshots.
 
     Args:
         main_executor: of the lowest priority; runs the snapshots.
         notification_executor: of the highest priority, so that an operator that yields is notified, too.
+        execute_async: runs a call on the snapshot pool.
+        timers: run their calls on the task thread.
         is_running: whether operators are open.
+        prepare_inputs: adds the incomplete records in the deserializers to the channel state.
+        max_concurrent: how many checkpoints the JobManager runs at a time, and so how many aborted ids are remembered.
     """
 
-    def __init__(
-        self,
-        name: str,
-        coordinator: SubtaskCheckpointCoordinator,
-        responder: CheckpointResponder,
-        main_executor: MailboxExecutor,
-        notification_executor: MailboxExecutor,
-        is_running: Callable[[], bool],
-        *,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS,
-    ) -> None:
-        self._name = name
-        self._coordinator = coordinator
-        self._responder = responder
-        self._main_executor = main_executor
-        self._notification_executor = notification_executor
-        self._is_running = is_running
-        self._wall_ms = wall_ms
-        self._gates: tuple[SingleInputGate, ...] = ()
-        self._handler: CheckpointBarrierHandler | None = None
-        # Written by the task thread, as all below.
-        self._synchronous_id: int | None = None  # the savepoint that stops the job
-        self._stop_source: Callable[[StopMode], None] | None = None
-        # Savepoints to take once the source has stopped.
-        self._behind_end_of_data: list[CheckpointBarrier] = []
-        self._on_stop: Callable[[], None] | None = None  # set when the data has ended, and operators still hold records
-        # Savepoints whose barriers came.
-        self._at_end_of_data: list[tuple[CheckpointBarrier, AlignmentMetrics]] = []
-        self._is_end_of_data = False
-        self._has_finished = False  # the operators
-        self._final_min_id: int | None = None  # the first checkpoint taken after the end of data
-        self.final_checkpoint = AvailabilityFuture()
-        """Done when a checkpoint is complete that was taken after the end of data, or the savepoint
-        that stops the job.
-        """
+    name: str
+    chain: OperatorSnapshots
+    outputs: BarrierOutputs
+    channel_state: InMemoryChannelStateWriter
+    responder: CheckpointResponder
+    execute_async: Callable[[Callable[[], None]], object]
+    timers: Timers
+    main_executor: MailboxExecutor
+    notification_executor: MailboxExecutor
+    is_running: Callable[[], bool] = lambda: True
+    prepare_inputs: Callable[[InMemoryChannelStateWriter, int], None] = lambda _writer, _checkpoint_id: None
+    max_concurrent: int = 1
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS
+    # Done when a checkpoint is complete that was taken after the end of data, or the savepoint that stops the job.
+    final_checkpoint: AvailabilityFuture = field(init=False, default_factory=AvailabilityFuture)
+    _gates: "tuple[SingleInputGate, ...]" = field(init=False, default=())
+    _handler: CheckpointBarrierHandler | None = field(init=False, default=None)
+    # Written by the task thread, as all below but ``_snapshots``.
+    _synchronous_id: int | None = field(init=False, default=None)  # the savepoint that stops the job
+    _stop_source: Callable[[StopMode], None] | None = field(init=False, default=None)
+    # Savepoints to take once the source has stopped.
+    _behind_end_of_data: list[CheckpointBarrier] = field(init=False, default_factory=list)
+    # Set when the data has ended, and operators still hold records.
+    _on_stop: Callable[[], None] | None = field(init=False, default=None)
+    # Savepoints whose barriers came.
+    _at_end_of_data: list[tuple[CheckpointBarrier, AlignmentMetrics]] = field(init=False, default_factory=list)
+    _is_end_of_data: bool = field(init=False, default=False)
+    _has_finished: bool = field(init=False, default=False)  # the operators
+    _final_min_id: int | None = field(init=False, default=None)  # the first checkpoint taken after the end of data
+    _last_id: int = field(init=False, default=-1)
+    _last_completed: int = field(init=False, default=-1)
+    # Aborted before their barriers arrived; at most max_concurrent.
+    _aborted: set[int] = field(init=False, default_factory=set)
+    _newest_aborted: int = field(init=False, default=-1)
+    _alignment_timer: tuple[int, Cancellable] | None = field(init=False, default=None)  # of which checkpoint
+    _is_closed: bool = field(init=False, default=False)
+    _lock: threading.Lock = field(init=False)
+    _snapshots: dict[int, AsyncSnapshot] = field(init=False, default_factory=dict)  # Guarded by _lock.
+
+    def __post_init__(self) -> None:
+        """Make the lock."""
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         stop = "" if self._synchronous_id is None else f", stops with savepoint {self._synchronous_id}"
-        return f"<TaskCheckpoints of {self._name}{stop}, {self._coordinator!r}>"
+        under_way = f"last {self._last_id}, {sorted(self._snapshots)} under way"
+        return f"<TaskCheckpoints of {self.name}{stop}: {under_way}>"
 
     def attach(self, gates: "Sequence[SingleInputGate]", handler: CheckpointBarrierHandler) -> None:
         """Set the gates, by index, and their barrier handler; once, before the first checkpoint."""
@@ -113,7 +155,7 @@ class TaskCheckpoints:
     @property
     def statistics(self) -> CheckpointStatistics:
         """The counts so far; any thread."""
-        return self._responder.statistics
+        return self.responder.statistics
 
     @property
     def alignment_duration_ns(self) -> int:
@@ -126,10 +168,14 @@ class TaskCheckpoints:
         return self.statistics.last.start_delay_ms if self._handler is None else self._handler.start_delay_ms
 
     def close(self) -> None:
-        """Cancel pending snapshots."""
+        """Cancel pending snapshots; later ones are cancelled at once."""
         if self._handler is not None:
             self._handler.close()
-        self._coordinator.close()
+        with self._lock:
+            self._is_closed = True
+            snapshots = list(self._snapshots.values())
+        calls: list[Callable[[], object]] = [self._stop_alignment_timer, *(snapshot.cancel for snapshot in snapshots)]
+        run_all([*calls, self.channel_state.close])
 
     # ---------------------------------------------------------------- orders of the JobManager, any thread
 
@@ -144,28 +190,28 @@ class TaskCheckpoints:
         is_urgent = barrier.options.is_unaligned and self._stop_source is None
         mail_options = MailOptions.URGENT if is_urgent else MailOptions.DEFAULT
         try:
-            self._main_executor.execute(mail, "trigger of %s", barrier, options=mail_options)
+            self.main_executor.execute(mail, "trigger of %s", barrier, options=mail_options)
         except MailboxClosedError:
-            closing = CheckpointError(barrier.checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name)
-            self._responder.decline_checkpoint(barrier.checkpoint_id, closing)
+            closing = CheckpointError(barrier.checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
+            self.responder.decline_checkpoint(barrier.checkpoint_id, closing)
             mail.future.set_result(False)
         return mail.future
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
         """Every subtask has acknowledged; ignored if the task has ended."""
-        self._notify(lambda: self._on_complete(checkpoint_id), "checkpoint %s is complete", checkpoint_id)
+        self._notify(lambda: self.notify_checkpoint_complete(checkpoint_id), "checkpoint %s is complete", checkpoint_id)
 
     def notify_checkpoint_aborted_async(self, checkpoint_id: int) -> None:
         """The JobManager aborted the checkpoint; fails the task if it waits for this savepoint to stop."""
-        self._notify(lambda: self._on_aborted(checkpoint_id), "checkpoint %s is aborted", checkpoint_id)
+        self._notify(lambda: self.notify_checkpoint_aborted(checkpoint_id), "checkpoint %s is aborted", checkpoint_id)
 
     def _notify(self, action: Callable[[], object], description: str, checkpoint_id: int) -> None:
         def run() -> None:
-            if self._is_running():
+            if self.is_running():
                 action()
 
         try:
-            self._notification_executor.execute(run, description, checkpoint_id)
+            self.notification_executor.execute(run, description, checkpoint_id)
         except MailboxClosedError:
             return
 
@@ -178,30 +224,34 @@ class TaskCheckpoints:
         if options.type in _SYNCHRONOUS and self._stop_source is not None and not self._is_end_of_data:
             # Flink ``SourceStreamTask.triggerStopWithSavepointAsync``: no record may follow the barrier of this
             # savepoint.  The notification has overtaken the trigger: the source goes on.
-            if self._coordinator.is_aborted(checkpoint_id):
-                self._coordinator.checkpoint_state(barrier, AlignmentMetrics())
+            if self.is_aborted(checkpoint_id):
+                self.checkpoint_state(barrier, AlignmentMetrics())
                 return False
             self._synchronous_id = checkpoint_id
             self._behind_end_of_data.append(barrier)
             self._stop_source(_STOP_MODES[options.type])
             return True
         if handler is None or all(gate.is_finished for gate in self._gates):
-            alignment = AlignmentMetrics(max(0, self._wall_ms() - barrier.timestamp_ms))
+            alignment = AlignmentMetrics(max(0, self.wall_ms() - barrier.timestamp_ms))
             try:
-                self._coordinator.init_inputs(checkpoint_id, options)
+                self.init_inputs(checkpoint_id, options)
             except CheckpointError as error:
-                self._coordinator.abort_checkpoint_on_barrier(error.checkpoint_id, error)
+                self._abort_on_barrier(error.checkpoint_id, error)
                 return False
-            self._coordinator.complete_inputs(checkpoint_id)
-            return self._perform(barrier, alignment)
+            self.complete_inputs(checkpoint_id)
+            return self.trigger_checkpoint_on_barrier(barrier, alignment)
         for index, gate in enumerate(self._gates):
             for channel in gate.unfinished_channels:
                 handler.handle(BarrierReceived((index, channel), barrier, is_injected=True))
         return True
 
-    def _on_complete(self, checkpoint_id: int) -> None:
-        if not self._coordinator.notify_checkpoint_complete(checkpoint_id):
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Every subtask has acknowledged; ignored if this, or a newer completion, was known."""
+        if checkpoint_id <= self._last_completed:
             return
+        self._last_completed = checkpoint_id
+        self._stop_alignment_timer(checkpoint_id)
+        self.chain.notify_checkpoint_complete(checkpoint_id)
         if self._synchronous_id is not None:
             is_final = checkpoint_id == self._synchronous_id
         else:
@@ -209,9 +259,19 @@ class TaskCheckpoints:
         if is_final:
             self.final_checkpoint.complete()
 
-    def _on_aborted(self, checkpoint_id: int) -> None:
-        self._coordinator.notify_checkpoint_aborted(checkpoint_id)
-        self._fail_stop(checkpoint_id, CheckpointFailureReason.ABORTED_BY_NOTIFICATION)
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """The JobManager aborted the checkpoint: before, during or after it was taken here.
+
+        Raises CheckpointError: the task waits for this savepoint to stop.
+        """
+        if not self._cancel_snapshot(checkpoint_id) and checkpoint_id > self._last_id:
+            self._remember_aborted(checkpoint_id)
+        error = self._aborted_by_notification(checkpoint_id)
+        self.channel_state.abort(checkpoint_id, error)
+        self._stop_alignment_timer(checkpoint_id)
+        self.outputs.abort_checkpoint(checkpoint_id, error)
+        self.chain.notify_checkpoint_aborted(checkpoint_id)
+        self._fail_stop(checkpoint_id, error.reason)
 
     # ---------------------------------------------------------------- task thread
 
@@ -249,7 +309,7 @@ class TaskCheckpoints:
             self._trigger(barrier)
         aligned, self._at_end_of_data = self._at_end_of_data, []
         for barrier, alignment in aligned:
-            self._perform(barrier, alignment)
+            self.trigger_checkpoint_on_barrier(barrier, alignment)
 
     def waits_for_final_checkpoint(self, *, is_wanted: bool) -> bool:
         """Whether the task must wait for a final checkpoint, if one ``is_wanted``, or for the
@@ -257,34 +317,40 @@ class TaskCheckpoints:
         """
         return (is_wanted or self._synchronous_id is not None) and not self.final_checkpoint.is_done
 
-    def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it needs one.
+    # ---------------------------------------------------------------- inputs
 
-        Raises CheckpointError: it was opened or aborted before.
+    def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
+        """Open the channel state of a checkpoint, if it needs one and was not aborted.
+
+        Raises CheckpointError: it was opened before.
         """
-        self._coordinator.init_inputs(checkpoint_id, options)
+        if checkpoint_id > self._last_id and not self.is_aborted(checkpoint_id):
+            self._open_channel_state(checkpoint_id, options)
+
+    def _open_channel_state(self, checkpoint_id: int, options: CheckpointOptions) -> None:
+        if not options.needs_channel_state:
+            return
+        self.channel_state.start(checkpoint_id)
+        if options.is_unaligned:
+            self.prepare_inputs(self.channel_state, checkpoint_id)
+        else:  # an aligned barrier: only queued output may become part of the checkpoint
+            self.channel_state.finish_input(checkpoint_id)
 
     def complete_inputs(self, checkpoint_id: int) -> None:
         """The inputs' part of the channel state is complete."""
-        self._coordinator.complete_inputs(checkpoint_id)
+        self.channel_state.finish_input(checkpoint_id)
 
-    def trigger_checkpoint_on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
-        """Take the snapshot.  Raises Exception: from the chain or an output; the task cannot go on."""
-        self._perform(barrier, alignment)
+    # ---------------------------------------------------------------- the snapshot
 
-    def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Decline the checkpoint and tell the downstream tasks.
+    def trigger_checkpoint_on_barrier(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> bool:
+        """Take the snapshot, now or behind the end of data; False: the task does not run.
 
-        Raises CheckpointError: the task waits for this savepoint to stop.
+        Raises Exception: from the chain or an output; the task cannot go on.
         """
-        self._coordinator.abort_checkpoint_on_barrier(checkpoint_id, error)
-        self._fail_stop(checkpoint_id, error.reason)
-
-    def _perform(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> bool:
         checkpoint_id = barrier.checkpoint_id
-        if not self._is_running():
-            error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_NOT_READY, self._name)
-            self._coordinator.abort_checkpoint_on_barrier(checkpoint_id, error)
+        if not self.is_running():
+            error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_NOT_READY, self.name)
+            self._abort_on_barrier(checkpoint_id, error)
             return False
         if barrier.options.type in _SYNCHRONOUS:
             if self._on_stop is not None and not self._is_end_of_data:
@@ -294,12 +360,145 @@ class TaskCheckpoints:
             self._synchronous_id = checkpoint_id
         if self._is_end_of_data and self._final_min_id is None:
             self._final_min_id = checkpoint_id
-        self._coordinator.checkpoint_state(barrier, alignment, is_finished=self._has_finished)
+        self.checkpoint_state(barrier, alignment)
         return True
+
+    def checkpoint_state(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
+        """Take the checkpoint, unless it was aborted or is older than the last one.
+
+        Raises:
+            Exception: from the chain or an output; the task cannot go on.
+        """
+        checkpoint_id = barrier.checkpoint_id
+        if checkpoint_id <= self._last_id:
+            self.channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
+            self._take_aborted(checkpoint_id)
+            return
+        self._last_id = checkpoint_id
+        if self._take_aborted(checkpoint_id):
+            # Without the marker, downstream tasks would wait for the barrier.
+            self.outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
+            self.channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
+            return
+        if barrier.options.alignment is Alignment.FORCED_ALIGNED:
+            # Only the edge before this task does not support it.
+            barrier = replace(barrier, options=barrier.options.with_unaligned_supported())
+            self._open_channel_state(checkpoint_id, barrier.options)
+            self.channel_state.finish_input(checkpoint_id)
+        self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
+        self.outputs.broadcast_event(barrier, is_priority=barrier.options.is_unaligned)
+        self._start_alignment_timer(barrier)
+        if barrier.options.needs_channel_state:
+            self.channel_state.finish_output(checkpoint_id)
+        self._take_snapshot(barrier, alignment)
+
+    def _take_snapshot(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
+        checkpoint_id = barrier.checkpoint_id
+        if self.chain.is_closed:
+            error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
+            self.channel_state.abort(checkpoint_id, error)
+            self.responder.decline_checkpoint(checkpoint_id, error)
+            return
+        started_ns = self.clock_ns()
+        try:
+            needs_channels = barrier.options.needs_channel_state
+            channel_state = self.channel_state.take_result(checkpoint_id) if needs_channels else None
+            parts = self.chain.snapshot_state(barrier)
+        except Exception as error:
+            details = f"{self.name}: {type(error).__name__}: {error}"
+            failed = CheckpointError(checkpoint_id, CheckpointFailureReason.SYNCHRONOUS_PART_FAILED, details)
+            self.channel_state.abort(checkpoint_id, failed)
+            raise
+        sync_duration_ns = self.clock_ns() - started_ns
+        self._start(AsyncSnapshot(self, barrier, parts, channel_state, alignment, sync_duration_ns, self._has_finished))
+
+    def _start(self, snapshot: AsyncSnapshot) -> None:
+        with self._lock:
+            is_closed = self._is_closed
+            if not is_closed:
+                self._snapshots[snapshot.barrier.checkpoint_id] = snapshot
+        if is_closed:
+            snapshot.cancel()
+        else:
+            snapshot.start(self.execute_async)
+
+    def snapshot_ended(self, snapshot: AsyncSnapshot) -> None:
+        """Forget it; any thread."""
+        with self._lock:
+            if self._snapshots.get(snapshot.barrier.checkpoint_id) is snapshot:
+                del self._snapshots[snapshot.barrier.checkpoint_id]
+
+    # ---------------------------------------------------------------- queued barriers of the outputs
+
+    def _start_alignment_timer(self, barrier: CheckpointBarrier) -> None:
+        self._stop_alignment_timer()
+        options, checkpoint_id = barrier.options, barrier.checkpoint_id
+        if not options.is_timeoutable:
+            return
+
+        def fire() -> None:
+            self._alignment_timer = None
+            self.outputs.aligned_barrier_timeout(checkpoint_id)
+
+        # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this one
+        # was put back.
+        delay_ms = max(0, options.aligned_timeout_ms - max(0, self.wall_ms() - barrier.timestamp_ms))
+        self._alignment_timer = (checkpoint_id, self.timers.call_later(delay_ms / 1000, fire))
+
+    def _stop_alignment_timer(self, checkpoint_id: int | None = None) -> None:
+        timer = self._alignment_timer
+        if timer is not None and checkpoint_id in (None, timer[0]):
+            self._alignment_timer = None
+            timer[1].cancel()
+
+    # ---------------------------------------------------------------- aborts
+
+    def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """An input aborted the checkpoint: decline it, and tell the downstream tasks.
+
+        Raises CheckpointError: the task waits for this savepoint to stop.
+        """
+        self._abort_on_barrier(checkpoint_id, error)
+        self._fail_stop(checkpoint_id, error.reason)
+
+    def _abort_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
+        self._last_id = max(self._last_id, checkpoint_id)
+        self._aborted = {each for each in self._aborted if each > self._last_id}
+        self._cancel_snapshot(checkpoint_id)  # first; otherwise it would miss its channel state and decline, too
+        self.channel_state.abort(checkpoint_id, error)
+        self._stop_alignment_timer(checkpoint_id)
+        self.responder.decline_checkpoint(checkpoint_id, error)
+        self.outputs.abort_checkpoint(checkpoint_id, error)
+        self.outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
+
+    def _cancel_snapshot(self, checkpoint_id: int) -> bool:
+        with self._lock:
+            snapshot = self._snapshots.get(checkpoint_id)
+        return snapshot is not None and snapshot.cancel()
+
+    def _remember_aborted(self, checkpoint_id: int) -> None:
+        self._aborted.add(checkpoint_id)
+        self._newest_aborted = max(self._newest_aborted, checkpoint_id)
+        while len(self._aborted) > self.max_concurrent:
+            self._aborted.remove(min(self._aborted))
+
+    def _take_aborted(self, checkpoint_id: int) -> bool:
+        """Whether it was aborted, and forget that.  Ids too old to be remembered count as aborted."""
+        is_aborted = self.is_aborted(checkpoint_id)
+        self._aborted.discard(checkpoint_id)
+        return is_aborted
+
+    def is_aborted(self, checkpoint_id: int) -> bool:
+        """Whether the JobManager has aborted a checkpoint that was not taken yet."""
+        return checkpoint_id in self._aborted or checkpoint_id + self.max_concurrent < self._newest_aborted
+
+    @staticmethod
+    def _aborted_by_notification(checkpoint_id: int) -> CheckpointError:
+        return CheckpointError(checkpoint_id, CheckpointFailureReason.ABORTED_BY_NOTIFICATION)
 
     def _fail_stop(self, checkpoint_id: int, reason: CheckpointFailureReason) -> None:
         if checkpoint_id == self._synchronous_id:
-            raise CheckpointError(checkpoint_id, reason, f"{self._name} cannot stop with this savepoint")
+            raise CheckpointError(checkpoint_id, reason, f"{self.name} cannot stop with this savepoint")
 
 
 class _TriggerMail:
@@ -324,130 +523,3 @@ class _TriggerMail:
     def cancel(self) -> None:
         """Called when the mailbox drops the mail."""
         self.future.cancel()
-
-
-_NOTHING = OperatorState()
-
-
-class OperatorSnapshots:
-    """The operators of a task, head first, which were set up; every call is on the task thread.
-
-    ``check_cancelled``: raises TaskCancelled if the task was cancelled, so that no other function of the chain is
-        called then.
-    """
-
-    def __init__(
-        self,
-        operators: Sequence[StreamOperator],
-        is_closed: Callable[[], bool],
-        check_cancelled: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._operators = tuple(operators)
-        self._is_closed = is_closed
-        self._check_cancelled = check_cancelled
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether no snapshot can be taken any more."""
-        return self._is_closed()
-
-    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Let every operator emit records that belong before the barrier."""
-        for each in self._operators:
-            self._check_cancelled()
-            each.prepare_snapshot_pre_barrier(checkpoint_id)
-
-    def snapshot_state(self, barrier: CheckpointBarrier) -> Mapping[str, OperatorSnapshotFuture]:
-        """Each operator's state, by its id in hex: a value, or a callable that makes it on another thread.
-
-        Raises:
-            FlowletError: a state cannot be written, for example a value of another type than declared; names the
-                operator.
-            Exception: whatever a user function raises.
-        """
-        snapshots = {}
-        # It names no file that a checkpoint of the job may remove, and every back end reads it.
-        is_full = barrier.options.type.is_savepoint
-        checkpoint_id = barrier.checkpoint_id
-        for each in reversed(self._operators):
-            self._check_cancelled()
-            ctx = each.ctx
-            each.snapshot_functions(checkpoint_id, barrier.timestamp_ms)
-            own = each.snapshot_state(checkpoint_id)
-            timers = {} if ctx.timers is None else ctx.timers.snapshot()
-            with _naming(each.name):
-                keyed = None if ctx.keyed_state is None else ctx.keyed_state.snapshot(checkpoint_id, is_full=is_full)
-                by_subtask = None if ctx.operator_state is None else ctx.operator_state.snapshot()
-            if own is not None or timers or keyed is not None or by_subtask is not None:
-                finish = partial(_finish, each.name, own, timers, each.state_version, keyed, by_subtask)
-                discard = partial(_discard, ctx.keyed_state, checkpoint_id)
-                snapshots[ctx.operator_id.hex()] = OperatorSnapshotFuture(finish, discard)
-        return snapshots
-
-    def restore(self, states: Mapping[str, OperatorState]) -> None:
-        """Restore state and timers of every operator, tail first (None: it has none); before the operators are opened.
-
-        Raises:
-            StateRestoreError: an operator's state has another version than the operator reads, or another number of key
-                groups.
-        """
-        for each in reversed(self._operators):
-            ctx = each.ctx
-            state = states.get(ctx.operator_id.hex(), _NOTHING)
-            state.check_version(each.name, each.state_version)
-            if ctx.timers is not None:
-                ctx.timers.restore(state.timers)
-            if ctx.keyed_state is not None and state.keyed is not None:
-                for part in state.keyed if isinstance(state.keyed, Sequence) else (state.keyed,):
-                    ctx.keyed_state.restore(part)
-            if ctx.operator_state is not None and state.by_subtask is not None:
-                ctx.operator_state.restore(state.by_subtask)
-            each.initialize_state(state.own)
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell every operator."""
-        for each in self._operators:
-            self._check_cancelled()
-            if each.ctx.keyed_state is not None:
-                each.ctx.keyed_state.notify_checkpoint_complete(checkpoint_id)
-            each.notify_checkpoint_complete(checkpoint_id)
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell every operator."""
-        for each in self._operators:
-            self._check_cancelled()
-            each.notify_checkpoint_aborted(checkpoint_id)
-
-
-def _discard(keyed_state: KeyedStateBackend | None, checkpoint_id: int) -> None:
-    if keyed_state is not None:
-        keyed_state.discard_snapshot(checkpoint_id)
-
-
-@contextmanager
-def _naming(operator: str) -> Iterator[None]:
-    """Let an error that names a state name its operator, too: two operators may have states of one name."""
-    try:
-        yield
-    except FlowletError as error:
-        if type(error) is not FlowletError:
-            raise  # it says more
-        raise FlowletError(f"operator {operator!r}: {error}") from error.__cause__
-
-
-def _finish(
-    operator: str,
-    own: object,
-    timers: Mapping[int, Mapping[str, object]],
-    version: int,
-    keyed: Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None,
-    by_subtask: Callable[[], OperatorStateSnapshot] | None,
-) -> OperatorState:
-    with _naming(operator):
-        return OperatorState(
-            own() if callable(own) else own,
-            timers,
-            version,
-            None if keyed is None else keyed(),
-            None if by_subtask is None else by_subtask(),
-        )

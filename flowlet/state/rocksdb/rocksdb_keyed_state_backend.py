@@ -309,7 +309,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             self._directory = WorkingDirectory(
                 self._place.directory, purpose="rocksdb", advice="set state.backend.rocksdb.localdir"
             )
-        return self._directory.path / name
+        return self._directory.path() / name
 
     def _opened(self) -> RocksDBStore:
         if self._store is None:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from flowlet.sinks.commit_runner import MAX_RETRIES, PendingCommits
+from flowlet.sinks.commit_runner import MAX_RETRIES, Outcome, PendingCommits
 
 
-def committables(requests: Any) -> list[Any]:
-    return [each.get_committable() for each in requests]
+def committables(requests: Any, outcome: Outcome = Outcome.COMMITTED) -> list[Any]:
+    return [each.get_committable() for each in requests if each.outcome is outcome]
 
 
 def pending(*checkpoints: tuple[int, str]) -> PendingCommits:
@@ -40,10 +40,10 @@ def test_a_committed_one_is_not_due_again() -> None:
     commits.complete(1)
     commits.begin()
 
-    attempt = commits.settle()
+    attempted = commits.settle()
     commits.complete(2)
 
-    assert committables(attempt.committed) == ["a"]
+    assert committables(attempted) == ["a"]
     assert committables(commits.begin()) == ["b"]
 
 
@@ -54,10 +54,10 @@ def test_one_that_is_tried_later_stays_due_and_counts_its_retries() -> None:
 
     first.update_and_retry_later("A")
     second.signal_already_committed()
-    attempt = commits.settle()
+    attempted = commits.settle()
 
-    assert committables(attempt.committed) == ["b"]
-    assert attempt.unknown is None
+    assert committables(attempted) == ["b"]
+    assert commits.failed is None
     (again,) = commits.begin()
     assert (again.get_committable(), again.get_number_of_retries()) == ("A", 1)
 
@@ -67,9 +67,9 @@ def test_one_that_cannot_be_committed_is_dropped() -> None:
     commits.complete(1)
     commits.begin()[0].signal_failed_with_known_reason(ValueError("too large"))
 
-    attempt = commits.settle()
+    attempted = commits.settle()
 
-    assert committables(attempt.lost) == ["a"]
+    assert committables(attempted, Outcome.LOST) == ["a"]
     assert not commits.has_due
 
 
@@ -78,10 +78,10 @@ def test_an_unknown_failure_stays_due() -> None:
     commits.complete(1)
     commits.begin()[1].signal_failed_with_unknown_reason(ValueError("?"))
 
-    attempt = commits.settle()
+    commits.settle()
 
-    assert attempt.unknown is not None
-    assert attempt.unknown.get_committable() == "b"
+    assert commits.failed is not None
+    assert commits.failed.get_committable() == "b"
     assert commits.has_due
 
 
@@ -94,7 +94,8 @@ def test_retries_are_bounded() -> None:
     while unknown is None:
         num_attempts += 1
         commits.begin()[0].retry_later()
-        unknown = commits.settle().unknown
+        commits.settle()
+        unknown = commits.failed
 
     assert num_attempts == MAX_RETRIES + 1
 

@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.storage.state_files import LazyWorkingDirectory, WorkingDirectory
+from flowlet.storage.state_files import WorkingDirectory
 
 PROGRAM = """
 import sys
 from flowlet.storage.state_files import WorkingDirectory
 directory = WorkingDirectory(sys.argv[1], purpose="rocksdb", advice="go")
-(directory.path / "file").write_text("x")
-print(directory.path, flush=True)
+(directory.path() / "file").write_text("x")
+print(directory.path(), flush=True)
 sys.stdin.read()
 """
 
 
 def test_a_directory_goes_with_its_files(tmp_path: Path) -> None:
     directory = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
-    (directory.path / "file").write_text("x")
-    base = directory.path.parent
+    (directory.path() / "file").write_text("x")
+    base = directory.path().parent
 
     directory.close()
     directory.close()
@@ -46,6 +46,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(t
         children[0].wait(30)
 
         own = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
+        own.path()
         own.close()
 
         assert not paths[0].exists()
@@ -65,14 +66,14 @@ def test_a_directory_of_another_form_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         FlowletError, match=r"belongs to this user alone; make it writable, or set state\.backend\.rocksdb\.localdir"
     ):
-        WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
+        WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="set state.backend.rocksdb.localdir").path()
 
 
 def test_a_directory_that_is_asked_for_after_the_end_is_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    directory = LazyWorkingDirectory(purpose="files", advice="go")
+    directory = WorkingDirectory(purpose="files", advice="go")
     first = directory.path()
     assert directory.path() == first
 
@@ -89,6 +90,7 @@ def test_what_is_written_while_its_directory_is_removed_goes_with_the_next_one(
 ) -> None:
     """Nobody can hold the thread back; without its lock the directory would stay for ever."""
     directory = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="go")
+    path = directory.path()
     remove = shutil.rmtree
 
     def remove_too_early(path: Path, *, ignore_errors: bool) -> None:
@@ -99,9 +101,10 @@ def test_what_is_written_while_its_directory_is_removed_goes_with_the_next_one(
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", remove_too_early)
         directory.close()
-    assert (directory.path / "late").exists()
+    assert (path / "late").exists()
 
     other = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="go")
+    other.path()
     other.close()
 
-    assert list(other.path.parent.iterdir()) == []
+    assert list(path.parent.iterdir()) == []

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
+from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
 from flowlet.checkpoint.jobmanager.coordinator_events import (
     AttemptChanged,
     Effect,
@@ -160,6 +162,11 @@ class Coordinated:
     def complete(self, checkpoint_id: int) -> list[Effect]:
         """All running tasks acknowledge, and the manifest is written."""
         return [*self.acknowledge(checkpoint_id), *self.write(checkpoint_id)]
+
+    def document(self) -> Any:
+        """The document for people, if no checkpoint is kept."""
+        topology = CheckpointTopology(self.job)
+        return self.coordinator.document(CompletedCheckpoints(SETTINGS, topology))
 
     @property
     def pending(self) -> list[int]:

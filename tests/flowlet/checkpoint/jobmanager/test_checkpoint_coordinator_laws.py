@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
+from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
 from flowlet.checkpoint.jobmanager.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
@@ -292,7 +293,8 @@ class Checkpoints(RuleBasedStateMachine):
         self.coordinator.check_invariants()
         assert self.coordinator.pending_ids == sorted(self.pending)
         assert len(self.pending) <= self.settings.max_concurrent
-        counts = self.coordinator.document()["counts"]
+        topology = CheckpointTopology(JOB)
+        counts = self.coordinator.document(CompletedCheckpoints(self.settings, topology))["counts"]
         assert counts["total"] == self.last_id == len(self.pending) + len(self.ended)  # type: ignore[index]  # a dict
         assert counts["completed"] == len(self.kept)  # type: ignore[index]  # a dict
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flowlet.checkpoint.jobmanager.checkpoint_history import CheckpointHistory
+from flowlet.checkpoint.jobmanager.checkpoint_history import CheckpointHistory, CompletedCheckpoints
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
     CheckpointDurations,
@@ -19,12 +19,9 @@ def started(**settings: object) -> Coordinated:
     return coordinated
 
 
-def document_of(coordinated: Coordinated) -> Any:
-    return coordinated.coordinator.document()
-
-
 def test_before_the_first_one() -> None:
-    document: Any = CheckpointHistory(CheckpointTopology(job_of({"s": 1}, []))).document([])
+    topology = CheckpointTopology(job_of({"s": 1}, []))
+    document: Any = CheckpointHistory(topology).document([], CompletedCheckpoints(None, topology))
 
     assert document["counts"] == {"restored": 0, "total": 0, "in_progress": 0, "completed": 0, "failed": 0}
     assert document["latest"] == {"completed": None, "savepoint": None, "failed": None, "restored": None}
@@ -45,7 +42,7 @@ def test_what_each_subtask_needed() -> None:
     coordinated.now_ms = 130
     coordinated.handle(acknowledged(attempt("s", 1), 1, StateHandle(70, b"sum"), durations=durations))
 
-    (checkpoint,) = document_of(coordinated)["history"]
+    (checkpoint,) = coordinated.document()["history"]
 
     assert (checkpoint["id"], checkpoint["status"], checkpoint["trigger_timestamp"]) == (1, "IN_PROGRESS", 100)
     assert (checkpoint["num_subtasks"], checkpoint["num_acknowledged_subtasks"]) == (3, 1)
@@ -81,7 +78,7 @@ def test_a_complete_one() -> None:
     coordinated.acknowledge(1, "s1", "t0")
     coordinated.write(1)
 
-    document = document_of(coordinated)
+    document = coordinated.document()
 
     latest = document["latest"]["completed"]
     assert document["history"] == [latest]
@@ -102,7 +99,7 @@ def test_a_failed_one_says_which_task_held_it_up() -> None:
     coordinated.acknowledge(1, "s0")
     coordinated.at(1100)
 
-    document = document_of(coordinated)
+    document = coordinated.document()
 
     failed = document["latest"]["failed"]
     assert (failed["status"], failed["failure_reason"], failed["failure_timestamp"]) == (
@@ -124,7 +121,7 @@ def test_the_last_ten_are_kept_and_all_are_counted() -> None:
         coordinated.write(number) if number % 2 else coordinated.fail_to_write(number)
     coordinated.at(1500)
 
-    document = document_of(coordinated)
+    document = coordinated.document()
 
     assert [each["id"] for each in document["history"]] == list(range(15, 5, -1))
     assert document["counts"] == {"restored": 0, "total": 15, "in_progress": 1, "completed": 7, "failed": 7}

@@ -4,6 +4,7 @@ import pytest
 
 from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
+from flowlet.common.job_settings import CheckpointSettings
 from flowlet.messages.control_messages import (
     JobGraphMessage,
     RestoredState,
@@ -30,7 +31,7 @@ def manifest(checkpoint_id: int) -> CheckpointManifest:
 
 
 def test_the_newest_ones_are_kept() -> None:
-    store = CompletedCheckpoints(2, TOPOLOGY)
+    store = CompletedCheckpoints(CheckpointSettings(num_retained=2), TOPOLOGY)
 
     dropped = [store.add(manifest(number)) for number in (1, 2, 3, 5)]
 
@@ -39,7 +40,7 @@ def test_the_newest_ones_are_kept() -> None:
 
 
 def test_the_newest_one_is_restored() -> None:
-    store = CompletedCheckpoints(2, TOPOLOGY)
+    store = CompletedCheckpoints(CheckpointSettings(num_retained=2), TOPOLOGY)
 
     store.add(manifest(1))
     store.add(manifest(2))
@@ -53,7 +54,7 @@ def test_the_newest_one_is_restored() -> None:
 
 
 def test_without_the_newest_the_one_before_is_restored() -> None:
-    store = CompletedCheckpoints(2, TOPOLOGY)
+    store = CompletedCheckpoints(CheckpointSettings(num_retained=2), TOPOLOGY)
     store.add(manifest(1))
     store.add(manifest(2))
 
@@ -68,13 +69,13 @@ def test_without_the_newest_the_one_before_is_restored() -> None:
 
 
 def test_without_one_tasks_begin_anew() -> None:
-    store = CompletedCheckpoints(1, TOPOLOGY)
+    store = CompletedCheckpoints(CheckpointSettings(num_retained=1), TOPOLOGY)
 
     assert (store.newest, store.restored) == (None, None)
 
 
 def test_clear_gives_all_away() -> None:
-    store = CompletedCheckpoints(3, TOPOLOGY)
+    store = CompletedCheckpoints(CheckpointSettings(num_retained=3), TOPOLOGY)
     store.add(manifest(4))
     store.add(manifest(6))
 
@@ -84,7 +85,7 @@ def test_clear_gives_all_away() -> None:
 
 @pytest.mark.parametrize("number", [3, 4])
 def test_ids_rise(number: int) -> None:
-    store = CompletedCheckpoints(1, TOPOLOGY)
+    store = CompletedCheckpoints(CheckpointSettings(num_retained=1), TOPOLOGY)
     store.add(manifest(4))
 
     with pytest.raises(AssertionError):

@@ -13,6 +13,7 @@ from flowlet.checkpoint.jobmanager.former_checkpoint import (
     FormerCheckpoint,
 )
 from flowlet.checkpoint.jobmanager.job_checkpoints import CheckpointsFailedError, JobCheckpoints
+from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import CheckpointSettings, StateSettings
 from flowlet.common.job_status import JobStatus
@@ -96,7 +97,7 @@ class Rig:
         job = job_of(JOB, ["st"], settings)
         job = structs.replace(job, settings=replace(job.settings, state=StateSettings(is_incremental, is_incremental)))
         self.checkpoints = JobCheckpoints(
-            job,
+            RecoveredJob(job, 0),
             self.send,
             clock=lambda: self.wall_ms,
             fail=self._fail,
@@ -549,7 +550,12 @@ def test_the_blobs_of_the_job_are_not_kept() -> None:
     job = job_of(JOB, ["st"])
     rig = Rig()
     kept = JobCheckpoints(
-        job, rig.send, clock=lambda: 0, fail=lambda _: None, call_in_background=rig._call, timers=rig.timers
+        RecoveredJob(job, 0),
+        rig.send,
+        clock=lambda: 0,
+        fail=lambda _: None,
+        call_in_background=rig._call,
+        timers=rig.timers,
     )
 
     referents, waiting = {id(kept)}, list[object]([kept])
@@ -692,12 +698,11 @@ def test_ids_go_on_behind_the_former_checkpoint_and_those_of_an_earlier_job_mana
 
     job = job_of(JOB, ["st"], SETTINGS)
     checkpoints = JobCheckpoints(
-        job,
+        RecoveredJob(job, 0, next_checkpoint_id=next_id),
         Rig().send,
         clock=lambda: 0,
         fail=print,
         call_in_background=call,
-        next_id=next_id,
         may_trigger=reserve,
         timers=ManualTimers(),
     )

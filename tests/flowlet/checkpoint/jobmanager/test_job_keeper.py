@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from flowlet.checkpoint.jobmanager.job_keeper import JobKeeper
-from flowlet.checkpoint.jobmanager.job_store import ID_BLOCK, JobEnd, JobStore, RecoveredJob, StoredProgress
+from flowlet.checkpoint.jobmanager.job_store import ID_BLOCK, JobEnd, JobKeeper, JobStore, RecoveredJob, StoredProgress
 from flowlet.errors import StorageError
 from flowlet.messages.control_messages import JobGraphMessage
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count

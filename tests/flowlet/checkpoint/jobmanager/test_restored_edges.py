@@ -44,7 +44,7 @@ def channels(name: str) -> StateHandle:
 
 
 def store(*entries: SubtaskEntry) -> CompletedCheckpoints:
-    kept = CompletedCheckpoints(1, CheckpointTopology(JOB))
+    kept = CompletedCheckpoints(None, CheckpointTopology(JOB))
     kept.add(CheckpointManifest("job", "name", 4, 7, {"a": 1, "b": 2, "join": 2}, list(entries)))
     return kept
 

@@ -231,12 +231,12 @@ def test_a_task_that_finished_before_it_took_part_fails_it() -> None:
 def test_people_see_it_in_the_history() -> None:
     coordinated = started()
     coordinated.handle(DRAIN)
-    pending = coordinated.coordinator.document()
+    pending = coordinated.document()
     coordinated.complete(1)
 
-    document = coordinated.coordinator.document()
+    document = coordinated.document()
 
-    assert [each["status"] for each in pending["history"]] == ["IN_PROGRESS"]  # type: ignore[attr-defined]  # a document
+    assert [each["status"] for each in pending["history"]] == ["IN_PROGRESS"]
     latest = document["latest"]
     assert isinstance(latest, dict)
     assert latest["completed"] is None

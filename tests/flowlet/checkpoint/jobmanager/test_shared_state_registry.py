@@ -1,39 +1,69 @@
 """Shared files: none that a checkpoint needs is given out as unused, in any order of what happens."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlet.checkpoint.jobmanager.checkpoint_history import SharedStateRegistry
+from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
+from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
+from flowlet.common.job_settings import CheckpointSettings
+from flowlet.messages.control_messages import JobGraphMessage, StateHandle, SubtaskEntry
+from flowlet.storage.manifest import CheckpointManifest
+
+
+class Files:
+    """The files of a job that keeps ``num_retained`` checkpoints."""
+
+    def __init__(self, num_retained: int = 1) -> None:
+        topology = CheckpointTopology(JobGraphMessage("job", "name", [], []))
+        self.store = CompletedCheckpoints(CheckpointSettings(num_retained=num_retained), topology)
+
+    def name(self, checkpoint_id: int, files: Iterable[str]) -> None:
+        """A task acknowledges."""
+        self.store.name_shared(checkpoint_id, handles(files))
+
+    def complete(self, checkpoint_id: int, files: Iterable[str]) -> list[str]:
+        """Returns what is unused then."""
+        entry = SubtaskEntry("v", 0, shared=handles(files))
+        self.store.add(CheckpointManifest("job", "name", checkpoint_id, 0, {}, [entry]))
+        return self.store.take_unused()
+
+
+def handles(files: Iterable[str]) -> list[StateHandle]:
+    return [StateHandle(1, b"sum", path=each) for each in files]
 
 
 def test_a_file_goes_when_no_kept_checkpoint_names_it() -> None:
-    registry = SharedStateRegistry()
-    registry.name(1, ["a", "b"])
-    registry.name(2, ["b", "c"])
+    files = Files()
 
-    assert registry.take_unused(1) == []
-    assert registry.take_unused(2) == ["a"]
-    assert registry.paths == {"b", "c"}
-    registry.clear()
-    assert registry.paths == frozenset()
+    assert files.complete(1, ["a", "b"]) == []
+    assert files.complete(2, ["b", "c"]) == ["a"]
+    assert files.store.clear() == [2]
+    assert files.complete(3, []) == [], "all are forgotten"
+
+
+def test_a_file_of_a_checkpoint_that_is_kept_stays() -> None:
+    files = Files(num_retained=2)
+
+    assert [files.complete(1, ["a"]), files.complete(2, ["b"]), files.complete(3, ["b"])] == [[], [], ["a"]]
 
 
 def test_files_of_an_aborted_checkpoint_go_with_the_next_one_that_is_complete() -> None:
-    registry = SharedStateRegistry()
-    registry.name(1, ["a"])
-    registry.name(2, ["a", "aborted"])
-    registry.name(3, ["a"])
+    files = Files()
+    files.complete(1, ["a"])
+    files.name(2, ["a", "aborted"])
 
-    assert registry.take_unused(3) == ["aborted"]
+    assert files.complete(3, ["a"]) == ["aborted"]
 
 
 def test_a_late_acknowledgement_of_an_old_checkpoint_shortens_no_life() -> None:
-    registry = SharedStateRegistry()
-    registry.name(3, ["a"])
-    registry.name(2, ["a"])
+    files = Files()
+    files.name(3, ["a"])
+    files.name(2, ["a"])
 
-    assert registry.take_unused(3) == []
+    assert files.complete(3, []) == []
 
 
 @pytest.mark.slow
@@ -45,7 +75,7 @@ def test_no_checkpoint_that_is_kept_or_can_still_be_complete_lacks_a_file(
     """A task whose files only come and go for good; two checkpoints are under way, and acknowledge, complete and abort
     in any order.
     """
-    registry = SharedStateRegistry()
+    job = Files(num_retained)
     live, removed, next_file = {"f0"}, set[str](), 1
     pending: dict[int, frozenset[str]] = {}
     kept: dict[int, frozenset[str]] = {}
@@ -65,13 +95,13 @@ def test_no_checkpoint_that_is_kept_or_can_still_be_complete_lacks_a_file(
         elif pending and action in ("acknowledge", "complete", "abort"):
             chosen = data.draw(st.sampled_from(sorted(pending)))
             if action != "abort":
-                registry.name(chosen, pending[chosen])
+                job.name(chosen, pending[chosen])
             if action == "abort":
                 del pending[chosen]
             if action == "complete":
                 kept[chosen] = pending.pop(chosen)
                 pending = {each: files for each, files in pending.items() if each > chosen}
                 kept = dict(sorted(kept.items())[-num_retained:])
-                removed |= set(registry.take_unused(min(kept)))
+                removed |= set(job.complete(chosen, kept[chosen]))
         needed = {file for files in [*kept.values(), *pending.values()] for file in files}
         assert not removed & needed

@@ -10,10 +10,10 @@ from flowlet.checkpoint.task.barrier_orders import (
     BarrierOrder,
     BarrierReceived,
     CancellationReceived,
-    CancelTimer,
     Channel,
     ChannelFinished,
     CheckpointFailureReason,
+    CompleteInputs,
     PrioritizeBarrier,
     ResumeChannels,
     StartInputs,
@@ -108,6 +108,7 @@ class Gate:
                 self.were_unaligned.append(barrier.options.is_unaligned)
             case AbortCheckpoint(checkpoint_id=checkpoint_id, reason=reason):
                 self.aborted.append((checkpoint_id, reason))
+                self.timer = None
             case PrioritizeBarrier(channel=(_, channel), sequence_number=number):
                 self.prioritized.append((channel, number))
             case StartInputs(barrier):
@@ -117,7 +118,7 @@ class Gate:
                 self.recording = None
             case StartTimer():
                 self.timer = order
-            case CancelTimer():
+            case CompleteInputs():
                 self.timer = None
             case _:
                 return

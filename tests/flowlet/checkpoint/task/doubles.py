@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from flowlet.checkpoint.task.barrier_orders import CheckpointError
+from flowlet.checkpoint.task.operator_snapshots import CheckpointStatistics
 from flowlet.checkpoint.task.snapshots import (
     AlignmentMetrics,
     OperatorSnapshotFuture,
     OperatorState,
     SubtaskState,
 )
-from flowlet.checkpoint.task.subtask_checkpoint_coordinator import CheckpointStatistics
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.messages.control_messages import CheckpointDurations

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from flowlet.checkpoint.task.barrier_orders import CheckpointError
+from flowlet.checkpoint.task.operator_snapshots import CheckpointStatistics
 from flowlet.checkpoint.task.snapshots import (
     SubtaskState,
 )
-from flowlet.checkpoint.task.subtask_checkpoint_coordinator import CheckpointStatistics
 from flowlet.messages.control_messages import CheckpointDurations
 from netstack.late import dataclass
 

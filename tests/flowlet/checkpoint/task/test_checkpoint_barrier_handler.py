@@ -4,6 +4,8 @@ Source: Flink ``AlignedCheckpointsTest.testMetrics``, ``AlternatingCheckpointsTe
         ``UnalignedCheckpointsTest``.
 """
 
+from typing import Any, cast
+
 import pytest
 
 from flowlet.checkpoint.task.barrier_orders import (
@@ -35,8 +37,8 @@ class Fixture:
         self.inputs = [RecordingInput(), RecordingInput()]
         self.handler = CheckpointBarrierHandler(
             SingleCheckpointBarrierHandler(3, mode),
-            self.inputs,
-            self.listener,
+            cast(Any, self.inputs),
+            cast(Any, self.listener),
             self.timers,
             clock_ns=self.clock.now_ns,
             wall_ms=self.clock.wall_ms,
@@ -100,8 +102,8 @@ def test_the_metrics_are_those_of_the_checkpoint() -> None:
     clock, listener = Clock(), RecordingListener()
     handler = CheckpointBarrierHandler(
         CheckpointBarrierTracker(2),
-        [RecordingInput()],
-        listener,
+        cast(Any, [RecordingInput()]),
+        cast(Any, listener),
         ManualTimers(),
         clock_ns=clock.now_ns,
         wall_ms=clock.wall_ms,
@@ -191,7 +193,9 @@ def test_a_newer_barrier_in_a_channel_declines_the_checkpoint() -> None:
 def test_a_checkpoint_that_is_refused_with_its_last_barrier_is_not_completed() -> None:
     """All at once: the only channel's barrier, and an input that refuses."""
     listener, gate = RecordingListener(), RecordingInput()
-    handler = CheckpointBarrierHandler(SingleCheckpointBarrierHandler(1), [gate], listener, ManualTimers())
+    handler = CheckpointBarrierHandler(
+        SingleCheckpointBarrierHandler(1), cast(Any, [gate]), cast(Any, listener), ManualTimers()
+    )
     gate.error = CheckpointSubsumedError("newer")
 
     handler.handle(BarrierReceived((0, 0), unaligned(1)))

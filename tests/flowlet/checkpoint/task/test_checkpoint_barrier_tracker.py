@@ -13,7 +13,6 @@ from flowlet.checkpoint.task.barrier_orders import (
     CheckpointFailureReason,
     CheckpointRefused,
     CompleteInputs,
-    EndAlignment,
     TriggerCheckpointOnBarrier,
 )
 from flowlet.checkpoint.task.checkpoint_barrier_tracker import MAX_TRACKED
@@ -39,7 +38,6 @@ def test_a_single_channel_triggers_at_once() -> None:
 
     assert gate.barrier(0, aligned(1, 3)) == [
         BeginAlignment(1, 3),
-        EndAlignment(1),
         TriggerCheckpointOnBarrier(aligned(1, 3)),
         CompleteInputs(1),
     ]
@@ -99,18 +97,6 @@ def test_a_newer_one_that_completes_first_subsumes_the_older() -> None:
     feed(gate, (5, 0), (6, 0), (6, 1), (6, 2), (5, 1), (5, 2))
 
     assert gate.triggered == [6]
-
-
-def test_the_end_of_alignment_is_measured_for_the_newest_only() -> None:
-    """TestMetrics."""
-    gate = tracker(2)
-    feed(gate, (1, 0), (2, 0))
-
-    older = gate.barrier(1, aligned(1))
-    newer = gate.barrier(1, aligned(2))
-
-    assert EndAlignment(1) not in older
-    assert EndAlignment(2) in newer
 
 
 def test_a_single_channel_can_cancel() -> None:

@@ -3,7 +3,7 @@
 Source: Flink ``CheckpointedInputGateTest``.
 """
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -33,7 +33,10 @@ class Fixture:
         self.timers = ManualTimers()
         self.mailbox = Mailbox()
         self.handler = CheckpointBarrierHandler(
-            SingleCheckpointBarrierHandler(num_channels, mode), [self.raw], self.listener, self.timers
+            SingleCheckpointBarrierHandler(num_channels, mode),
+            cast(Any, [self.raw]),
+            cast(Any, self.listener),
+            self.timers,
         )
         channels = [(0, index) for index in range(num_channels)]
         self.gate = CheckpointedInputGate(

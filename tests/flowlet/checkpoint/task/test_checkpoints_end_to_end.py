@@ -16,7 +16,6 @@ from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrier
 from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot
-from flowlet.checkpoint.task.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY
@@ -62,7 +61,7 @@ class Task:
             raw.add_channel(channel)
         outputs = TaskOutputs([(self.partition, supports_unaligned)], self._flush)
         responder = MeasuringResponder(self.store.responder_of("v", 0))
-        coordinator = SubtaskCheckpointCoordinator(
+        self.checkpoints = TaskCheckpoints(
             "task",
             cast(Any, RecordingChain([])),
             outputs,
@@ -70,11 +69,9 @@ class Task:
             responder,
             self.pool.append,
             self.timers,
+            self.mailbox.executor,
+            MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY),
             wall_ms=self.clock.wall_ms,
-        )
-        notifier = MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY)
-        self.checkpoints = TaskCheckpoints(
-            "task", coordinator, responder, self.mailbox.executor, notifier, lambda: True
         )
         handler = CheckpointBarrierHandler(
             SingleCheckpointBarrierHandler(2), [raw], self.checkpoints, self.timers, wall_ms=self.clock.wall_ms

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.checkpoint.task.operator_snapshots import OperatorSnapshots
 from flowlet.checkpoint.task.snapshots import OperatorState
-from flowlet.checkpoint.task.task_checkpoints import OperatorSnapshots
 from flowlet.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from flowlet.errors import StateRestoreError
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend

@@ -13,14 +13,11 @@ from flowlet.checkpoint.task.barrier_orders import (
     AbortCheckpoint,
     AlignmentTimedOut,
     BeginAlignment,
-    CancelTimer,
     CheckpointFailureReason,
     CheckpointRefused,
     CompleteInputs,
-    EndAlignment,
     InitInputs,
     PrioritizeBarrier,
-    ResetAlignment,
     ResumeChannels,
     StartInputs,
     StartTimer,
@@ -61,7 +58,7 @@ def test_the_first_barrier_triggers_and_the_last_one_stops_the_inputs(mode: Barr
         TriggerCheckpointOnBarrier(barrier),
     ]
     assert second == []
-    assert third == [EndAlignment(1), StopInputs(1), CancelTimer(), CompleteInputs(1)]
+    assert third == [StopInputs(1), CompleteInputs(1)]
     assert gate.blocked == set()
 
 
@@ -73,12 +70,10 @@ def test_a_single_channel_starts_and_stops_at_once(mode: BarrierMode) -> None:
 
     assert [type(each) for each in orders] == [
         BeginAlignment,
-        EndAlignment,
         InitInputs,
         StartInputs,
         TriggerCheckpointOnBarrier,
         StopInputs,
-        CancelTimer,
         CompleteInputs,
     ]
 
@@ -91,13 +86,8 @@ def test_a_newer_unaligned_barrier_stops_the_older_checkpoint(mode: BarrierMode)
 
     orders = gate.barrier(1, unaligned(2))
 
-    assert orders[:4] == [
-        CancelTimer(),
-        StopInputs(1),
-        ResetAlignment(),
-        AbortCheckpoint(1, SUBSUMED, "the barrier of checkpoint 2"),
-    ]
-    assert StartInputs(unaligned(2)) in orders[4:]
+    assert orders[:2] == [StopInputs(1), AbortCheckpoint(1, SUBSUMED, "the barrier of checkpoint 2")]
+    assert StartInputs(unaligned(2)) in orders[2:]
     assert gate.barrier(1, unaligned(1)) == []
     assert gate.triggered == [1, 2]
 
@@ -348,7 +338,7 @@ def test_the_end_of_a_channel_completes_an_aligned_checkpoint() -> None:
 
     orders = gate.end(1)
 
-    assert orders[:3] == [EndAlignment(1), InitInputs(timeoutable(1)), TriggerCheckpointOnBarrier(timeoutable(1))]
+    assert orders[:2] == [InitInputs(timeoutable(1)), TriggerCheckpointOnBarrier(timeoutable(1))]
     assert gate.timer is None
     assert gate.blocked == set()
 
@@ -390,11 +380,9 @@ def test_an_aligned_checkpoint_in_time_needs_no_conversion() -> None:
     orders = gate.barrier(1, timeoutable(1))
 
     assert orders == [
-        EndAlignment(1),
         InitInputs(timeoutable(1)),
         TriggerCheckpointOnBarrier(timeoutable(1)),
         ResumeChannels(((0, 0), (0, 1))),
-        CancelTimer(),
         CompleteInputs(1),
     ]
     assert gate.timer is None

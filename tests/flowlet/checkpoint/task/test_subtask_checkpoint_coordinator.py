@@ -1,4 +1,4 @@
-"""``SubtaskCheckpointCoordinator`` and the asynchronous part.
+"""``TaskCheckpoints``: one checkpoint of a subtask, and its asynchronous part.
 
 Source: Flink ``SubtaskCheckpointCoordinatorTest``, ``AsyncCheckpointRunnable`` in ``StreamTaskTest``.
 """
@@ -17,7 +17,7 @@ from flowlet.checkpoint.task.snapshots import (
     AlignmentMetrics,
     OperatorState,
 )
-from flowlet.checkpoint.task.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.messages.control_messages import CheckpointDurations
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.partition.channel_state import InputChannelInfo
@@ -33,6 +33,7 @@ from netstack.wire.messages import DataType
 from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
 from tests.flowlet.checkpoint.task.doubles import (
     Clock,
+    Mailbox,
     ManualTimers,
     RecordingChain,
     RecordingOutputs,
@@ -54,7 +55,8 @@ class Fixture:
         self.clock = Clock()
         self.pool: list[Callable[[], None]] = []
         self.is_running = True
-        self.coordinator = SubtaskCheckpointCoordinator(
+        mailbox = Mailbox()
+        self.coordinator = TaskCheckpoints(
             "task",
             cast(Any, self.chain),
             self.outputs,
@@ -62,6 +64,8 @@ class Fixture:
             self.responder,
             self.pool.append,
             self.timers,
+            mailbox.executor,
+            mailbox.executor,
             prepare_inputs=self.prepare_inputs,
             is_running=lambda: self.is_running,
             max_concurrent=max_concurrent,
@@ -440,9 +444,9 @@ def test_notifications_reach_the_operators_once() -> None:
     """testNotifyCheckpointComplete, repeated and old ids skipped."""
     fixture = Fixture()
 
-    assert fixture.coordinator.notify_checkpoint_complete(2)
-    assert not fixture.coordinator.notify_checkpoint_complete(2)
-    assert not fixture.coordinator.notify_checkpoint_complete(1)
+    fixture.coordinator.notify_checkpoint_complete(2)
+    fixture.coordinator.notify_checkpoint_complete(2)
+    fixture.coordinator.notify_checkpoint_complete(1)
 
     assert fixture.log == [("complete", 2)]
 

@@ -14,7 +14,6 @@ from flowlet.checkpoint.task.barrier_orders import ChannelFinished, CheckpointEr
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
-from flowlet.checkpoint.task.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY
@@ -58,7 +57,7 @@ class Fixture:
         self.pool: list[Callable[[], None]] = []
         timers = ManualTimers()
         outputs = RecordingOutputs(self.log)
-        coordinator = SubtaskCheckpointCoordinator(
+        self.checkpoints = TaskCheckpoints(
             "task",
             cast(Any, self.chain),
             outputs,
@@ -66,12 +65,6 @@ class Fixture:
             measuring,
             self.pool.append,
             timers,
-            wall_ms=self.clock.wall_ms,
-        )
-        self.checkpoints = TaskCheckpoints(
-            "task",
-            coordinator,
-            measuring,
             self.mailbox.executor,
             MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY),
             lambda: self.is_running,
@@ -80,7 +73,7 @@ class Fixture:
         self.gates = [ScriptedGate(num_channels) for _ in range(2)] if num_channels else []
         if num_channels:
             self.handler = CheckpointBarrierHandler(
-                SingleCheckpointBarrierHandler(2 * num_channels), self.gates, self.checkpoints, timers
+                SingleCheckpointBarrierHandler(2 * num_channels), cast(Any, self.gates), self.checkpoints, timers
             )
             self.checkpoints.attach(cast(Any, self.gates), self.handler)
 
