@@ -236,12 +236,13 @@ class SourceOperator(StreamOperator):
                 subtask=self.ctx.subtask,
             )
         with self._reader_errors():
+            self._has_splits = split_set_of(self.source) is not None
             made = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
-            self._reader = reader = made if isinstance(made, SourceReaderBase) else ReaderByNames(made)
+            reader = made if isinstance(made, SourceReaderBase) else ReaderByNames(made, has_splits=self._has_splits)
+            self._reader = reader
             reader.setup(self.ctx)
             if self._restored is not None:
                 reader.restore_position(self._restored)
-            self._has_splits = split_set_of(self.source) is not None
             if self._has_splits and self.ctx.request_splits is None:
                 raise FlowletError(
                     f"source {self.name!r}: only a JobManager hands out its splits; run the job on a cluster"
