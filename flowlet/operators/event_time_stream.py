@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 class WatermarkEmitter:
     """The ``WatermarkOutput`` of a generator; passes on to ``output`` what is new, in order.  Task thread only."""
 
-    __slots__ = ("_is_idle", "_output", "_pending", "last_watermark")
+    __slots__ = ("_output", "_pending", "is_idle", "last_watermark")
 
     def __init__(self, output: WatermarkOutput) -> None:
         self._output = output
-        self._is_idle = False
+        self.is_idle = False
         self._pending: list[Watermark | WatermarkStatus] = []
         self.last_watermark = MIN_TIMESTAMP
 
@@ -65,14 +65,14 @@ class WatermarkEmitter:
 
     def mark_idle(self) -> None:
         """See ``WatermarkOutput``."""
-        if not self._is_idle:
-            self._is_idle = True
+        if not self.is_idle:
+            self.is_idle = True
             self._pending.append(IDLE)
 
     def mark_active(self) -> None:
         """See ``WatermarkOutput``."""
-        if self._is_idle:
-            self._is_idle = False
+        if self.is_idle:
+            self.is_idle = False
             self._pending.append(ACTIVE)
 
     def flush(self) -> None:
