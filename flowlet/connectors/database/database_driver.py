@@ -27,7 +27,6 @@ from flowlet.common.time import Instant
 from flowlet.common.values.field_values import is_missing
 from flowlet.connectors.database.row_values import DatabaseError
 from flowlet.connectors.database.statement import DatabaseUrl, Statement, Style
-from netstack.late import dataclass
 
 MARKER_TABLE: Final = "flowlet_commits"
 
@@ -40,41 +39,20 @@ class Trouble(Enum):
     STAYS = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerStatements:
-    """The statements for markers, in the driver's style.
-
-    Attributes:
-        create: the table, if it is missing.
-        find: fields: the name of the table; no row: it is missing.
-        select: the number of a writer.
-        insert: fields: writer, time in ms since 1970; the number is 0.  Changes no row if the writer has a marker.
-        update: fields: number, time, writer, the number before.
-        forget: fields: time.
-    """
-
-    create: str
-    find: str
-    select: str
-    insert: str
-    update: str
-    forget: str
-
-
-def marker_statements(style: Style, find: str) -> MarkerStatements:
-    """Those of a database that knows ``ON CONFLICT``."""
-    table = MARKER_TABLE
-    texts = {
-        "create": f"CREATE TABLE IF NOT EXISTS {table} "
-        "(writer VARCHAR(64) PRIMARY KEY, number BIGINT NOT NULL, committed_ms BIGINT NOT NULL)",
-        "find": find,
-        "select": f"SELECT number FROM {table} WHERE writer = ?",  # noqa: S608  # no text of users
-        "insert": f"INSERT INTO {table} (writer, number, committed_ms) VALUES (?, 0, ?) "  # noqa: S608
-        "ON CONFLICT (writer) DO NOTHING",
-        "update": f"UPDATE {table} SET number = ?, committed_ms = ? WHERE writer = ? AND number = ?",  # noqa: S608
-        "forget": f"DELETE FROM {table} WHERE committed_ms < ?",  # noqa: S608
-    }
-    return MarkerStatements(**{name: Statement(tuple(text.split("?"))).written(style) for name, text in texts.items()})
+# Markers, by writer, of any database that knows ``ON CONFLICT``; ``DatabaseSession.run`` writes the placeholders.
+CREATE_MARKERS: Final = (
+    f"CREATE TABLE IF NOT EXISTS {MARKER_TABLE} "
+    "(writer VARCHAR(64) PRIMARY KEY, number BIGINT NOT NULL, committed_ms BIGINT NOT NULL)"
+)
+SELECT_MARKER: Final = f"SELECT number FROM {MARKER_TABLE} WHERE writer = ?"  # noqa: S608  # no text of users
+# Writer, time in ms since 1970; the number is 0.  Changes no row if the writer has a marker.
+INSERT_MARKER: Final = (
+    f"INSERT INTO {MARKER_TABLE} (writer, number, committed_ms) VALUES (?, 0, ?) "  # noqa: S608
+    "ON CONFLICT (writer) DO NOTHING"
+)
+# Number, time, writer, the number before.
+RAISE_MARKER: Final = f"UPDATE {MARKER_TABLE} SET number = ?, committed_ms = ? WHERE writer = ? AND number = ?"  # noqa: S608
+FORGET_MARKERS: Final = f"DELETE FROM {MARKER_TABLE} WHERE committed_ms < ?"  # noqa: S608
 
 
 class DatabaseDriver(ABC):
@@ -85,14 +63,14 @@ class DatabaseDriver(ABC):
         plain: types of values that the driver takes as they are.
         max_int: the largest integer; None: there is none.
         holds_nan: whether a float that is no number stays one.
-        markers: see there.
+        find_table: gives no row if there is no table of a name.
     """
 
     style: ClassVar[Style]
     plain: ClassVar[frozenset[type]]
     max_int: ClassVar[int | None] = None
     holds_nan: ClassVar[bool] = True
-    markers: ClassVar[MarkerStatements]
+    find_table: ClassVar[str]
     errors: tuple[type[Exception], ...]  # raised by the driver on purpose
 
     @abstractmethod
@@ -120,20 +98,15 @@ class DatabaseDriver(ABC):
         """The statement that begins a transaction."""
         return "BEGIN"
 
-    def executemany(self, cursor: Any, sql: str, rows: list[Any]) -> None:
-        """Run a statement for each row."""
-        cursor.executemany(sql, rows)
-
     def hint(self, error: BaseException) -> str:
         """What to do about an error, as the end of a sentence; empty: its text says all."""
         return ""
 
 
-HINTS: Final[Mapping[str, str]] = {
-    "table": "create it first: the sink creates no tables but its own",
-    "duplicate": "after a restart rows come again: use an upsert (INSERT ... ON CONFLICT ... DO UPDATE), or "
-    "exactly_once_sink()",
-}
+_NO_TABLE: Final = "create it first: the sink creates no tables but its own"
+_DUPLICATE: Final = (
+    "after a restart rows come again: use an upsert (INSERT ... ON CONFLICT ... DO UPDATE), or exactly_once_sink()"
+)
 
 
 _PRIMARY: Final = 0xFF  # extended result codes have more bits
@@ -185,9 +158,7 @@ class SqliteDriver(DatabaseDriver):
     plain: ClassVar[frozenset[type]] = frozenset({str, bytes, float, int, bool, type(None)})
     max_int: ClassVar[int | None] = _INT64 - 1
     holds_nan: ClassVar[bool] = False
-    markers: ClassVar[MarkerStatements] = marker_statements(
-        Style.QMARK, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-    )
+    find_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 
     def __init__(self, url: DatabaseUrl) -> None:
         self.errors = (sqlite3.Error, OverflowError)
@@ -234,9 +205,9 @@ class SqliteDriver(DatabaseDriver):
         """By the result code."""
         code = _code(error)
         if code == sqlite3.SQLITE_CONSTRAINT and "UNIQUE" in str(error):
-            return HINTS["duplicate"]
+            return _DUPLICATE
         if "no such table" in str(error):
-            return HINTS["table"]
+            return _NO_TABLE
         return _HINTS.get(code, "")
 
 
@@ -274,24 +245,10 @@ class PostgresDriver(DatabaseDriver):
     """One database of a server."""
 
     style = Style.FORMAT
-    plain: ClassVar[frozenset[type]] = frozenset(
-        {
-            str,
-            bytes,
-            float,
-            bool,
-            int,
-            type(None),
-            decimal.Decimal,
-            datetime.date,
-            datetime.time,
-            datetime.datetime,
-            uuid.UUID,
-        }
-    )
-    markers: ClassVar[MarkerStatements] = marker_statements(
-        Style.FORMAT, "SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(?) AND relkind IN ('r', 'p')"
-    )
+    plain: ClassVar[frozenset[type]] = SqliteDriver.plain | {
+        *(decimal.Decimal, datetime.date, datetime.time, datetime.datetime, uuid.UUID)
+    }
+    find_table = "SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(?) AND relkind IN ('r', 'p')"
 
     def __init__(self, url: DatabaseUrl, user: str | None, password: str | None) -> None:
         try:
@@ -375,4 +332,4 @@ class PostgresDriver(DatabaseDriver):
 
     def hint(self, error: BaseException) -> str:
         """By SQLSTATE."""
-        return {"23505": HINTS["duplicate"], "42P01": HINTS["table"]}.get(getattr(error, "sqlstate", None) or "", "")
+        return {"23505": _DUPLICATE, "42P01": _NO_TABLE}.get(getattr(error, "sqlstate", None) or "", "")

@@ -62,13 +62,17 @@ class DatabaseSession:
         """
         return self._guarded(lambda: self._transaction(work))
 
+    def run(self, cursor: Any, sql: str, *arguments: object) -> Any:
+        """Run a statement of ours, with ``?`` as placeholders, in the transaction of ``cursor``; gives the cursor."""
+        return cursor.execute(sql.replace("?", self._driver.style.value), arguments)
+
     def insert(self, cursor: Any, rows: list[tuple[Any, ...]]) -> None:
         """Run the statement for each row, in the transaction of ``cursor``.
 
         Raises one of the driver's errors, or RefusedRowError.
         """
         try:
-            self._driver.executemany(cursor, self._sql, rows)
+            cursor.executemany(self._sql, rows)
         except self._driver.errors as error:
             if self._driver.trouble(error) is not Trouble.STAYS:
                 raise
@@ -132,16 +136,13 @@ class DatabaseSession:
         """Which row of a batch it was: they are tried one by one, and rolled back."""
         found: list[tuple[tuple[Any, ...], Exception]] = []
 
-        def search(cursor: Any) -> None:
+        def search_and_undo(cursor: Any) -> None:
             for row in rows:
                 try:
                     cursor.execute(self._sql, row)
                 except self._driver.errors as its_error:
                     found.append((row, its_error))
-                    raise
-
-        def search_and_undo(cursor: Any) -> None:
-            search(cursor)
+                    break
             raise _UndoError
 
         with contextlib.suppress(_UndoError, *self._driver.errors):

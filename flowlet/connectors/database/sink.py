@@ -19,7 +19,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, assert_never
 
-from flowlet.connectors.database.database_driver import MARKER_TABLE, DatabaseDriver, PostgresDriver, SqliteDriver
+from flowlet.connectors.database.database_driver import (
+    CREATE_MARKERS,
+    FORGET_MARKERS,
+    INSERT_MARKER,
+    MARKER_TABLE,
+    RAISE_MARKER,
+    SELECT_MARKER,
+    DatabaseDriver,
+    PostgresDriver,
+    SqliteDriver,
+)
 from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.connectors.database.row_values import DatabaseError, DatabaseUnavailableError, RowValues
 from flowlet.connectors.database.statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
@@ -45,7 +55,7 @@ class DatabaseTarget(WriteAheadTarget):
         self, session: DatabaseSession, driver: DatabaseDriver, batch_size: int, now_ms: Callable[[], int] = _now_ms
     ) -> None:
         self._session = session
-        self._markers = driver.markers
+        self._find_table = driver.find_table
         self._batch_size = max(1, batch_size)
         self._now_ms = now_ms
         self._has_table = False
@@ -76,21 +86,21 @@ class DatabaseTarget(WriteAheadTarget):
     def forget_before(self, time_ms: int) -> None:
         """Remove old markers."""
         self._make_table()
-        self._session.transaction(lambda cursor: cursor.execute(self._markers.forget, (time_ms,)) and None)
+        self._session.transaction(lambda cursor: self._session.run(cursor, FORGET_MARKERS, time_ms))
 
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
 
     def _marker(self, cursor: Any, writer: str) -> int:
-        found = cursor.execute(self._markers.select, (writer,)).fetchone()
+        found = self._session.run(cursor, SELECT_MARKER, writer).fetchone()
         return -1 if found is None else int(found[0])
 
     def _commit(self, cursor: Any, writer: str, number: int, rows: Sequence[Any]) -> None:
         if number == 0:
-            cursor.execute(self._markers.insert, (writer, self._now_ms()))
+            self._session.run(cursor, INSERT_MARKER, writer, self._now_ms())
         else:
-            cursor.execute(self._markers.update, (number, self._now_ms(), writer, number - 1))
+            self._session.run(cursor, RAISE_MARKER, number, self._now_ms(), writer, number - 1)
         if cursor.rowcount == 1:
             for start in range(0, len(rows), self._batch_size):
                 self._session.insert(cursor, list(rows[start : start + self._batch_size]))
@@ -109,17 +119,15 @@ class DatabaseTarget(WriteAheadTarget):
             return
         if not self._session.transaction(self._table_exists):
             try:
-                self._session.transaction(lambda cursor: cursor.execute(self._markers.create) and None)
+                self._session.transaction(lambda cursor: self._session.run(cursor, CREATE_MARKERS))
             except DatabaseError as error:
                 # Another subtask may have created it at the same moment, which PostgreSQL reports as a duplicate.
                 if not self._session.transaction(self._table_exists):
-                    raise DatabaseError(
-                        f"{error}; exactly_once_sink() needs this table: {self._markers.create}"
-                    ) from error
+                    raise DatabaseError(f"{error}; exactly_once_sink() needs this table: {CREATE_MARKERS}") from error
         self._has_table = True
 
     def _table_exists(self, cursor: Any) -> bool:
-        return cursor.execute(self._markers.find, (MARKER_TABLE,)).fetchone() is not None
+        return self._session.run(cursor, self._find_table, MARKER_TABLE).fetchone() is not None
 
 
 _FIRST_PAUSE_S: Final = 1.0  # Flink waits 1 s, 2 s, 3 s, ...
