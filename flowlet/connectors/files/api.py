@@ -10,7 +10,7 @@ import datetime
 import itertools
 import zoneinfo
 from abc import ABC, abstractmethod
-from dataclasses import dataclass  # not late: programs may ask for the parameters of its __init__
+from dataclasses import asdict, dataclass  # not late: programs may ask for the parameters of its __init__
 from typing import Any, ClassVar, Final, NoReturn, Self, final
 
 from flowlet.common.checks import check_kind, check_name, check_number
@@ -148,14 +148,10 @@ class RollingPolicy:
         Raises:
             JobGraphError: a value is no whole number above 0.
         """
-        values = {
-            "part_size": part_size,
-            "rollover_interval": rollover_interval,
-            "inactivity_interval": inactivity_interval,
-        }
-        for name, value in values.items():
+        policy = DefaultRollingPolicy(part_size, rollover_interval, inactivity_interval)
+        for name, value in asdict(policy).items():
             check_number(value, 1, f"default_rolling_policy: {name} must be a whole number above 0")
-        return DefaultRollingPolicy(part_size, rollover_interval, inactivity_interval)
+        return policy
 
     @staticmethod
     def on_checkpoint_rolling_policy() -> "OnCheckpointRollingPolicy":

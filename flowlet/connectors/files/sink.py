@@ -161,8 +161,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         self._prefix = config.part_prefix
         self._suffix = getattr(sink.format, "suffix", "") if config.part_suffix is None else config.part_suffix
         self._buckets: dict[str, _Bucket] = {}
-        self._pending: list[PendingFile] = []  # complete and durable
-        self._named: set[str] = set()  # those of them that a checkpoint names as open
+        self._pending: list[_Part] = []  # complete and durable
         self._stale: list[StaleFile] = []
         self._unsynced: set[str] = set()  # folders with new names
         make_folder(self._base)
@@ -263,19 +262,13 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
     def _end(self, bucket: _Bucket) -> None:
         """Complete the open part of a bucket."""
         part = bucket.part
-        bucket.part = None
         assert part is not None, "there is one"
-        try:
-            with explained(part.draft, "written"):
-                part.format.end()
-            make_durable(part.file, part.draft)
-        except BaseException:
-            bucket.part = part  # so that close() sees it
-            raise
+        with explained(part.draft, "written"):
+            part.format.end()
+        make_durable(part.file, part.draft)
+        bucket.part = None  # not before: close() must see it
         part.file.close()
-        self._pending.append(PendingFile(part.draft, part.path))
-        if part.is_in_checkpoint:
-            self._named.add(part.draft)
+        self._pending.append(part)
 
     def _check(self, _: int) -> None:
         """Complete what is old or idle; runs every ``check_interval_ms``."""
@@ -298,10 +291,10 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
     def prepare_commit(self) -> Sequence[PendingFile | StaleFile]:
         """The files that are complete, and those that are not needed once this checkpoint is."""
         self._sync()
-        prepared: list[PendingFile | StaleFile] = [*self._pending, *self._stale]
+        prepared: list[PendingFile | StaleFile] = [PendingFile(each.draft, each.path) for each in self._pending]
+        prepared += self._stale
         self._pending = []
         self._stale = []
-        self._named.clear()
         # A bucket that got no record since the last checkpoint; its next file has another name, as in Flink.
         self._buckets = {bucket_id: each for bucket_id, each in self._buckets.items() if each.part is not None}
         return prepared
@@ -325,11 +318,10 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
     def close(self) -> None:
         """Close all files; remove those that no checkpoint can name."""
-        unnamed = [each.draft for each in self._pending if each.draft not in self._named]
         parts = [bucket.part for bucket in self._buckets.values() if bucket.part is not None]
+        unnamed = [part.draft for part in (*self._pending, *parts) if not part.is_in_checkpoint]
         self._buckets = {}
         self._pending = []
-        unnamed += [part.draft for part in parts if not part.is_in_checkpoint]
         try:
             for part in parts:
                 part.format.drop()
