@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
+from flowlet.connectors.split_reader import SplitReaderBase
 from flowlet.datastream.connectors.base import NO_RECORD, SplitSource
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_object
-from flowlet.splits.split_kinds import PlannedSplit, PlannedSplits
+from flowlet.splits.split_kinds import PlannedSplit
 from netstack.late import dataclass
 
 RETRY_MS: Final = 10  # not measured; a split without records costs one step of its iterator as often
@@ -147,26 +147,6 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
             close = getattr(each.records, "close", None)
             if callable(close):
                 close()
-
-
-class PlannedSplitSource(AssignedSource):
-    """The splits of ``source``, as the program planned them; a task needs only the source, so the splits do not travel
-    to it.
-    """
-
-    reader_type = PlannedSplitReader
-
-    def __init__(self, source: SplitSource, planned: PlannedSplits) -> None:
-        self.is_bounded = source.is_bounded
-        self._source = source
-        self.split_set = planned
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "split_set": PlannedSplits(())}
-
-    def create_reader(self, subtask: int, parallelism: int) -> PlannedSplitReader:
-        """A reader of the splits that it is assigned."""
-        return PlannedSplitReader(self._source, parallelism)
 
 
 def _taken(records: Iterator[Any], interrupts: Interrupts) -> tuple[list[Any], bool]:

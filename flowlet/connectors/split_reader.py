@@ -28,6 +28,7 @@ from typing import Any, Final, Generic, TypeVar
 from flowlet.operators.source_reader import OpenSplits, Source, SourceReaderBase
 from flowlet.records import Chunk
 from flowlet.splits.enumerator import SourceSplit
+from flowlet.splits.split_kinds import PlannedSplits, SplitSet
 from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
@@ -38,6 +39,7 @@ EARLY_BYTES: Final = 512 << 10
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 PlaceT = TypeVar("PlaceT")  # where a split goes on
 PositionT = TypeVar("PositionT")  # in checkpoints
+ReaderT = TypeVar("ReaderT", bound="SplitReaderBase[Any, Any, Any]")
 
 
 class ReaderWait:
@@ -206,21 +208,47 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
         self._stock(self.parts_of(position))
         self.expected_bytes = self._assigned_bytes
 
+    @classmethod
+    def redistributed(cls, positions: Sequence[PositionT], share: StateShare) -> PositionT:
+        """Some of the splits that the former readers had."""
+        return cls.position_of(share.dealt([part for position in positions for part in cls.parts_of(position)]))
+
     def close(self) -> None:
         """Cancel the timer."""
         self.wait.close()
 
 
-class AssignedSource(Source):
-    """Base class of a source whose splits are handed out: its readers are ``reader_type``."""
+class AssignedSource(Source, Generic[ReaderT]):
+    """A source whose splits are handed out.
 
-    @property
-    @abstractmethod
-    def reader_type(self) -> type[SplitReaderBase[Any, Any, Any]]:
-        """The class of the readers."""
+    Args:
+        reader_type: of its readers.
+        split_set: what the JobManager finds the splits from.
+        is_bounded: whether the input ends by itself.
+        arguments: of the readers, besides their number.
+    """
+
+    def __init__(
+        self,
+        reader_type: type[ReaderT],
+        split_set: SplitSet,
+        *,
+        is_bounded: bool = True,
+        **arguments: Any,
+    ) -> None:
+        self.split_set = split_set
+        self.is_bounded = is_bounded
+        self._reader_type = reader_type
+        self._arguments = arguments
+
+    def __getstate__(self) -> dict[str, Any]:
+        # To its tasks the splits do not travel: the JobManager deals them out.
+        return {**self.__dict__, "split_set": PlannedSplits(())}
+
+    def create_reader(self, subtask: int, parallelism: int) -> ReaderT:
+        """A reader of the splits that it is assigned."""
+        return self._reader_type(num_readers=parallelism, **self._arguments)
 
     def redistribute_positions(self, positions: Sequence[Any], share: StateShare) -> Any:
-        """Some of the splits that the former readers had."""
-        parts_of = self.reader_type.parts_of
-        parts = [part for position in positions if position is not None for part in parts_of(position)]
-        return self.reader_type.position_of(share.dealt(parts))
+        """A part of what the former readers had left."""
+        return self._reader_type.redistributed([each for each in positions if each is not None], share)

@@ -1,4 +1,4 @@
-r"""``TextLineSource``: reads the lines of text files.
+r"""``TextLineReader``: reads the lines of text files.
 
 Decompresses files while they are read.
 
@@ -60,25 +60,21 @@ def decompressing(file: BinaryIO, path: str, compression: Compression) -> ReadBy
     its name says.
     """
     read_content = _content(file, compression)
-    errors: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, *_zstd_errors(compression))
+    errors: tuple[type[Exception], ...] = (OSError, zlib.error, lzma.LZMAError, *_zstd_errors(compression))
 
     def read(num_bytes: int) -> bytes | None:
         try:
             return read_content(num_bytes)
         except EOFError as error:
             raise FlowletError(f"cannot read {path}: it ends in the middle of its {compression.value} data") from error
-        except OSError as error:
-            if error.errno is not None:
-                raise  # an error of the disk
-            raise _damaged(path, compression, error) from error
         except errors as error:
-            raise _damaged(path, compression, error) from error
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # an error of the disk
+            raise FlowletError(
+                f"cannot read {path}: its {compression.value} data are damaged: {error}; is its name right?"
+            ) from error
 
     return read
-
-
-def _damaged(path: str, compression: Compression, error: Exception) -> FlowletError:
-    return FlowletError(f"cannot read {path}: its {compression.value} data are damaged: {error}; is its name right?")
 
 
 def _content(file: BinaryIO, compression: Compression) -> ReadBytes:
@@ -428,22 +424,13 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
             yield _LineBlock(offset - len(carried), bytes(carried), is_last=True)
 
 
-class TextLineSource(AssignedSource):
+def text_lines(files: FileSet) -> AssignedSource[TextLineReader]:
     """The lines of files, without their ends.
 
     By default a file is one split, so that one subtask reads it in order.  The next file, the largest first, goes to
     the subtask that asks.
     """
-
-    reader_type = TextLineReader
-
-    def __init__(self, files: FileSet) -> None:
-        self.split_set = files
-        self._charset = files.charset
-
-    def create_reader(self, subtask: int, parallelism: int) -> TextLineReader:
-        """A reader of the splits that it is assigned."""
-        return TextLineReader(self._charset, parallelism)
+    return AssignedSource(TextLineReader, files, charset=files.charset)
 
 
 @dataclass(frozen=True, slots=True)
