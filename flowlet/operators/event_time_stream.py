@@ -15,8 +15,7 @@ Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWaterma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import repeat
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
@@ -118,6 +117,8 @@ class EventTimeStream:
         self._owner = self if loop_owner is None else loop_owner
         self._acting = self  # of an owner: the stream whose records its loop takes
         self._loop = RecordLoop(ctx.operator_name, self._write_loop, output.loop_ends, ctx.attention)
+        self._stamp_loop = RecordLoop(ctx.operator_name, self._write_stamp, (), ctx.attention)
+        self._stamps: list[int] = []  # what the last run of that loop gave
         self._max_skew_ms = None if strategy.max_future_skew is None else strategy.max_future_skew.to_millis()
 
     def __repr__(self) -> str:
@@ -140,7 +141,7 @@ class EventTimeStream:
         if chunk.columns is not None and self.takes_columns:
             return self._pass_on(chunk.with_timestamps(self._times_of(chunk.columns)), interrupts)
         if chunk.columns is not None and not self._generator.needs_events and self._output.takes_whole(chunk):
-            stamps = list(self._stamps(chunk, interrupts))
+            stamps = self._stamps_of(chunk, interrupts)
             done = chunk if len(stamps) == len(chunk) else chunk.slice(0, len(stamps))
             self._output.collect(done.with_timestamps(stamps))
             return len(stamps)
@@ -164,6 +165,20 @@ class EventTimeStream:
         self.write_record(
             code, record, timestamp, lambda assigned: self._output.write(code, record, assigned, count="num_records")
         )
+
+    def _write_stamp(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
+        add = code.bind(self._stamps.append, "add")
+        self.write_record(code, record, timestamp, lambda assigned: code.line(f"{add}({assigned})"))
+
+    def _stamps_of(self, chunk: Chunk, interrupts: Interrupts | None) -> list[int]:
+        """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the
+        largest.
+        """
+        owner = self._owner
+        owner._acting = self
+        owner._stamps.clear()
+        owner._stamp_loop.run(chunk.values, chunk.timestamps, len(chunk), None, interrupts)
+        return owner._stamps.copy()
 
     @property
     def takes_columns(self) -> bool:
@@ -190,34 +205,6 @@ class EventTimeStream:
                 self._ctx.operator_name, self._ctx.subtask, f"a batch of {columns.num_rows} rows"
             ) from error
         return times
-
-    def _stamps(self, chunk: Chunk, interrupts: Interrupts | None) -> Iterator[int]:
-        """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the
-        largest.
-        """
-        values, old = chunk.values, chunk.timestamps
-        assigner = self._strategy.timestamp_assigner
-        extract = None if assigner is None else assigner.extract_timestamp
-        limit, largest, attention = self._limit(), MIN_TIMESTAMP, self._ctx.attention
-        record = None
-        try:
-            for record, timestamp in zip(values, repeat(MIN_TIMESTAMP) if old is None else old):  # noqa: B905 - or endless
-                if extract is not None:
-                    timestamp = extract(record, timestamp)
-                    if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
-                        raise _advice(timestamp)
-                yield timestamp
-                if timestamp > limit:
-                    self._ctx.counters.num_records_from_the_future += 1
-                elif timestamp > largest:
-                    largest = timestamp
-                if interrupts:
-                    break
-                if attention:
-                    attention.check()
-        except Exception as error:
-            raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(record)) from error
-        self._generator.on_largest_timestamp(largest)
 
     def _show_acting(self, largest: int) -> None:
         self._acting._generator.on_largest_timestamp(largest)
