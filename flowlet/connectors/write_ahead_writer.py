@@ -140,9 +140,7 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
 
     def write(self, value: Any, context: SinkWriterContext) -> None:
         """Keep one record."""
-        self._records.append(value)
-        if len(self._records) >= _RECORDS_OF_A_PART:
-            self._keep_records()
+        self.write_all((value,), context)
 
     def write_all(self, values: Sequence[Any], context: SinkWriterContext) -> None:
         """Keep records."""

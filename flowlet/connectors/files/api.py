@@ -344,10 +344,8 @@ class FileSink(Sink):
 
         def with_output_file_config(self, output_file_config: OutputFileConfig) -> Self:
             """Say how names of files begin and end.  Raises JobGraphError: it is no ``OutputFileConfig``."""
-            if not isinstance(output_file_config, OutputFileConfig):
-                raise JobGraphError(
-                    f"with_output_file_config() needs OutputFileConfig.builder()...build(), got {output_file_config!r}"
-                )
+            needs = "with_output_file_config() needs OutputFileConfig.builder()...build()"
+            check_kind(output_file_config, OutputFileConfig, needs)
             self._sink.file_config = output_file_config
             return self
 
@@ -382,18 +380,14 @@ class FileSink(Sink):
         """Builds a sink whose files are complete with each checkpoint."""
 
         def __init__(self, base_path: str, writer_factory: BulkWriterFactory) -> None:
-            if not isinstance(writer_factory, BulkWriterFactory):
-                raise JobGraphError(
-                    f"a file sink needs a format such as ParquetBulkWriters.for_row_type(...), got {writer_factory!r}"
-                )
+            needs = "a file sink needs a format such as ParquetBulkWriters.for_row_type(...)"
+            check_kind(writer_factory, BulkWriterFactory, needs)
             super().__init__(base_path, writer_factory, RollingPolicy.on_checkpoint_rolling_policy())
 
         def with_rolling_policy(self, rolling_policy: OnCheckpointRollingPolicy) -> Self:
             """Bulk formats roll with each checkpoint.  Raises JobGraphError: it is another policy."""
-            if not isinstance(rolling_policy, OnCheckpointRollingPolicy):
-                raise JobGraphError(
-                    f"a bulk format needs RollingPolicy.on_checkpoint_rolling_policy(), got {rolling_policy!r}"
-                )
+            needs = "a bulk format needs RollingPolicy.on_checkpoint_rolling_policy()"
+            check_kind(rolling_policy, OnCheckpointRollingPolicy, needs)
             self._sink.rolling_policy = rolling_policy
             return self
 

@@ -57,8 +57,7 @@ class ParquetFormatWriter(FormatWriter):
         try:
             self._waiting.append(self._batch(chunk))
         except ValueMismatchError as error:
-            failed, cause = self._first_failure(chunk.values, error)
-            raise BadRecordError(failed) from cause
+            raise blamed(chunk.values, lambda record: self._batch(Chunk([record])), error)  # noqa: B904 - it has its cause
         self._num_waiting += len(chunk)
         if self._num_waiting >= ROWS_PER_GROUP:
             self._write()
@@ -90,14 +89,6 @@ class ParquetFormatWriter(FormatWriter):
             fields = self._transposed(chunk.values)
         arrays = [self._array(field, each) for field, each in zip(self._declared, fields, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._declared)
-
-    def _first_failure(self, records: list[Any], error: ValueMismatchError) -> tuple[Any, ValueMismatchError]:
-        for record in records:
-            try:
-                self._batch(Chunk([record]))
-            except ValueMismatchError as its_error:
-                return record, its_error
-        return records[0], error
 
     def _named(self, columns: Columns, chunk: Chunk) -> Sequence[Column]:
         try:

@@ -250,11 +250,8 @@ class KafkaSourceBuilder(_KafkaBuilder):
 
     def set_value_only_deserializer(self, deserialization_schema: DeserializationSchema) -> Self:
         """How values become records; messages without a value are left out."""
-        if not isinstance(deserialization_schema, DeserializationSchema):
-            raise JobGraphError(
-                "set_value_only_deserializer() needs a DeserializationSchema such as SimpleStringSchema(), got "
-                f"{deserialization_schema!r}"
-            )
+        needs = "set_value_only_deserializer() needs a DeserializationSchema such as SimpleStringSchema()"
+        check_kind(deserialization_schema, DeserializationSchema, needs)
         self._deserializer = deserialization_schema
         return self
 
@@ -301,10 +298,8 @@ class KafkaSourceBuilder(_KafkaBuilder):
 
 
 def _rule(method: str, initializer: KafkaOffsetsInitializer) -> OffsetRule:
-    if not isinstance(initializer, KafkaOffsetsInitializer):
-        raise JobGraphError(
-            f"{method}() needs a KafkaOffsetsInitializer such as KafkaOffsetsInitializer.latest(), got {initializer!r}"
-        )
+    needs = f"{method}() needs a KafkaOffsetsInitializer such as KafkaOffsetsInitializer.latest()"
+    check_kind(initializer, KafkaOffsetsInitializer, needs)
     return initializer.rule
 
 
@@ -505,11 +500,8 @@ class KafkaSinkBuilder(_KafkaBuilder):
 
     def set_record_serializer(self, record_serializer: KafkaRecordSerializationSchema) -> Self:
         """How records become messages, and to which topics they go."""
-        if not isinstance(record_serializer, KafkaRecordSerializationSchema):
-            raise JobGraphError(
-                "set_record_serializer() needs KafkaRecordSerializationSchema.builder()...build(), got "
-                f"{record_serializer!r}"
-            )
+        needs = "set_record_serializer() needs KafkaRecordSerializationSchema.builder()...build()"
+        check_kind(record_serializer, KafkaRecordSerializationSchema, needs)
         self._serializer = record_serializer
         return self
 

@@ -315,28 +315,23 @@ class KafkaTarget(WriteAheadTarget):
 
     @contextmanager
     def _failures(self, writer: str, what: str) -> Iterator[None]:
-        """Turns errors of the client into those of a target."""
+        """Turns errors of the client into those of a target; the clients are dropped, so that the next ones find out
+        what happened.
+        """
         try:
             yield
         except Exception as error:
             raise self._failed(writer, what, error) from error
 
     def _failed(self, writer: str, what: str, error: Exception) -> FlowletError:
-        """The error to raise; the clients are dropped, so that the next ones find out what happened."""
         clients = self._clients.get(writer)
         events = ClientEvents(self._properties) if clients is None else clients.events
         self._drop(writer)
-        if not isinstance(error, self._kafka.KafkaException):
-            return (
-                CommitLaterError(str(error))
-                if isinstance(error, FlowletError) and events.refusal is None
-                else FlowletError(str(error))
-            )
-        text = str(events.failure(what, error))
-        cause = error.args[0]
-        is_passing = (
-            cause.retriable()
-            or cause.txn_requires_abort()
-            or cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
-        )
+        text = str(error)
+        is_passing = isinstance(error, FlowletError)
+        if isinstance(error, self._kafka.KafkaException):
+            text = str(events.failure(what, error))
+            (cause,) = error.args
+            is_timeout = cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
+            is_passing = is_timeout or cause.retriable() or cause.txn_requires_abort()
         return CommitLaterError(text) if is_passing and events.refusal is None else FlowletError(text)

@@ -135,12 +135,8 @@ class KafkaBrokers:
         # All topics are listed, because a question for one of them would create it, if the brokers allow that.
         found = self._metadata(topics.described)
         if topics.pattern is not None:
-            return [
-                each
-                for name in sorted(found)
-                if re.fullmatch(topics.pattern, name)
-                for each in self._of_topic(name, found)
-            ]
+            names = [name for name in sorted(found) if re.fullmatch(topics.pattern, name)]
+            return list(chain.from_iterable(self._of_topic(name, found) for name in names))
         chosen = set(topics.partitions)
         existing = {each for name in {topic for topic, _ in chosen} for each in self._of_topic(name, found)}
         for topic, number in topics.partitions:
