@@ -33,9 +33,13 @@ def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source
         JobGraphError: there is none for this kind, or its splits are not as they should be.
         JobSubmissionError: one of them cannot be pickled.
     """
+    if isinstance(source, HybridSource):
+        return SourcesInTurn(*(_assigned_source(each, name, parallelism) for each in source.sources))
+    return _assigned_source(source, name, parallelism)
+
+
+def _assigned_source(source: BuiltInSource, name: str, parallelism: int) -> AssignedSource[Any]:
     match source:
-        case HybridSource():
-            return SourcesInTurn(*(runtime_source(each, name, parallelism) for each in source.sources))
         case SplitSource():
             return planned_source(source, name, parallelism)
         case FileSource():

@@ -112,7 +112,7 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
         if len(self._turns) < num_open:
             self.wait.end()  # a split has ended: the next poll asks for another one
         elif all(each.is_paused for each in self._turns):
-            self.wait.begin()
+            self.wait.reset_unavailable()
         else:
             self.wait.begin_for(self.ctx.processing_time_service, RETRY_MS)
         return Chunk([])

@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, TypeVar
 from flowlet.operators.source_reader import OpenSplits, Source, SourceReaderBase
 from flowlet.records import Chunk
 from flowlet.splits.enumerator import SourceSplit
-from flowlet.splits.split_kinds import PlannedSplits, SplitSet
+from flowlet.splits.split_kinds import PlainSplitSet, PlannedSplits
 from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
@@ -42,31 +42,24 @@ PositionT = TypeVar("PositionT")  # in checkpoints
 ReaderT = TypeVar("ReaderT", bound="SplitReaderBase[Any, Any, Any]")
 
 
-class ReaderWait:
-    """Whether it is worth to poll a reader again; a wait ends by ``end`` or with its timer.  Threading: task thread."""
+class ReaderWait(AvailabilityHelper):
+    """Whether it is worth to poll a reader again; a wait begins with
+    ``reset_unavailable``, and ends by ``end`` or with its timer.  Threading: task thread.
+    """
 
     def __init__(self, *, is_waiting: bool = False) -> None:
-        self._available = AvailabilityHelper(is_available=not is_waiting)
+        super().__init__(is_available=not is_waiting)
         self._timer: TimerHandle | None = None
-
-    @property
-    def future(self) -> AvailabilityFuture:
-        """Done while there is no wait."""
-        return self._available.future
-
-    def begin(self) -> None:
-        """There is nothing just now."""
-        self._available.reset_unavailable()
 
     def begin_for(self, clock: ProcessingTimeService, pause_ms: int) -> None:
         """There is nothing until so many milliseconds have passed, or until a timer fires that is set already."""
-        self.begin()
+        self.reset_unavailable()
         if self._timer is None:
             self._timer = clock.register_timer(clock.current_time_ms() + pause_ms, self._fired)
 
     def end(self) -> None:
         """There may be something again."""
-        pending = self._available.unavailable_to_reset_available()
+        pending = self.unavailable_to_reset_available()
         if pending is not None:
             pending.complete()
 
@@ -165,7 +158,7 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
     def take_split(self) -> tuple[SplitT, PlaceT | None] | None:
         """The next split to begin, and where; None if there is none just now."""
         if not self._splits and self._supply is not _Supply.OVER:
-            self.wait.begin()  # before the question: the answer may come at once
+            self.wait.reset_unavailable()  # before the question: the answer may come at once
             self.keep_stocked(0)
         if not self._splits:
             return None
@@ -231,12 +224,12 @@ class AssignedSource(Source, Generic[ReaderT]):
     def __init__(
         self,
         reader_type: type[ReaderT],
-        split_set: SplitSet,
+        split_set: PlainSplitSet,
         *,
         is_bounded: bool = True,
         **arguments: Any,
     ) -> None:
-        self.split_set = split_set
+        self.split_set: PlainSplitSet = split_set
         self.is_bounded = is_bounded
         self._reader_type = reader_type
         self._arguments = arguments

@@ -222,7 +222,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         """
         if not self._fetched:
             if not self._open:
-                self.wait.begin()
+                self.wait.reset_unavailable()
                 return self.nothing()
             if not self._fetch():
                 return Chunk([])

@@ -141,7 +141,7 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         if num_allowed < 1:
             pause_ns = limit.pause_ns()
             if pause_ns is None:
-                self.wait.begin()
+                self.wait.reset_unavailable()
             else:
                 # A timer for t fires behind t, so this rounds up already.
                 self.wait.begin_for(clock, pause_ns // _NS_PER_MS)
