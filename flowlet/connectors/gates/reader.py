@@ -269,9 +269,9 @@ class RemoteGateReader(SourceReaderBase):
             return
         ended = self._ledger.complete(checkpoint_id)
         for index, cursor in self._cursors.items():
-            if cursor.kept > cursor.told:
-                cursor.told = cursor.kept
-                self._gate.tell_held(index, cursor.kept)
+            if cursor.entry.kept > cursor.told:
+                cursor.told = cursor.entry.kept
+                self._gate.tell_held(index, cursor.entry.kept)
         if self._waits_for_checkpoints:
             self._report_ended(ended)
             self._acknowledge(checkpoint_id)
@@ -389,7 +389,7 @@ class RemoteGateReader(SourceReaderBase):
             except UnfitAttemptError as error:
                 self._refuse(index, error)
                 return
-            is_kept = self._waits_for_checkpoints and cursor.is_end_kept
+            is_kept = self._waits_for_checkpoints and cursor.entry.is_end_kept
         if is_kept:
             self._gate.acknowledge_all_records_processed(index)
             return

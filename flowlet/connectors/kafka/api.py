@@ -122,11 +122,8 @@ _DEFAULT_DISCOVERY_MS: Final = 5 * 60_000  # Flink's
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 # The source decides about these: offsets are state of the job, and the bytes are read by the schema.
 _OWN_OF_SOURCES: Final = (
-    "enable.auto.commit",
-    "enable.auto.offset.store",
-    "enable.partition.eof",
-    "key.deserializer",
-    "value.deserializer",
+    *("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"),
+    *("key.deserializer", "value.deserializer"),
 )
 _RESETS: Final = {"none": "error", "error": "error", "earliest": "earliest", "latest": "latest"}
 
@@ -491,12 +488,10 @@ class KafkaSinkBuilder(_KafkaBuilder):
     argument.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._serializer: KafkaRecordSerializationSchema | None = None
-        self._guarantee = DeliveryGuarantee.NONE  # as in Flink
-        self._prefix: str | None = None
-        self._marker_topic: str | None = None
+    _serializer: KafkaRecordSerializationSchema | None = None
+    _guarantee = DeliveryGuarantee.NONE  # as in Flink
+    _prefix: str | None = None
+    _marker_topic: str | None = None
 
     def set_record_serializer(self, record_serializer: KafkaRecordSerializationSchema) -> Self:
         """How records become messages, and to which topics they go."""

@@ -102,12 +102,8 @@ _log = LogLines(__name__)
 _MAX_OPEN_CHECKPOINTS: Final = 100  # whose offsets are kept; those of older ones that never completed are dropped
 # A second client error of the kinds that librdkafka recovers from by itself.
 _PASSING: Final = (
-    "_TRANSPORT",
-    "_ALL_BROKERS_DOWN",
-    "_RESOLVE",
-    "_TIMED_OUT",
-    "NOT_LEADER_FOR_PARTITION",
-    "LEADER_NOT_AVAILABLE",
+    *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"),
+    *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"),
 )
 
 
