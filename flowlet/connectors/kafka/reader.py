@@ -21,6 +21,7 @@ Source:     Flink ``SplitFetcher``, ``FutureCompletingBlockingQueue``, for idle 
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final
 from uuid import uuid4
@@ -228,13 +229,16 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         """Get messages; False if there are none, and then the watch waits for some."""
         watch = self._watch
         assert watch is not None, "set up"
-        if self._arrival is None:
-            messages = self._messages(lambda: self._consumer.consume(MAX_CHUNK_RECORDS, 0))
-        elif self._arrival.is_done:
+        take: Callable[[], Sequence[Any]] = partial(self._consumer.consume, MAX_CHUNK_RECORDS, 0)
+        if self._arrival is not None:
+            if not self._arrival.is_done:
+                return False
             self._arrival = None
-            messages = self._messages(watch.take)
-        else:
-            return False
+            take = watch.take
+        try:
+            messages = take()
+        except (self._kafka.KafkaException, RuntimeError) as error:
+            raise self._events.failure("the messages", error) from error
         self._events.check_refusal()
         by_split: dict[str, list[Any]] = {}
         for message in messages:
@@ -244,17 +248,9 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
                 self._handle_error(message)
         self._fetched.extend((split_id, found) for split_id, found in by_split.items() if split_id in self._open)
         self._end_splits()
-        if not self._fetched and self._open:
-            if not messages:
-                self._arrival = watch.watch()
-            return False
+        if not self._fetched and self._open and not messages:
+            self._arrival = watch.watch()
         return bool(self._fetched)
-
-    def _messages(self, take: Callable[[], Sequence[Any]]) -> Sequence[Any]:
-        try:
-            return take()
-        except (self._kafka.KafkaException, RuntimeError) as error:
-            raise self._events.failure("the messages", error) from error
 
     def _next_chunk(self) -> Chunk:
         while self._fetched:
@@ -262,10 +258,8 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
             split = self._open.get(split_id)
             if split is None:
                 continue  # it has ended
-            if split.stop is not None and messages[-1].offset() >= split.stop:
+            if split.stop is not None and messages[-1].offset() + 1 >= split.stop:
                 messages = [message for message in messages if message.offset() < split.stop]
-                self._ended.add(split_id)
-            elif split.stop is not None and messages[-1].offset() + 1 >= split.stop:
                 self._ended.add(split_id)
             self.current_split = split_id
             with_value = [message for message in messages if message.value() is not None]
@@ -318,13 +312,12 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         error = message.error()
         name = error.name()
         split_id = f"{message.topic()}-{message.partition()}"
+        split = self._open.get(split_id)
         if name == "_PARTITION_EOF":
-            split = self._open.get(split_id)
             if split is not None and split.stop is not None and message.offset() >= split.stop:
                 self._ended.add(split_id)
             return
         if name == "_AUTO_OFFSET_RESET":
-            split = self._open.get(split_id)
             offset = "its offset" if split is None else f"offset {split.offset}"
             raise FlowletError(
                 f"Kafka at {self._events.servers}: partition {split_id} does not have {offset} any more, or not yet: "
