@@ -104,7 +104,8 @@ def _parts(data: bytes) -> Iterator[memoryview]:
 _RECORDS_OF_A_PART: Final = 1_000
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The time since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -121,7 +122,7 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
         self,
         rows_of: Callable[[Sequence[Any]], Sequence[Any]],
         max_commit_bytes: int,
-        now_ms: Callable[[], int] = _now_ms,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._rows_of = rows_of
         self._max_commit_bytes = max_commit_bytes
@@ -211,7 +212,7 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         *,
         marker_retention_ms: int,
         max_retries: int,
-        now_ms: Callable[[], int] = _now_ms,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._target = target
         self._marker_retention_ms = marker_retention_ms
@@ -238,16 +239,15 @@ class WriteAheadCommitter(Committer[CommittableRows]):
                 request.retry_later()
                 continue
             try:
-                is_settled = self._settle(request, rows)
+                if self._settle(request, rows):
+                    continue
             except CommitLaterError as error:
                 self._committed.pop(rows.writer, None)  # the outcome may be unknown: the target has to be asked
-                is_settled = request.get_number_of_retries() >= self._max_retries
-                if is_settled:
+                if request.get_number_of_retries() >= self._max_retries:
                     request.signal_failed_with_unknown_reason(error)
                     return
-                request.retry_later()
-            if not is_settled:
-                delayed.add(rows.writer)
+            request.retry_later()
+            delayed.add(rows.writer)
         self._forget()
 
     def close(self) -> None:
@@ -265,7 +265,6 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         self._check_age(rows, marker)
         if marker < rows.number - 1:
             _check_waits(rows, marker, request.get_number_of_retries())
-            request.retry_later()
             return False
         self._target.commit(rows.writer, rows.number, decoded_rows(rows.rows))
         self._committed[rows.writer] = rows.number

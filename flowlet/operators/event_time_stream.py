@@ -375,7 +375,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         interval_ms = self.auto_watermark_interval_ms if self._emits_watermarks else 0
         if interval_ms > 0:
             self._timer = service.schedule_with_fixed_delay(
-                self._on_periodic_timer, initial_delay_ms=interval_ms, period_ms=interval_ms
+                lambda _: self._emit_periodic(), initial_delay_ms=interval_ms, period_ms=interval_ms
             )
 
     def process_chunk(self, chunk: Chunk) -> None:
@@ -410,9 +410,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         """Stop the periodic timer."""
         if self._timer is not None:
             self._timer.cancel()
-
-    def _on_periodic_timer(self, timestamp_ms: int) -> None:
-        self._emit_periodic()
 
     def _emit_periodic(self) -> None:
         self._stream.ask()

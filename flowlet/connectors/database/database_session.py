@@ -94,8 +94,7 @@ class DatabaseSession:
         return self._connection
 
     def _transaction(self, work: Callable[[Any], T]) -> T:
-        cursor = self._connected().cursor()
-        try:
+        with contextlib.closing(self._connected().cursor()) as cursor:
             cursor.execute(self._driver.begin())
             try:
                 result = work(cursor)
@@ -104,8 +103,6 @@ class DatabaseSession:
                 self._roll_back(cursor)
                 raise
             return result
-        finally:
-            cursor.close()
 
     def _roll_back(self, cursor: Any) -> None:
         try:

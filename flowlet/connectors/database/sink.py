@@ -33,12 +33,9 @@ from flowlet.connectors.database.database_driver import (
 from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.connectors.database.row_values import DatabaseError, DatabaseUnavailableError, RowValues
 from flowlet.connectors.database.statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
+from flowlet.connectors.write_ahead_writer import now_ms
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class DatabaseTarget(WriteAheadTarget):
@@ -52,7 +49,7 @@ class DatabaseTarget(WriteAheadTarget):
     """
 
     def __init__(
-        self, session: DatabaseSession, driver: DatabaseDriver, batch_size: int, now_ms: Callable[[], int] = _now_ms
+        self, session: DatabaseSession, driver: DatabaseDriver, batch_size: int, now_ms: Callable[[], int] = now_ms
     ) -> None:
         self._session = session
         self._find_table = driver.find_table

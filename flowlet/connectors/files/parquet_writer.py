@@ -42,7 +42,9 @@ class ParquetFormatWriter(FormatWriter):
         names = factory.row_type.get_field_names()
         types = factory.row_type.get_field_types()
         self._names = names
-        kinds = [_in_utc(arrow_type_of(each)) if factory.utc_timestamp else arrow_type_of(each) for each in types]
+        kinds = list(map(arrow_type_of, types))
+        if factory.utc_timestamp:
+            kinds = [_UTC if each == _LOCAL else each for each in kinds]
         self._declared = pa.schema(list(zip(names, kinds, strict=True)))
         self._writer = pq.ParquetWriter(file, self._declared)
         self._waiting: list[pa.RecordBatch] = []
@@ -117,7 +119,3 @@ class ParquetFormatWriter(FormatWriter):
             return exact_array(values, field.type)
         except ValueMismatchError as error:
             raise error.within(field.name) from None
-
-
-def _in_utc(arrow_type: pa.DataType) -> pa.DataType:
-    return _UTC if arrow_type == _LOCAL else arrow_type

@@ -166,7 +166,9 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         self._unsynced: set[str] = set()  # folders with new names
         make_folder(self._base)
         if attempt.attempt or attempt.restored:
-            self._remove_leftovers({each.draft for each in states})
+            named = {each.draft for each in states}
+            for path in [each for each in leftovers(self._base, attempt) if each not in named]:
+                remove(path)
         for each in states:
             self._resume(each)
         self._clock.register_timer(self._clock.current_time_ms() + sink.check_interval_ms, self._check)
@@ -218,20 +220,16 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             bucket = self._buckets[bucket_id] = _Bucket()
         if bucket.part is not None and self._sink.rolling_policy.rolls_on_size(bucket.part.num_bytes):
             self._end(bucket)
-        if bucket.part is None:
-            draft, path = self._names(bucket_id, bucket)
-            bucket.part = self._opened(bucket_id, draft, path, create_draft(draft), now_ms, now_ms)
-        return bucket.part
+        return self._begin(bucket_id, bucket, create_draft, now_ms) if bucket.part is None else bucket.part
 
-    def _names(self, bucket_id: str, bucket: _Bucket) -> tuple[str, str]:
-        """Paths of a new draft and of its part file."""
+    def _begin(self, bucket_id: str, bucket: _Bucket, open_draft: Callable[[str], BinaryIO], created_ms: int) -> _Part:
+        """Begin a part file of the bucket, with a new draft."""
         folder = self._folder_of(bucket_id)
         self._make_folder(folder)
         name = f"{self._prefix}-{bucket.uid}-{bucket.number}{self._suffix}"
         bucket.number += 1
-        return os.path.join(folder, self._attempt.draft_name(name)), os.path.join(folder, name)
-
-    def _opened(self, bucket_id: str, draft: str, path: str, file: BinaryIO, created_ms: int, written_ms: int) -> _Part:
+        draft = os.path.join(folder, self._attempt.draft_name(name))
+        file = open_draft(draft)
         try:
             with explained(draft, "written"):
                 made = self._make_format(file)
@@ -239,7 +237,9 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             file.close()
             remove(draft)
             raise
-        return _Part(bucket_id, draft, path, file, made, created_ms, written_ms)
+        now_ms = self._clock.current_time_ms()
+        part = bucket.part = _Part(bucket_id, draft, os.path.join(folder, name), file, made, created_ms, now_ms)
+        return part
 
     def _folder_of(self, bucket_id: Any) -> str:
         folder = os.path.normpath(os.path.join(self._base, bucket_id)) if isinstance(bucket_id, str) else ""
@@ -333,11 +333,6 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
     # -- after a restart
 
-    def _remove_leftovers(self, named: set[str]) -> None:
-        for path in list(leftovers(self._base, self._attempt)):
-            if path not in named:
-                remove(path)
-
     def _resume(self, state: OpenPart) -> None:
         """Go on with an open part of a former attempt, in a copy."""
         bucket = self._buckets.get(state.bucket_id)
@@ -345,11 +340,8 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             bucket = self._buckets[state.bucket_id] = _Bucket()
         elif bucket.part is not None:
             self._end(bucket)  # two former subtasks had one each
-        draft, path = self._names(state.bucket_id, bucket)
-        file = copy_beginning(state.draft, draft, state.num_bytes)
-        part = self._opened(state.bucket_id, draft, path, file, state.created_ms, self._clock.current_time_ms())
-        part.num_former_bytes = state.num_bytes
-        bucket.part = part
+        copy = partial(copy_beginning, state.draft, num_bytes=state.num_bytes)
+        self._begin(state.bucket_id, bucket, copy, state.created_ms).num_former_bytes = state.num_bytes
         if self._attempt.made(state.draft):  # else it is of another job, whose checkpoints stay as they are
             self._stale.append(StaleFile(state.draft))
 
