@@ -89,15 +89,14 @@ class EventTimeColumn:
         Raises:
             SerdeError: a record has no such column, or no time in it.
         """
-        return chunk.with_timestamps(self._times(chunk)) if len(chunk) else chunk
-
-    def _times(self, chunk: Chunk) -> NDArray[np.int64] | list[int]:
         columns = chunk.columns
+        if not len(chunk):
+            return chunk
         if columns is None:
-            return [self._time_of(self._value_of(record)) for record in chunk.values]
+            return chunk.with_timestamps([self._time_of(self._value_of(record)) for record in chunk.values])
         if self.position >= len(columns.fields):
             raise SerdeError(f"the records have {len(columns.fields)} fields, but no column {self.name!r}")
-        return self._of_column(columns.fields[self.position])
+        return chunk.with_timestamps(self._of_column(columns.fields[self.position]))
 
     def _value_of(self, record: Any) -> Any:
         try:

@@ -128,7 +128,12 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         """Up to 1,000 records, fewer if a mail comes or the limit says so; an empty chunk if there are none yet, None
         at the end.
         """
-        if not self._has_numbers():
+        if self._next >= self._end and (taken := self.take_split()) is not None:
+            split = taken[0]
+            self._next = split.start
+            self._end = split.end
+            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
+        if self._next >= self._end:
             return self.nothing()
         max_records = MAX_CHUNK_RECORDS if self._limit is None else self._num_allowed(self._limit)
         return self._next_chunk(max_records) if max_records > 0 else Chunk([])
@@ -176,15 +181,6 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         """
         runs = [run for position in positions for run in _runs_of(position)]
         return NumberPosition(share_of_runs(sorted(runs), share.subtask, share.parallelism))
-
-    def _has_numbers(self) -> bool:
-        """Whether there are numbers just now; begins a split if need be."""
-        if self._next >= self._end and (taken := self.take_split()) is not None:
-            split = taken[0]
-            self._next = split.start
-            self._end = split.end
-            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
-        return self._next < self._end
 
     def _next_chunk(self, max_records: int) -> Chunk:
         numbers = range(self._next, min(self._next + max_records, self._end))
