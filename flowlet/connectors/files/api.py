@@ -318,10 +318,7 @@ class FileSink(Sink):
             self, base_path: str, file_format: Encoder | BulkWriterFactory, rolling_policy: RollingPolicy
         ) -> None:
             check_name(base_path, "a file sink writes into a folder given as text")
-            try:
-                path = local_path(base_path)
-            except ValueError as error:
-                raise JobGraphError(f"a file sink cannot write there: {error}") from None
+            path = _local(base_path, "a file sink cannot write there")
             self._sink = FileSink(path, file_format, rolling_policy)
 
         def with_bucket_check_interval(self, interval: int) -> Self:
@@ -456,7 +453,7 @@ class FileSourceBuilder:
             if any("\ud800" <= character <= "\udfff" for character in path):
                 raise JobGraphError(f"a file source reads paths that are UTF-8, got {path!r}; rename the file")
         self._stream_format = stream_format
-        self._paths = tuple(map(_local, paths))
+        self._paths = tuple(_local(path, "a file source cannot read that") for path in paths)
         self._split_bytes: int | None = None
 
     def process_static_file_set(self) -> "FileSourceBuilder":
@@ -483,8 +480,8 @@ class FileSourceBuilder:
         return FileSource(self._stream_format, self._paths, self._split_bytes)
 
 
-def _local(path: str) -> str:
+def _local(path: str, refusal: str) -> str:
     try:
         return local_path(path)
     except ValueError as error:
-        raise JobGraphError(f"a file source cannot read that: {error}") from None
+        raise JobGraphError(f"{refusal}: {error}") from None

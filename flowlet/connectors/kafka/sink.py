@@ -99,7 +99,10 @@ class KafkaDelivery:
         self.events.check_refusal()
 
     def close(self) -> None:
-        """Drop what is still on its way, and the producer, whose threads end with it; idempotent."""
+        """Drop what is still on its way, and the producer, whose threads end with it; idempotent.
+
+        After a failure messages are sent again, and at the end of a writer nothing is left.
+        """
         producer = self.producer
         self.producer = None
         if producer is not None:
@@ -116,7 +119,7 @@ class KafkaDelivery:
             )
 
 
-class KafkaWriter(SinkWriter[Any]):
+class KafkaWriter(KafkaDelivery, SinkWriter[Any]):
     """The writer of one subtask without transactions.
 
     Args:
@@ -135,29 +138,25 @@ class KafkaWriter(SinkWriter[Any]):
         flushes: bool,
     ) -> None:
         # Messages keep their order, and a retry by the client writes none twice.
-        self._delivery = KafkaDelivery({**properties, "enable.idempotence": True}, check_cancelled)
+        super().__init__({**properties, "enable.idempotence": True}, check_cancelled)
         self._serializer = serializer
         self._flushes = flushes
 
     def __repr__(self) -> str:
-        return f"<KafkaWriter, {len(self._delivery.producer or ())} messages on their way>"
+        return f"<KafkaWriter, {len(self.producer or ())} messages on their way>"
 
     def write(self, value: Any, context: SinkWriterContext) -> None:
         """Send one record."""
-        self._delivery.send(self._serializer.messages((value,)))
+        self.send(self._serializer.messages((value,)))
 
     def write_all(self, values: Sequence[Any], context: SinkWriterContext) -> None:
         """Send records."""
-        self._delivery.send(self._serializer.messages(values))
+        self.send(self._serializer.messages(values))
 
     def flush(self, *, end_of_input: bool) -> None:
         """Wait for all acknowledgements."""
         if self._flushes or end_of_input:
-            self._delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
-
-    def close(self) -> None:
-        """Drop what is still on its way: after a failure it is sent again, and at the end nothing is left."""
-        self._delivery.close()
+            self.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
 
 
 T = TypeVar("T")
