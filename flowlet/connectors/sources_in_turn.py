@@ -90,12 +90,13 @@ class ReaderInTurn(SourceReaderBase):
     """
 
     pauses_splits = True
+    # Those of the present source; of one that does not tell them, the source itself, until it has ended.
+    open_splits: OpenSplits = OpenSplits()
 
     def __init__(self, create: Callable[[int], _Reader]) -> None:
         self._create = create
         self._source = 0
         self._present: _Reader | None = None  # its reader, from start on
-        self._whole = OpenSplits()  # of a reader that does not tell its splits: the source, until it has ended
         self._restored: Any = None
         self._request: Callable[[], None] | None = None  # from start on
         self._is_answered = False  # while a reader starts whose first splits are there already
@@ -149,7 +150,8 @@ class ReaderInTurn(SourceReaderBase):
         if self._restored is not None:
             reader.restore_position(self._restored)
         self._present = reader
-        self._whole = OpenSplits((f"source {self._source}",))
+        splits = reader.open_splits
+        self.open_splits = OpenSplits((f"source {self._source}",)) if splits is None else splits
         reader.start(self._ask)
 
     def _ask(self) -> None:
@@ -169,7 +171,7 @@ class ReaderInTurn(SourceReaderBase):
         if element is not None or self._is_over:
             return element
         self._is_waiting = True
-        self._whole.remove((f"source {self._source}",))
+        self.open_splits.remove((f"source {self._source}",))
         self._wait.reset_unavailable()  # before the question: the answer may come at once
         self._ask()
         return Chunk([])
@@ -187,14 +189,7 @@ class ReaderInTurn(SourceReaderBase):
     @property
     def current_split(self) -> str:
         """The split of the last polled records; a source that does not tell its splits has one."""
-        present = self._present
-        return f"source {self._source}" if present is None or present.open_splits is None else present.current_split
-
-    @property
-    def open_splits(self) -> OpenSplits:
-        """The splits that may still give records."""
-        present = self._present
-        return self._whole if present is None or present.open_splits is None else present.open_splits
+        return self._opened.current_split or f"source {self._source}"
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Pause and resume splits of a source that reads several at once."""
