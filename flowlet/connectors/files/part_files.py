@@ -366,34 +366,27 @@ def publish(draft: str, path: str) -> None:
                 ) from None
 
 
-def copy_beginning(source: str, target: str, num_bytes: int) -> BinaryIO:
-    """A new file with the first bytes of another one, which a former attempt may still append to.
+def copy_beginning(source: str, num_bytes: int, file: BinaryIO, path: str) -> None:
+    """Write the first bytes of a file, which a former attempt may still append to, into another one.
 
     Raises:
-        FlowletError: the other one is missing, or is shorter.
+        FlowletError: the first one is missing, or is shorter.
     """
     with explained(source, "read"):
         old = open(source, "rb", buffering=0)  # noqa: SIM115 - closed below; only the call itself is explained
     with old:
-        file = create_draft(target)
-        try:
-            rest = num_bytes
-            while rest:
-                with explained(source, "read"):
-                    block = old.read(min(rest, _COPY_BYTES))
-                if not block:
-                    raise FlowletError(
-                        f"part file {source} has lost its end: {num_bytes - rest} of the {num_bytes} bytes of the "
-                        "checkpoint are left; put the original back"
-                    )
-                with explained(target, "written"):
-                    file.write(block)
-                rest -= len(block)
-        except BaseException:
-            file.close()
-            remove(target)
-            raise
-    return file
+        rest = num_bytes
+        while rest:
+            with explained(source, "read"):
+                block = old.read(min(rest, _COPY_BYTES))
+            if not block:
+                raise FlowletError(
+                    f"part file {source} has lost its end: {num_bytes - rest} of the {num_bytes} bytes of the "
+                    "checkpoint are left; put the original back"
+                )
+            with explained(path, "written"):
+                file.write(block)
+            rest -= len(block)
 
 
 def remove(path: str) -> None:

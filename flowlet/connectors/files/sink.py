@@ -220,17 +220,19 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             bucket = self._buckets[bucket_id] = _Bucket()
         if bucket.part is not None and self._sink.rolling_policy.rolls_on_size(bucket.part.num_bytes):
             self._end(bucket)
-        return self._begin(bucket_id, bucket, create_draft, now_ms) if bucket.part is None else bucket.part
+        return self._begin(bucket_id, bucket, now_ms) if bucket.part is None else bucket.part
 
-    def _begin(self, bucket_id: str, bucket: _Bucket, open_draft: Callable[[str], BinaryIO], created_ms: int) -> _Part:
-        """Begin a part file of the bucket, with a new draft."""
+    def _begin(self, bucket_id: str, bucket: _Bucket, created_ms: int, former: OpenPart | None = None) -> _Part:
+        """Begin a part file of the bucket, with a new draft, which may go on with one of a former attempt."""
         folder = self._folder_of(bucket_id)
         self._make_folder(folder)
         name = f"{self._prefix}-{bucket.uid}-{bucket.number}{self._suffix}"
         bucket.number += 1
         draft = os.path.join(folder, self._attempt.draft_name(name))
-        file = open_draft(draft)
+        file = create_draft(draft)
         try:
+            if former is not None:
+                copy_beginning(former.draft, former.num_bytes, file, draft)
             with explained(draft, "written"):
                 made = self._make_format(file)
         except BaseException:
@@ -238,7 +240,9 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             remove(draft)
             raise
         now_ms = self._clock.current_time_ms()
-        part = bucket.part = _Part(bucket_id, draft, os.path.join(folder, name), file, made, created_ms, now_ms)
+        num_bytes = 0 if former is None else former.num_bytes
+        path = os.path.join(folder, name)
+        part = bucket.part = _Part(bucket_id, draft, path, file, made, created_ms, now_ms, num_bytes)
         return part
 
     def _folder_of(self, bucket_id: Any) -> str:
@@ -340,8 +344,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             bucket = self._buckets[state.bucket_id] = _Bucket()
         elif bucket.part is not None:
             self._end(bucket)  # two former subtasks had one each
-        copy = partial(copy_beginning, state.draft, num_bytes=state.num_bytes)
-        self._begin(state.bucket_id, bucket, copy, state.created_ms).num_former_bytes = state.num_bytes
+        self._begin(state.bucket_id, bucket, state.created_ms, state)
         if self._attempt.made(state.draft):  # else it is of another job, whose checkpoints stay as they are
             self._stale.append(StaleFile(state.draft))
 
