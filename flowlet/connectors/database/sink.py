@@ -44,7 +44,9 @@ FORGET_MARKERS: Final = f"DELETE FROM {MARKER_TABLE} WHERE committed_ms < ?"  # 
 
 
 class DatabaseTarget(WriteAheadTarget):
-    """The target of one attempt of a subtask.
+    """The target of one attempt of a subtask; finds out before the first record what would make every commit fail.
+
+    Raises DatabaseError: the statement cannot be run, or the table of markers cannot be made.
 
     Args:
         driver: closed with the target.
@@ -57,19 +59,16 @@ class DatabaseTarget(WriteAheadTarget):
         self._batch_size = max(1, batch_size)
         self._now_ms = now_ms
         self._has_table = False
+        try:
+            with contextlib.suppress(DatabaseUnavailableError):  # that it is away now is no reason to fail
+                driver.check()
+                self._make_table()
+        except BaseException:
+            driver.close()
+            raise
 
     def __repr__(self) -> str:
         return f"<DatabaseTarget of {self._driver!r}>"
-
-    def prepare(self) -> None:
-        """Find out before the first record what would make every commit fail; a database that is away now is no reason.
-
-        Raises:
-            DatabaseError: the statement cannot be run, or the table of markers cannot be made.
-        """
-        with contextlib.suppress(DatabaseUnavailableError):
-            self._driver.check()
-            self._make_table()
 
     def committed(self, writer: str) -> int:
         """The marker of a writer; -1 if there is none."""
@@ -261,10 +260,4 @@ def writer_of(statement: DatabaseStatement, context: WriterInitContext) -> Datab
 
 def target_of(statement: DatabaseStatement) -> DatabaseTarget:
     """The target of one attempt of a subtask.  Raises DatabaseError: the database will never run the statement."""
-    target = DatabaseTarget(driver_of(statement), statement.execution.get_batch_size())
-    try:
-        target.prepare()
-    except BaseException:
-        target.close()
-        raise
-    return target
+    return DatabaseTarget(driver_of(statement), statement.execution.get_batch_size())

@@ -19,6 +19,7 @@ Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is,
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import closing
 from importlib import import_module
 from itertools import chain
 from typing import Any, Final, assert_never
@@ -157,15 +158,12 @@ class KafkaBrokers:
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """What the group committed."""
-        consumer = self._events.client("Consumer", {"group.id": "", **self._properties})
-        try:
-            found = consumer.committed(
-                [self._kafka.TopicPartition(*each) for each in partitions], timeout=self._timeout_s
-            )
-        except self._kafka.KafkaException as error:
-            raise self._events.failure("the offsets of the group", error) from error
-        finally:
-            consumer.close()
+        asked = [self._kafka.TopicPartition(*each) for each in partitions]
+        with closing(self._events.client("Consumer", {"group.id": "", **self._properties})) as consumer:
+            try:
+                found = consumer.committed(asked, timeout=self._timeout_s)
+            except self._kafka.KafkaException as error:
+                raise self._events.failure("the offsets of the group", error) from error
         for each in found:
             if each.error is not None:
                 raise FlowletError(
@@ -299,16 +297,13 @@ class KafkaSplitEnumerator(SplitEnumerator):
         self._waiting[(crc32(split.topic.encode()) + split.partition) % self._num_readers].append(split)
 
     def _search(self, known: Mapping[str, Set[int]], start: OffsetRule) -> list[KafkaSplit]:
-        brokers = self._connect(self.split_set)
-        try:
+        with closing(self._connect(self.split_set)) as brokers:
             new = [each for each in brokers.partitions(self.split_set) if each[1] not in known.get(each[0], ())]
             if not new:
                 return []
             starts = self._offsets(brokers, new, start)
             stops = None if self.split_set.stop is None else self._offsets(brokers, new, self.split_set.stop)
             return [KafkaSplit(*each, starts[each], None if stops is None else stops[each]) for each in new]
-        finally:
-            brokers.close()
 
     def _offsets(
         self, brokers: KafkaBrokers, partitions: Sequence[Partition], rule: OffsetRule
