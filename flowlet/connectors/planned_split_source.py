@@ -49,6 +49,7 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
     """
 
     pauses_splits = True
+    opens_given = True  # the watermark waits for those that are not begun, too
 
     def __init__(self, source: SplitSource, num_readers: int) -> None:
         super().__init__(num_readers)
@@ -61,12 +62,6 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
         return f"<PlannedSplitReader of {kind}, {len(self._turns)} open, {len(self._splits)} to begin>"
 
     # -- splits
-
-    def add_splits(self, splits: Sequence[PlannedSplit], waiting_bytes: int) -> None:
-        """Read these, too."""
-        super().add_splits(splits, waiting_bytes)
-        # Those that are not begun are open, too: the watermark waits for them.
-        self._open_splits.add(split.name for split in splits)
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Skip some splits, and read others again."""
@@ -132,11 +127,6 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
     def position_of(parts: Sequence[tuple[PlannedSplit, int | None]]) -> Position:
         """The splits, and how many records of them were read."""
         return tuple((split.name, split.content, num_read or 0) for split, num_read in parts)
-
-    def restore_position(self, position: Position) -> None:
-        """Go on with these."""
-        super().restore_position(position)
-        self._open_splits.add(name for name, _, _ in position)
 
     def close(self) -> None:
         """Close the iterators of open splits, and cancel the timer."""

@@ -23,7 +23,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from flowlet.operators.source_reader import OpenSplits, Source, SourceReaderBase
 from flowlet.records import Chunk
@@ -88,9 +88,12 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
     Args:
         num_readers: of the source.
         early_bytes: how little is left when it asks for more; 0 leaves to other readers whatever can wait.
+
+    ``opens_given``: whether splits are open as soon as they are given, and not only once they are begun.
     """
 
     current_split: str = ""
+    opens_given: ClassVar[bool] = False
 
     def __init__(self, num_readers: int, early_bytes: int = EARLY_BYTES) -> None:
         self._num_readers = num_readers
@@ -187,6 +190,8 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
             self._splits.append(part)
             self._stock_bytes += part[0].size_bytes
             self._assigned_bytes += part[0].size_bytes
+            if self.opens_given:
+                self._open_splits.add((part[0].split_id,))
 
     # -- positions
 
