@@ -264,7 +264,12 @@ class WriteAheadCommitter(Committer[CommittableRows]):
             return True
         self._check_age(rows, marker)
         if marker < rows.number - 1:
-            _check_waits(rows, marker, request.get_number_of_retries())
+            if request.get_number_of_retries() >= _MAX_WAITS_FOR_PREDECESSOR:
+                raise FlowletError(
+                    f"transaction {rows.number} of writer {rows.writer} ({rows.num_rows} rows) follows number "
+                    f"{rows.number - 1}, but the marker in the target is {marker}, and stayed so: were markers "
+                    "removed, or does another subtask fail to commit?"
+                )
             return False
         self._target.commit(rows.writer, rows.number, decoded_rows(rows.rows))
         self._committed[rows.writer] = rows.number
@@ -289,15 +294,6 @@ class WriteAheadCommitter(Committer[CommittableRows]):
             self._target.forget_before(now_ms - self._marker_retention_ms - _CLOCK_MARGIN_MS)
         except CommitLaterError:
             return  # old markers do no harm
-
-
-def _check_waits(rows: CommittableRows, marker: int, num_waits: int) -> None:
-    if num_waits >= _MAX_WAITS_FOR_PREDECESSOR:
-        raise FlowletError(
-            f"transaction {rows.number} of writer {rows.writer} ({rows.num_rows} rows) follows number "
-            f"{rows.number - 1}, but the marker "
-            f"in the target is {marker}, and stayed so: were markers removed, or does another subtask fail to commit?"
-        )
 
 
 def _days(duration_ms: int) -> str:

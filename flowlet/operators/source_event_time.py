@@ -168,8 +168,8 @@ class SourceEventTime:
         self._strategy = strategy if emits_watermarks else without_watermarks(strategy)
         self._ctx = ctx
         self._output = output
-        self._report = ctx.report_watermark
-        self._params = self._strategy.alignment if self._report is not None else None
+        self._report = ctx.report_watermark or (lambda _: None)  # no JobManager listens, so there is no group
+        self._params = self._strategy.alignment if ctx.report_watermark is not None else None
         self._emitter = WatermarkEmitter(output)
         self.alignment = None if self._params is None else SourceAlignment(self._emitter)
         self._clock = PausableClock(idleness_clock(ctx.processing_time_service))
@@ -234,13 +234,13 @@ class SourceEventTime:
             self._close_splits(ended)
         self._emitter.flush()
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        """Process a watermark of the reader, or the last one."""
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark of the reader, or the last one."""
         self._emitter.emit_watermark(watermark.timestamp)
         self._emitter.flush()
 
-    def process_status(self, status: WatermarkStatus) -> None:
-        """Process a status of the reader."""
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Take a status of the reader."""
         if status.is_idle:
             self._emitter.mark_idle()
         else:
@@ -283,7 +283,6 @@ class SourceEventTime:
 
     def _on_report_timer(self, timestamp_ms: int) -> None:
         assert self.alignment is not None, "the source is in a group"
-        assert self._report is not None, "the JobManager listens"
         sampled = self.alignment.sample()
         # A reader that has read its splits, and waits for others or for the next source, must not be waited for.
         has_nothing = self._had_splits and not self._reader.open_splits
@@ -292,7 +291,7 @@ class SourceEventTime:
 
     def finish(self) -> None:
         """The source has no more records: no other source must wait for it."""
-        if self.alignment is not None and self._report is not None:
+        if self.alignment is not None:
             self.alignment.is_finished = True
             self._report(MAX_TIMESTAMP)
 

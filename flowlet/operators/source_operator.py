@@ -355,17 +355,11 @@ class SourceOperator(StreamOperator):
 
     def process_watermark(self, watermark: Watermark) -> None:
         """One that the reader gave; or the last one, which the task gives."""
-        if self._event_time is None:
-            self.output.emit_watermark(watermark)
-        else:
-            self._event_time.process_watermark(watermark)
+        (self._event_time or self.output).emit_watermark(watermark)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         """One that the reader gave."""
-        if self._event_time is None:
-            self.output.emit_watermark_status(status)
-        else:
-            self._event_time.process_status(status)
+        (self._event_time or self.output).emit_watermark_status(status)
 
     def allow_watermark(self, max_allowed_ms: int) -> None:
         """The JobManager said how far the sources of the alignment group may be."""

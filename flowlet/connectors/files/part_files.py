@@ -305,10 +305,8 @@ class DraftOwner:
         found = _DRAFT.fullmatch(file_name)
         if found is None or found["owner"] != self.owner or int(found["subtask"], 16) != self.subtask:
             return False
-        restored = int(found["restored"], 16)
-        attempt = int(found["attempt"], 16)
         # Another run of the JobManager may count attempts anew, but goes on from a newer checkpoint.
-        return restored < self.restored or (restored == self.restored and attempt < self.attempt)
+        return (int(found["restored"], 16), int(found["attempt"], 16)) < (self.restored, self.attempt)
 
     def made(self, draft: str) -> bool:
         """Whether a draft is of the same sink in the same job."""
