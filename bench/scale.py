@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from bench.options import choices
 from bench.report import ProcessUse, Result
@@ -41,6 +41,7 @@ from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator
 from flowlet.datastream import KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, SplitSource
 from flowlet.metrics.metric_registry import MAX_METRICS, MetricRegistry
+from flowlet.operators.event_time_stream import WatermarkEmitter
 from flowlet.operators.source_event_time import SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, Watermark
 from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule
@@ -135,7 +136,8 @@ def splits(num_items: int, max_open_splits: int | None) -> float:
 
 def alignment(num_items: int) -> float:
     """CPU seconds of ten watermark intervals of a source whose splits are aligned, and of their ends."""
-    aligned, parts = SourceAlignment(), WatermarkMultiplexer(_NoOutput())
+    emitter = WatermarkEmitter(cast(Any, None))  # never flushed
+    aligned, parts = SourceAlignment(emitter), WatermarkMultiplexer(_NoOutput())
     names = [f"topic-{number}" for number in range(num_items)]
     start = time.process_time()
     outputs = [parts.add(name) for name in names]

@@ -3,16 +3,17 @@
 Side:   shared.  The factories of source operators name these functions; jobs without such sources do not load them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.connectors.files.api import FileSource
-from flowlet.connectors.files.reader import TextLineSource
+from flowlet.connectors.files.reader import text_lines
 from flowlet.connectors.kafka.api import KafkaSource
-from flowlet.connectors.numbers.reader import NumberSource, RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
-from flowlet.connectors.planned_split_source import PlannedSplitSource
+from flowlet.connectors.numbers.reader import MakeLimit, RecordsPerCheckpoint, RecordsPerSecond, numbered_records
+from flowlet.connectors.planned_split_source import PlannedSplitReader
 from flowlet.connectors.sources_in_turn import SourcesInTurn
+from flowlet.connectors.split_reader import AssignedSource
 from flowlet.datastream.connectors.base import BuiltInSource, SplitSource
 from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy, RateUnit
 from flowlet.datastream.connectors.hybrid_source import HybridSource
@@ -32,24 +33,33 @@ def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source
         JobGraphError: there is none for this kind, or its splits are not as they should be.
         JobSubmissionError: one of them cannot be pickled.
     """
+    if isinstance(source, HybridSource):
+        return SourcesInTurn(*(_assigned_source(each, name, parallelism) for each in source.sources))
+    return _assigned_source(source, name, parallelism)
+
+
+def _assigned_source(source: BuiltInSource, name: str, parallelism: int) -> AssignedSource[Any]:
     match source:
-        case HybridSource():
-            return SourcesInTurn(*(runtime_source(each, name, parallelism) for each in source.sources))
         case SplitSource():
             return planned_source(source, name, parallelism)
         case FileSource():
-            return TextLineSource(FileSet(source.paths, source.stream_format.charset_name, source.split_bytes))
+            return text_lines(FileSet(source.paths, source.stream_format.charset_name, source.split_bytes))
         case NumberSequenceSource():
-            return NumberSource(source.start, source.end + 1)
+            return numbered_records(source.start, source.end + 1)
         case DataGeneratorSource():
-            return NumberSource(
+            return numbered_records(
                 0, source.count, function=source.generator_function, limit=_limit(source.rate_limiter_strategy)
             )
         case KafkaSource():
-            from flowlet.connectors.kafka.reader import KafkaLogSource  # only these jobs need it
+            from flowlet.connectors.kafka.reader import KafkaReader  # only these jobs need it
 
-            return KafkaLogSource(
-                source.topics, source.deserializer, is_bounded=source.is_bounded, commits_offsets=source.commits_offsets
+            return AssignedSource(
+                KafkaReader,
+                source.topics,
+                is_bounded=source.is_bounded,
+                properties=source.topics.properties,
+                deserializer=source.deserializer,
+                commits_offsets=source.commits_offsets,
             )
         case _:
             raise JobGraphError(
@@ -65,7 +75,7 @@ def remote_gate_source(gate: RemoteGate) -> Source:
     return RemoteGateSource(gate.name, gate.type_info, gate.producers, gate.key_groups, event_time)
 
 
-def planned_source(source: SplitSource, name: str, parallelism: int) -> PlannedSplitSource:
+def planned_source(source: SplitSource, name: str, parallelism: int) -> AssignedSource[PlannedSplitReader]:
     """The runtime's source for a user's, whose splits are planned now.
 
     Raises:
@@ -81,7 +91,12 @@ def planned_source(source: SplitSource, name: str, parallelism: int) -> PlannedS
             f"source {name!r}: create_splits() returns a dict with a name for each split, at least one, got {splits!r}"
         )
     planned = tuple(PlannedSplit(split, _pickled(content, name, split)) for split, content in splits.items())
-    return PlannedSplitSource(source, PlannedSplits(planned, is_on_demand=limit is not None))
+    return AssignedSource(
+        PlannedSplitReader,
+        PlannedSplits(planned, is_on_demand=limit is not None),
+        is_bounded=source.is_bounded,
+        source=source,
+    )
 
 
 def _pickled(content: object, name: str, split: str) -> bytes:
@@ -93,7 +108,7 @@ def _pickled(content: object, name: str, split: str) -> bytes:
         ) from error
 
 
-def _limit(strategy: RateLimiterStrategy) -> Callable[[int], RecordRateLimit] | None:
+def _limit(strategy: RateLimiterStrategy) -> MakeLimit | None:
     """What makes the limit of one of so many readers."""
     records = strategy.records
     match strategy.unit:

@@ -36,23 +36,25 @@ from netstack.loop.forks import end_stranded_child, serving_thread
 
 
 class CheckpointLock:
-    """A lock that its owner may take again, for ``with``; ``hold`` and ``let_go`` are the task's."""
+    """A lock that its owner may take again, for ``with``; ``hold`` and ``let_go`` are the task's.
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        # Guarded by _changed.
+    ``changed``: guards the fields, and wakes who waits for the lock.
+    """
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
         self._owner: int | None = None  # the thread of the function
         self._depth = 0  # how often the owner has taken it
-        self._is_wanted = False  # by the task, or held by it
+        self.is_wanted = False  # by the task, or held by it
 
     def __repr__(self) -> str:
-        return f"<CheckpointLock of thread {self._owner}{', held by the task' if self._is_wanted else ''}>"
+        return f"<CheckpointLock of thread {self._owner}{', held by the task' if self.is_wanted else ''}>"
 
     def __enter__(self) -> None:
         me = threading.get_ident()
         with self._changed:
             if self._owner != me:
-                while self._owner is not None or self._is_wanted:
+                while self._owner is not None or self.is_wanted:
                     # waits for the task's snapshot or another thread of the function; ended by either
                     self._changed.wait()
                 self._owner = me
@@ -68,14 +70,15 @@ class CheckpointLock:
     def hold(self) -> None:
         """Wait until the function does not hold it, and keep the function from it until ``let_go``."""
         with self._changed:
-            self._is_wanted = True
+            self.is_wanted = True
+            self._changed.notify_all()
             while self._owner is not None:
                 self._changed.wait()  # waits for the function to leave the lock; ended by the function
 
     def let_go(self) -> None:
         """The function may take it again; idempotent."""
         with self._changed:
-            self._is_wanted = False
+            self.is_wanted = False
             self._changed.notify_all()
 
 
@@ -147,7 +150,7 @@ class BlockingSourceReader(SourceReaderBase):
         self._is_replayed = can_be_replayed(function)
         self._checkpoints = Checkpoints(function)
         # While the function holds it, the task takes no snapshot; None: no checkpoint sees what the function does.
-        self.checkpoint_lock = CheckpointLock() if isinstance(function, CheckpointedFunction) else None
+        self.checkpoint_lock = CheckpointLock(self._room) if isinstance(function, CheckpointedFunction) else None
         self.gives_again = self.checkpoint_lock is None  # else its states tell what it has emitted
         self._mark: Any = None  # Task thread only, as the next two.
         self._num_behind_mark = 0  # records that were given, also before a restart
@@ -155,7 +158,6 @@ class BlockingSourceReader(SourceReaderBase):
         self._elements: deque[ReaderElement | _Mark] = deque()  # Guarded by _lock, as the fields below.
         self._num_pending = 0  # records, watermarks and statuses
         self._is_idle = False
-        self._is_held = False  # the task takes a snapshot: what the function still emits in its lock needs no room
         self._state = _State.RUNNING
         self._error: BaseException | None = None
         self._available = AvailabilityFuture()  # Replaced by the task thread when no element is left.
@@ -175,7 +177,8 @@ class BlockingSourceReader(SourceReaderBase):
             FlowletError: it gave less than it gave before the restart.
         """
         if self._thread is None:
-            self._start()
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
         while True:
             with self._lock:
                 element = self._take_locked() if self._elements else None
@@ -210,22 +213,21 @@ class BlockingSourceReader(SourceReaderBase):
 
     def _behind_position(self, element: ReaderElement | _Mark) -> ReaderElement | None:
         """What is new of an element; None: nothing."""
-        match element:
-            case _Mark(position=position):
-                (self._mark,) = unpickled([position])
-                self._num_behind_mark = self._num_to_drop
-                return None
-            case Chunk() if self._is_replayed:
+        if isinstance(element, _Mark):
+            (self._mark,) = unpickled([element.position])
+            self._num_behind_mark = self._num_to_drop
+            return None
+        if isinstance(element, Chunk):
+            if self._is_replayed:
                 num_dropped = min(self._num_to_drop, len(element))
                 self._num_to_drop -= num_dropped
                 self._num_behind_mark += len(element) - num_dropped
                 if num_dropped == len(element):
                     return None
                 if num_dropped:
-                    element = Chunk(
-                        element.values[num_dropped:], element.timestamps and element.timestamps[num_dropped:]
-                    )
-        return self._unpickled(element)
+                    element = element.slice(num_dropped, len(element))
+            element.values[:] = unpickled(element.values)  # instead of the pickles of records that could change
+        return element
 
     def available_future(self) -> AvailabilityFuture:
         """Done while elements are pending or the function has ended."""
@@ -248,7 +250,8 @@ class BlockingSourceReader(SourceReaderBase):
             if is_running:
                 self._state = _State.CANCELLED
             self._room.notify_all()
-        self._let_go()
+        if self.checkpoint_lock is not None:
+            self.checkpoint_lock.let_go()
         try:
             if is_running:
                 self._function.cancel()
@@ -274,9 +277,6 @@ class BlockingSourceReader(SourceReaderBase):
         """
         if self.checkpoint_lock is None:
             return []
-        with self._lock:
-            self._is_held = True
-            self._room.notify_all()
         self.checkpoint_lock.hold()
         with self._lock:
             pending = [self._take_locked() for _ in range(len(self._elements))]
@@ -290,7 +290,7 @@ class BlockingSourceReader(SourceReaderBase):
             self._checkpoints.snapshot(self.ctx, checkpoint_id, timestamp_ms)
             self.ctx.operator_state_backend.freeze()
         finally:
-            self._let_go()
+            self.checkpoint_lock.let_go()
 
     def position_kept(self, checkpoint_id: int) -> None:
         """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
@@ -300,27 +300,10 @@ class BlockingSourceReader(SourceReaderBase):
         """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
         self._checkpoints.aborted(self.ctx, checkpoint_id)
 
-    def _let_go(self) -> None:
-        if self.checkpoint_lock is not None:
-            with self._lock:
-                self._is_held = False
-            self.checkpoint_lock.let_go()
-
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
-
     def _take_locked(self) -> ReaderElement | _Mark:
         element = self._elements.popleft()
         self._num_pending -= len(element) if isinstance(element, Chunk) else 1
         self._room.notify_all()
-        return element
-
-    @staticmethod
-    def _unpickled(element: ReaderElement) -> ReaderElement:
-        """Replace the pickles of records that could change by the records."""
-        if isinstance(element, Chunk):
-            element.values[:] = unpickled(element.values)
         return element
 
     # -- helper thread
@@ -395,7 +378,13 @@ class BlockingSourceReader(SourceReaderBase):
         self._num_pending += 1
 
     def _wait_for_room_locked(self) -> None:
-        while self._num_pending >= MAX_PENDING_RECORDS and self._state is _State.RUNNING and not self._is_held:
+        lock = self.checkpoint_lock
+        # While the task takes a snapshot, what the function still emits in its lock needs no room.
+        while (
+            self._num_pending >= MAX_PENDING_RECORDS
+            and self._state is _State.RUNNING
+            and not (lock is not None and lock.is_wanted)
+        ):
             self._room.wait()  # waits for room in the source's queue; ended by the task that reads, or cancel
         if self._state is not _State.RUNNING:
             raise TaskCancelled(f"{self._name} was cancelled")

@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
+from flowlet.connectors.split_reader import SplitReaderBase
 from flowlet.datastream.connectors.base import NO_RECORD, SplitSource
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_object
-from flowlet.splits.split_kinds import PlannedSplit, PlannedSplits
+from flowlet.splits.split_kinds import PlannedSplit
 from netstack.late import dataclass
 
 RETRY_MS: Final = 10  # not measured; a split without records costs one step of its iterator as often
@@ -49,6 +49,7 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
     """
 
     pauses_splits = True
+    opens_given = True  # the watermark waits for those that are not begun, too
 
     def __init__(self, source: SplitSource, num_readers: int) -> None:
         super().__init__(num_readers)
@@ -61,12 +62,6 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
         return f"<PlannedSplitReader of {kind}, {len(self._turns)} open, {len(self._splits)} to begin>"
 
     # -- splits
-
-    def add_splits(self, splits: Sequence[PlannedSplit], waiting_bytes: int) -> None:
-        """Read these, too."""
-        super().add_splits(splits, waiting_bytes)
-        # Those that are not begun are open, too: the watermark waits for them.
-        self._open_splits.add(split.name for split in splits)
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Skip some splits, and read others again."""
@@ -112,7 +107,7 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
         if len(self._turns) < num_open:
             self.wait.end()  # a split has ended: the next poll asks for another one
         elif all(each.is_paused for each in self._turns):
-            self.wait.begin()
+            self.wait.reset_unavailable()
         else:
             self.wait.begin_for(self.ctx.processing_time_service, RETRY_MS)
         return Chunk([])
@@ -133,11 +128,6 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
         """The splits, and how many records of them were read."""
         return tuple((split.name, split.content, num_read or 0) for split, num_read in parts)
 
-    def restore_position(self, position: Position) -> None:
-        """Go on with these."""
-        super().restore_position(position)
-        self._open_splits.add(name for name, _, _ in position)
-
     def close(self) -> None:
         """Close the iterators of open splits, and cancel the timer."""
         super().close()
@@ -147,26 +137,6 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
             close = getattr(each.records, "close", None)
             if callable(close):
                 close()
-
-
-class PlannedSplitSource(AssignedSource):
-    """The splits of ``source``, as the program planned them; a task needs only the source, so the splits do not travel
-    to it.
-    """
-
-    reader_type = PlannedSplitReader
-
-    def __init__(self, source: SplitSource, planned: PlannedSplits) -> None:
-        self.is_bounded = source.is_bounded
-        self._source = source
-        self.split_set = planned
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "split_set": PlannedSplits(())}
-
-    def create_reader(self, subtask: int, parallelism: int) -> PlannedSplitReader:
-        """A reader of the splits that it is assigned."""
-        return PlannedSplitReader(self._source, parallelism)
 
 
 def _taken(records: Iterator[Any], interrupts: Interrupts) -> tuple[list[Any], bool]:

@@ -14,7 +14,7 @@ Source:     Flink ``HybridSourceReader``, ``SourceReaderFinishedEvent``.
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from flowlet.connectors.split_reader import ReaderWait, SplitReaderBase
+from flowlet.connectors.split_reader import AssignedSource, ReaderWait, SplitReaderBase
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_reader import OpenSplits, ReaderElement, Source, SourceReaderBase
 from flowlet.records import Chunk
@@ -41,12 +41,10 @@ class SourcesInTurn(Source):
         sources: in their order, at least one; their positions can be divided.
     """
 
-    def __init__(self, *sources: Source) -> None:
+    def __init__(self, *sources: AssignedSource[Any]) -> None:
         self.is_bounded = sources[-1].is_bounded
         self._sources = sources
-        split_sets: list[Any] = [each.split_set for each in sources]
-        assert None not in split_sets, "each source has splits"
-        self.split_set = HybridSplits(tuple(split_sets))
+        self.split_set = HybridSplits(tuple(each.split_set for each in sources))
 
     def __getstate__(self) -> dict[str, Any]:
         # To its tasks the splits do not travel: the JobManager deals them out.
@@ -54,13 +52,7 @@ class SourcesInTurn(Source):
 
     def create_reader(self, subtask: int, parallelism: int) -> "ReaderInTurn":
         """A reader of the splits that it is assigned."""
-
-        def create(number: int) -> _Reader:
-            reader = self._source(number).create_reader(subtask, parallelism)
-            assert isinstance(reader, SplitReaderBase), "each source has splits"
-            return reader
-
-        return ReaderInTurn(create)
+        return ReaderInTurn(lambda number: self._source(number).create_reader(subtask, parallelism))
 
     def redistribute_positions(self, positions: Sequence[TurnPosition | None], share: StateShare) -> TurnPosition:
         """A part of what the former readers had left.  Readers of a source before the newest one had nothing left.
@@ -70,10 +62,9 @@ class SourcesInTurn(Source):
         """
         newest = max((_checked(each).source for each in positions if each is not None), default=0)
         of_newest = [each.position if each is not None and each.source == newest else None for each in positions]
-        source: Any = self._source(newest)
-        return TurnPosition(newest, source.redistribute_positions(of_newest, share))
+        return TurnPosition(newest, self._source(newest).redistribute_positions(of_newest, share))
 
-    def _source(self, number: int) -> Source:
+    def _source(self, number: int) -> AssignedSource[Any]:
         if number >= len(self._sources):
             raise StateRestoreError(
                 f"a hybrid source is at its source {number} in the checkpoint, and has {len(self._sources)} now"
@@ -99,12 +90,13 @@ class ReaderInTurn(SourceReaderBase):
     """
 
     pauses_splits = True
+    # Those of the present source; of one that does not tell them, the source itself, until it has ended.
+    open_splits: OpenSplits = OpenSplits()
 
     def __init__(self, create: Callable[[int], _Reader]) -> None:
         self._create = create
         self._source = 0
         self._present: _Reader | None = None  # its reader, from start on
-        self._whole = OpenSplits()  # of a reader that does not tell its splits: the source, until it has ended
         self._restored: Any = None
         self._request: Callable[[], None] | None = None  # from start on
         self._is_answered = False  # while a reader starts whose first splits are there already
@@ -158,7 +150,8 @@ class ReaderInTurn(SourceReaderBase):
         if self._restored is not None:
             reader.restore_position(self._restored)
         self._present = reader
-        self._whole = OpenSplits((f"source {self._source}",))
+        splits = reader.open_splits
+        self.open_splits = OpenSplits((f"source {self._source}",)) if splits is None else splits
         reader.start(self._ask)
 
     def _ask(self) -> None:
@@ -178,8 +171,8 @@ class ReaderInTurn(SourceReaderBase):
         if element is not None or self._is_over:
             return element
         self._is_waiting = True
-        self._whole.remove((f"source {self._source}",))
-        self._wait.begin()  # before the question: the answer may come at once
+        self.open_splits.remove((f"source {self._source}",))
+        self._wait.reset_unavailable()  # before the question: the answer may come at once
         self._ask()
         return Chunk([])
 
@@ -196,14 +189,7 @@ class ReaderInTurn(SourceReaderBase):
     @property
     def current_split(self) -> str:
         """The split of the last polled records; a source that does not tell its splits has one."""
-        present = self._present
-        return f"source {self._source}" if present is None or present.open_splits is None else present.current_split
-
-    @property
-    def open_splits(self) -> OpenSplits:
-        """The splits that may still give records."""
-        present = self._present
-        return self._whole if present is None or present.open_splits is None else present.open_splits
+        return self._opened.current_split or f"source {self._source}"
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Pause and resume splits of a source that reads several at once."""

@@ -23,11 +23,11 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from flowlet.operators.source_reader import OpenSplits, Source, SourceReaderBase
 from flowlet.records import Chunk
-from flowlet.splits.enumerator import SourceSplit
+from flowlet.splits.split_kinds import PlainSplitSet, PlannedSplits, SourceSplit
 from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
@@ -38,33 +38,27 @@ EARLY_BYTES: Final = 512 << 10
 SplitT = TypeVar("SplitT", bound=SourceSplit)
 PlaceT = TypeVar("PlaceT")  # where a split goes on
 PositionT = TypeVar("PositionT")  # in checkpoints
+ReaderT = TypeVar("ReaderT", bound="SplitReaderBase[Any, Any, Any]")
 
 
-class ReaderWait:
-    """Whether it is worth to poll a reader again; a wait ends by ``end`` or with its timer.  Threading: task thread."""
+class ReaderWait(AvailabilityHelper):
+    """Whether it is worth to poll a reader again; a wait begins with
+    ``reset_unavailable``, and ends by ``end`` or with its timer.  Threading: task thread.
+    """
 
     def __init__(self, *, is_waiting: bool = False) -> None:
-        self._available = AvailabilityHelper(is_available=not is_waiting)
+        super().__init__(is_available=not is_waiting)
         self._timer: TimerHandle | None = None
-
-    @property
-    def future(self) -> AvailabilityFuture:
-        """Done while there is no wait."""
-        return self._available.future
-
-    def begin(self) -> None:
-        """There is nothing just now."""
-        self._available.reset_unavailable()
 
     def begin_for(self, clock: ProcessingTimeService, pause_ms: int) -> None:
         """There is nothing until so many milliseconds have passed, or until a timer fires that is set already."""
-        self.begin()
+        self.reset_unavailable()
         if self._timer is None:
             self._timer = clock.register_timer(clock.current_time_ms() + pause_ms, self._fired)
 
     def end(self) -> None:
         """There may be something again."""
-        pending = self._available.unavailable_to_reset_available()
+        pending = self.unavailable_to_reset_available()
         if pending is not None:
             pending.complete()
 
@@ -94,9 +88,12 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
     Args:
         num_readers: of the source.
         early_bytes: how little is left when it asks for more; 0 leaves to other readers whatever can wait.
+
+    ``opens_given``: whether splits are open as soon as they are given, and not only once they are begun.
     """
 
     current_split: str = ""
+    opens_given: ClassVar[bool] = False
 
     def __init__(self, num_readers: int, early_bytes: int = EARLY_BYTES) -> None:
         self._num_readers = num_readers
@@ -163,7 +160,7 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
     def take_split(self) -> tuple[SplitT, PlaceT | None] | None:
         """The next split to begin, and where; None if there is none just now."""
         if not self._splits and self._supply is not _Supply.OVER:
-            self.wait.begin()  # before the question: the answer may come at once
+            self.wait.reset_unavailable()  # before the question: the answer may come at once
             self.keep_stocked(0)
         if not self._splits:
             return None
@@ -193,6 +190,8 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
             self._splits.append(part)
             self._stock_bytes += part[0].size_bytes
             self._assigned_bytes += part[0].size_bytes
+            if self.opens_given:
+                self._open_splits.add((part[0].split_id,))
 
     # -- positions
 
@@ -206,21 +205,47 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
         self._stock(self.parts_of(position))
         self.expected_bytes = self._assigned_bytes
 
+    @classmethod
+    def redistributed(cls, positions: Sequence[PositionT], share: StateShare) -> PositionT:
+        """Some of the splits that the former readers had."""
+        return cls.position_of(share.dealt([part for position in positions for part in cls.parts_of(position)]))
+
     def close(self) -> None:
         """Cancel the timer."""
         self.wait.close()
 
 
-class AssignedSource(Source):
-    """Base class of a source whose splits are handed out: its readers are ``reader_type``."""
+class AssignedSource(Source, Generic[ReaderT]):
+    """A source whose splits are handed out.
 
-    @property
-    @abstractmethod
-    def reader_type(self) -> type[SplitReaderBase[Any, Any, Any]]:
-        """The class of the readers."""
+    Args:
+        reader_type: of its readers.
+        split_set: what the JobManager finds the splits from.
+        is_bounded: whether the input ends by itself.
+        arguments: of the readers, besides their number.
+    """
+
+    def __init__(
+        self,
+        reader_type: type[ReaderT],
+        split_set: PlainSplitSet,
+        *,
+        is_bounded: bool = True,
+        **arguments: Any,
+    ) -> None:
+        self.split_set: PlainSplitSet = split_set
+        self.is_bounded = is_bounded
+        self._reader_type = reader_type
+        self._arguments = arguments
+
+    def __getstate__(self) -> dict[str, Any]:
+        # To its tasks the splits do not travel: the JobManager deals them out.
+        return {**self.__dict__, "split_set": PlannedSplits(())}
+
+    def create_reader(self, subtask: int, parallelism: int) -> ReaderT:
+        """A reader of the splits that it is assigned."""
+        return self._reader_type(num_readers=parallelism, **self._arguments)
 
     def redistribute_positions(self, positions: Sequence[Any], share: StateShare) -> Any:
-        """Some of the splits that the former readers had."""
-        parts_of = self.reader_type.parts_of
-        parts = [part for position in positions if position is not None for part in parts_of(position)]
-        return self.reader_type.position_of(share.dealt(parts))
+        """A part of what the former readers had left."""
+        return self._reader_type.redistributed([each for each in positions if each is not None], share)

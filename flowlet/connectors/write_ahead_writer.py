@@ -104,7 +104,8 @@ def _parts(data: bytes) -> Iterator[memoryview]:
 _RECORDS_OF_A_PART: Final = 1_000
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The time since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -121,7 +122,7 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
         self,
         rows_of: Callable[[Sequence[Any]], Sequence[Any]],
         max_commit_bytes: int,
-        now_ms: Callable[[], int] = _now_ms,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._rows_of = rows_of
         self._max_commit_bytes = max_commit_bytes
@@ -140,9 +141,7 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
 
     def write(self, value: Any, context: SinkWriterContext) -> None:
         """Keep one record."""
-        self._records.append(value)
-        if len(self._records) >= _RECORDS_OF_A_PART:
-            self._keep_records()
+        self.write_all((value,), context)
 
     def write_all(self, values: Sequence[Any], context: SinkWriterContext) -> None:
         """Keep records."""
@@ -213,7 +212,7 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         *,
         marker_retention_ms: int,
         max_retries: int,
-        now_ms: Callable[[], int] = _now_ms,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._target = target
         self._marker_retention_ms = marker_retention_ms
@@ -240,16 +239,15 @@ class WriteAheadCommitter(Committer[CommittableRows]):
                 request.retry_later()
                 continue
             try:
-                is_settled = self._settle(request, rows)
+                if self._settle(request, rows):
+                    continue
             except CommitLaterError as error:
                 self._committed.pop(rows.writer, None)  # the outcome may be unknown: the target has to be asked
-                is_settled = request.get_number_of_retries() >= self._max_retries
-                if is_settled:
+                if request.get_number_of_retries() >= self._max_retries:
                     request.signal_failed_with_unknown_reason(error)
                     return
-                request.retry_later()
-            if not is_settled:
-                delayed.add(rows.writer)
+            request.retry_later()
+            delayed.add(rows.writer)
         self._forget()
 
     def close(self) -> None:
@@ -266,8 +264,12 @@ class WriteAheadCommitter(Committer[CommittableRows]):
             return True
         self._check_age(rows, marker)
         if marker < rows.number - 1:
-            _check_waits(rows, marker, request.get_number_of_retries())
-            request.retry_later()
+            if request.get_number_of_retries() >= _MAX_WAITS_FOR_PREDECESSOR:
+                raise FlowletError(
+                    f"transaction {rows.number} of writer {rows.writer} ({rows.num_rows} rows) follows number "
+                    f"{rows.number - 1}, but the marker in the target is {marker}, and stayed so: were markers "
+                    "removed, or does another subtask fail to commit?"
+                )
             return False
         self._target.commit(rows.writer, rows.number, decoded_rows(rows.rows))
         self._committed[rows.writer] = rows.number
@@ -292,15 +294,6 @@ class WriteAheadCommitter(Committer[CommittableRows]):
             self._target.forget_before(now_ms - self._marker_retention_ms - _CLOCK_MARGIN_MS)
         except CommitLaterError:
             return  # old markers do no harm
-
-
-def _check_waits(rows: CommittableRows, marker: int, num_waits: int) -> None:
-    if num_waits >= _MAX_WAITS_FOR_PREDECESSOR:
-        raise FlowletError(
-            f"transaction {rows.number} of writer {rows.writer} ({rows.num_rows} rows) follows number "
-            f"{rows.number - 1}, but the marker "
-            f"in the target is {marker}, and stayed so: were markers removed, or does another subtask fail to commit?"
-        )
 
 
 def _days(duration_ms: int) -> str:

@@ -15,8 +15,7 @@ Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWaterma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import repeat
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
 class WatermarkEmitter:
     """The ``WatermarkOutput`` of a generator; passes on to ``output`` what is new, in order.  Task thread only."""
 
-    __slots__ = ("_is_idle", "_output", "_pending", "last_watermark")
+    __slots__ = ("_output", "_pending", "is_idle", "last_watermark")
 
     def __init__(self, output: WatermarkOutput) -> None:
         self._output = output
-        self._is_idle = False
+        self.is_idle = False
         self._pending: list[Watermark | WatermarkStatus] = []
         self.last_watermark = MIN_TIMESTAMP
 
@@ -65,14 +64,14 @@ class WatermarkEmitter:
 
     def mark_idle(self) -> None:
         """See ``WatermarkOutput``."""
-        if not self._is_idle:
-            self._is_idle = True
+        if not self.is_idle:
+            self.is_idle = True
             self._pending.append(IDLE)
 
     def mark_active(self) -> None:
         """See ``WatermarkOutput``."""
-        if self._is_idle:
-            self._is_idle = False
+        if self.is_idle:
+            self.is_idle = False
             self._pending.append(ACTIVE)
 
     def flush(self) -> None:
@@ -118,6 +117,8 @@ class EventTimeStream:
         self._owner = self if loop_owner is None else loop_owner
         self._acting = self  # of an owner: the stream whose records its loop takes
         self._loop = RecordLoop(ctx.operator_name, self._write_loop, output.loop_ends, ctx.attention)
+        self._stamp_loop = RecordLoop(ctx.operator_name, self._write_stamp, (), ctx.attention)
+        self._stamps: list[int] = []  # what the last run of that loop gave
         self._max_skew_ms = None if strategy.max_future_skew is None else strategy.max_future_skew.to_millis()
 
     def __repr__(self) -> str:
@@ -140,7 +141,7 @@ class EventTimeStream:
         if chunk.columns is not None and self.takes_columns:
             return self._pass_on(chunk.with_timestamps(self._times_of(chunk.columns)), interrupts)
         if chunk.columns is not None and not self._generator.needs_events and self._output.takes_whole(chunk):
-            stamps = list(self._stamps(chunk, interrupts))
+            stamps = self._stamps_of(chunk, interrupts)
             done = chunk if len(stamps) == len(chunk) else chunk.slice(0, len(stamps))
             self._output.collect(done.with_timestamps(stamps))
             return len(stamps)
@@ -164,6 +165,20 @@ class EventTimeStream:
         self.write_record(
             code, record, timestamp, lambda assigned: self._output.write(code, record, assigned, count="num_records")
         )
+
+    def _write_stamp(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
+        add = code.bind(self._stamps.append, "add")
+        self.write_record(code, record, timestamp, lambda assigned: code.line(f"{add}({assigned})"))
+
+    def _stamps_of(self, chunk: Chunk, interrupts: Interrupts | None) -> list[int]:
+        """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the
+        largest.
+        """
+        owner = self._owner
+        owner._acting = self
+        owner._stamps.clear()
+        owner._stamp_loop.run(chunk.values, chunk.timestamps, len(chunk), None, interrupts)
+        return owner._stamps.copy()
 
     @property
     def takes_columns(self) -> bool:
@@ -190,34 +205,6 @@ class EventTimeStream:
                 self._ctx.operator_name, self._ctx.subtask, f"a batch of {columns.num_rows} rows"
             ) from error
         return times
-
-    def _stamps(self, chunk: Chunk, interrupts: Interrupts | None) -> Iterator[int]:
-        """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the
-        largest.
-        """
-        values, old = chunk.values, chunk.timestamps
-        assigner = self._strategy.timestamp_assigner
-        extract = None if assigner is None else assigner.extract_timestamp
-        limit, largest, attention = self._limit(), MIN_TIMESTAMP, self._ctx.attention
-        record = None
-        try:
-            for record, timestamp in zip(values, repeat(MIN_TIMESTAMP) if old is None else old):  # noqa: B905 - or endless
-                if extract is not None:
-                    timestamp = extract(record, timestamp)
-                    if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
-                        raise _advice(timestamp)
-                yield timestamp
-                if timestamp > limit:
-                    self._ctx.counters.num_records_from_the_future += 1
-                elif timestamp > largest:
-                    largest = timestamp
-                if interrupts:
-                    break
-                if attention:
-                    attention.check()
-        except Exception as error:
-            raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(record)) from error
-        self._generator.on_largest_timestamp(largest)
 
     def _show_acting(self, largest: int) -> None:
         self._acting._generator.on_largest_timestamp(largest)
@@ -388,7 +375,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         interval_ms = self.auto_watermark_interval_ms if self._emits_watermarks else 0
         if interval_ms > 0:
             self._timer = service.schedule_with_fixed_delay(
-                self._on_periodic_timer, initial_delay_ms=interval_ms, period_ms=interval_ms
+                lambda _: self._emit_periodic(), initial_delay_ms=interval_ms, period_ms=interval_ms
             )
 
     def process_chunk(self, chunk: Chunk) -> None:
@@ -423,9 +410,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         """Stop the periodic timer."""
         if self._timer is not None:
             self._timer.cancel()
-
-    def _on_periodic_timer(self, timestamp_ms: int) -> None:
-        self._emit_periodic()
 
     def _emit_periodic(self) -> None:
         self._stream.ask()

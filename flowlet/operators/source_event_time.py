@@ -20,7 +20,7 @@ Units:      milliseconds.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final
 
 from flowlet.chain.operator_output import OperatorOutput
@@ -71,30 +71,21 @@ class PausableClock:
 NUM_SAMPLES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class SplitOrders:
-    """The splits that the reader must pause, and those that it must resume."""
-
-    pause: frozenset[str]
-    resume: frozenset[str]
-
-    def __bool__(self) -> bool:
-        return bool(self.pause or self.resume)
-
-
 class SourceAlignment:
     """The alignment of one subtask of a source; task thread only.
 
-    ``num_samples``: how many reports ago the watermark counts.
+    Args:
+        emitter: has the watermark of the source, and whether it is idle.
+        num_samples: how many reports ago the watermark counts.
     """
 
-    def __init__(self, num_samples: int = NUM_SAMPLES) -> None:
+    def __init__(self, emitter: WatermarkEmitter, num_samples: int = NUM_SAMPLES) -> None:
         if num_samples < 1:
             raise ValueError(f"an alignment needs at least one sample, got {num_samples}")
-        self._watermark = MIN_TIMESTAMP
+        self._emitter = emitter
         self._samples = deque([MIN_TIMESTAMP] * num_samples, maxlen=num_samples)
         self._max_allowed = MAX_TIMESTAMP
-        self._is_silent = False
+        self.is_finished = False
         self._paused: set[str] = set()
 
     def __repr__(self) -> str:
@@ -114,30 +105,22 @@ class SourceAlignment:
 
         Flink's metric ``watermarkAlignmentDrift``.
         """
-        return min(max(self._watermark - self._max_allowed, MIN_TIMESTAMP), MAX_TIMESTAMP)
-
-    def watermark_emitted(self, timestamp: int) -> None:
-        """Note a watermark of the source, which is active."""
-        self._is_silent = False
-        self._watermark = max(self._watermark, timestamp)
-
-    def status_changed(self, *, is_idle: bool) -> None:
-        """Note that the source became idle or active."""
-        self._is_silent = is_idle
+        return min(max(self._emitter.last_watermark - self._max_allowed, MIN_TIMESTAMP), MAX_TIMESTAMP)
 
     def sample(self) -> int:
         """Sample the watermark for a report, once per update interval; ``MAX_TIMESTAMP``: no source must wait for this
         one.
         """
-        self._samples.append(self._watermark)
-        return MAX_TIMESTAMP if self._is_silent else self._watermark
+        watermark = self._emitter.last_watermark
+        self._samples.append(watermark)
+        return MAX_TIMESTAMP if self._emitter.is_idle or self.is_finished else watermark
 
     def allow(self, max_allowed: int) -> None:
         """Set the group's limit; ``split_orders`` says what that means for the splits."""
         self._max_allowed = max_allowed
 
-    def split_orders(self, watermarks: Mapping[str, int]) -> SplitOrders:
-        """Which splits to pause or resume, by the watermarks of the open ones.
+    def split_orders(self, watermarks: Mapping[str, int]) -> tuple[Set[str], Set[str]]:
+        """The splits to pause, and those to resume, by the watermarks of the open ones.
 
         All splits are compared once per call: a call per split would be quadratic.  A single split is not paused: the
         source as a whole waits.
@@ -147,7 +130,7 @@ class SourceAlignment:
             ahead = set()
         paused = self._paused & watermarks.keys()
         self._paused = ahead
-        return SplitOrders(frozenset(ahead - paused), frozenset(paused - ahead))
+        return ahead - paused, paused - ahead
 
 
 @dataclass(slots=True)
@@ -156,22 +139,6 @@ class _Split:
 
     clock: PausableClock
     stream: EventTimeStream
-
-
-class _ObservedOutput:
-    """Reports to the alignment what the source emits."""
-
-    def __init__(self, output: OperatorOutput, alignment: SourceAlignment) -> None:
-        self._output = output
-        self._alignment = alignment
-
-    def emit_watermark(self, watermark: Watermark) -> None:
-        self._alignment.watermark_emitted(watermark.timestamp)
-        self._output.emit_watermark(watermark)
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        self._alignment.status_changed(is_idle=status.is_idle)
-        self._output.emit_watermark_status(status)
 
 
 class SourceEventTime:
@@ -201,10 +168,10 @@ class SourceEventTime:
         self._strategy = strategy if emits_watermarks else without_watermarks(strategy)
         self._ctx = ctx
         self._output = output
-        self._report = ctx.report_watermark
-        self._params = self._strategy.alignment if self._report is not None else None
-        self.alignment = None if self._params is None else SourceAlignment()
-        self._emitter = WatermarkEmitter(output if self.alignment is None else _ObservedOutput(output, self.alignment))
+        self._report = ctx.report_watermark or (lambda _: None)  # no JobManager listens, so there is no group
+        self._params = self._strategy.alignment if ctx.report_watermark is not None else None
+        self._emitter = WatermarkEmitter(output)
+        self.alignment = None if self._params is None else SourceAlignment(self._emitter)
         self._clock = PausableClock(idleness_clock(ctx.processing_time_service))
         self._allowed: AvailabilityFuture | None = None  # set while the source waits for its group
         self._parts = WatermarkMultiplexer(self._emitter)
@@ -267,13 +234,13 @@ class SourceEventTime:
             self._close_splits(ended)
         self._emitter.flush()
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        """Process a watermark of the reader, or the last one."""
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Take a watermark of the reader, or the last one."""
         self._emitter.emit_watermark(watermark.timestamp)
         self._emitter.flush()
 
-    def process_status(self, status: WatermarkStatus) -> None:
-        """Process a status of the reader."""
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Take a status of the reader."""
         if status.is_idle:
             self._emitter.mark_idle()
         else:
@@ -295,9 +262,8 @@ class SourceEventTime:
 
     def _close_splits(self, ended: Iterable[str]) -> None:
         for name in ended:
-            if self._splits.pop(name, None) is None:
-                continue
-            self._parts.remove(name)
+            if self._splits.pop(name, None) is not None:
+                self._parts.remove(name)
 
     # -- time
 
@@ -317,7 +283,6 @@ class SourceEventTime:
 
     def _on_report_timer(self, timestamp_ms: int) -> None:
         assert self.alignment is not None, "the source is in a group"
-        assert self._report is not None, "the JobManager listens"
         sampled = self.alignment.sample()
         # A reader that has read its splits, and waits for others or for the next source, must not be waited for.
         has_nothing = self._had_splits and not self._reader.open_splits
@@ -326,8 +291,8 @@ class SourceEventTime:
 
     def finish(self) -> None:
         """The source has no more records: no other source must wait for it."""
-        if self.alignment is not None and self._report is not None:
-            self.alignment.status_changed(is_idle=True)
+        if self.alignment is not None:
+            self.alignment.is_finished = True
             self._report(MAX_TIMESTAMP)
 
     def close(self) -> None:
@@ -368,10 +333,10 @@ class SourceEventTime:
     def _order_splits(self) -> None:
         if self.alignment is None or not self._pauses:
             return
-        orders = self.alignment.split_orders(self._parts.watermarks())
-        for name in orders.pause:
+        pause, resume = self.alignment.split_orders(self._parts.watermarks())
+        for name in pause:
             self._splits[name].clock.pause()
-        for name in orders.resume:
+        for name in resume:
             self._splits[name].clock.resume()
-        if orders:
-            self._reader.pause_or_resume_splits(orders.pause, orders.resume)
+        if pause or resume:
+            self._reader.pause_or_resume_splits(pause, resume)

@@ -33,8 +33,7 @@ from flowlet.operators.source_reader import (
     split_set_of,
 )
 from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
-from flowlet.splits.enumerator import SourceSplit
-from flowlet.splits.split_kinds import Runs, share_of_runs
+from flowlet.splits.split_kinds import Runs, SourceSplit, share_of_runs
 from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
@@ -236,12 +235,13 @@ class SourceOperator(StreamOperator):
                 subtask=self.ctx.subtask,
             )
         with self._reader_errors():
+            self._has_splits = split_set_of(self.source) is not None
             made = self.source.create_reader(self.ctx.subtask, self.ctx.parallelism)
-            self._reader = reader = made if isinstance(made, SourceReaderBase) else ReaderByNames(made)
+            reader = made if isinstance(made, SourceReaderBase) else ReaderByNames(made, has_splits=self._has_splits)
+            self._reader = reader
             reader.setup(self.ctx)
             if self._restored is not None:
                 reader.restore_position(self._restored)
-            self._has_splits = split_set_of(self.source) is not None
             if self._has_splits and self.ctx.request_splits is None:
                 raise FlowletError(
                     f"source {self.name!r}: only a JobManager hands out its splits; run the job on a cluster"
@@ -355,17 +355,11 @@ class SourceOperator(StreamOperator):
 
     def process_watermark(self, watermark: Watermark) -> None:
         """One that the reader gave; or the last one, which the task gives."""
-        if self._event_time is None:
-            self.output.emit_watermark(watermark)
-        else:
-            self._event_time.process_watermark(watermark)
+        (self._event_time or self.output).emit_watermark(watermark)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         """One that the reader gave."""
-        if self._event_time is None:
-            self.output.emit_watermark_status(status)
-        else:
-            self._event_time.process_status(status)
+        (self._event_time or self.output).emit_watermark_status(status)
 
     def allow_watermark(self, max_allowed_ms: int) -> None:
         """The JobManager said how far the sources of the alignment group may be."""

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, 
 from typing import Any, Final, Protocol
 
 from flowlet.chain.stream_operator import OperatorContext
+from flowlet.errors import FlowletError
 from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.splits.split_kinds import SplitSet
 from netstack.availability import AvailabilityFuture
@@ -194,13 +195,23 @@ class SourceReaderBase(ABC):
 class ReaderByNames(SourceReaderBase):
     """A reader of a user, which derives from nothing: those of the methods above that it has by name, and
     ``use_clock``.
+
+    ``has_splits``: whether the JobManager hands out the splits of its source; otherwise a method ``start`` is its own.
+
+    Raises FlowletError: it is to read splits, and does not take them.
     """
 
-    def __init__(self, reader: Any) -> None:
+    def __init__(self, reader: Any, *, has_splits: bool) -> None:
         self.reader = reader
         self.keeps_position = hasattr(reader, "snapshot_position")
         self.pauses_splits = hasattr(reader, "pause_or_resume_splits")
         self.never_waits = bool(getattr(reader, "never_waits", False))
+        missing = [name for name in _OF_SPLITS if not hasattr(reader, name)]
+        if has_splits and missing:
+            raise FlowletError(f"a {type(reader).__name__} is to read splits, and has no {missing[0]}()")
+        for name in (*_BY_NAME, *(_OF_SPLITS if has_splits else ())):
+            if hasattr(reader, name):
+                setattr(self, name, _call_of(reader, name))
 
     def setup(self, ctx: OperatorContext) -> None:
         """Give the reader the clock, if it takes it."""
@@ -212,29 +223,31 @@ class ReaderByNames(SourceReaderBase):
         element: ReaderElement | None = self.reader.poll_chunk()
         return element
 
+    @property
+    def progress(self) -> float | None:
+        """The fraction read so far, if the reader tells it."""
+        return getattr(self.reader, "progress", None)
 
-def _by_name(name: str) -> Callable[..., Any]:
-    default: Callable[..., Any] = getattr(SourceReaderBase, name)
+    @property
+    def open_splits(self) -> OpenSplits | None:
+        """The open splits, if the reader has some."""
+        return getattr(self.reader, "open_splits", None)
 
-    def call(self: ReaderByNames, *arguments: Any) -> Any:
-        own = getattr(self.reader, name, None)
-        return default(self, *arguments) if own is None else own(*arguments)
-
-    return call
-
-
-def _field_by_name(name: str, default: object) -> property:
-    return property(lambda self: getattr(self.reader, name, default))
+    @property
+    def current_split(self) -> str:
+        """The split of the last polled records, if there are splits."""
+        return getattr(self.reader, "current_split", "")
 
 
-_METHODS: Final = (
+def _call_of(reader: Any, name: str) -> Callable[..., Any]:
+    return lambda *arguments: getattr(reader, name)(*arguments)
+
+
+_BY_NAME: Final = (
     *("available_future", "close", "mark_completed", "mark_emitted", "pause_or_resume_splits", "position_kept"),
     *("position_lost", "position_taken", "restore_position", "snapshot_position"),
 )
-for _name in _METHODS:
-    setattr(ReaderByNames, _name, _by_name(_name))
-for _name, _default in (("progress", None), ("open_splits", None), ("current_split", "")):
-    setattr(ReaderByNames, _name, _field_by_name(_name, _default))
+_OF_SPLITS: Final = ("start", "add_splits", "no_more_splits")
 
 
 class Source(ABC):

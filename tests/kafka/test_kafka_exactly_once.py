@@ -210,7 +210,9 @@ class SilencingClient:
 
 
 @pytest.mark.parametrize("call", ["init_transactions", "committed", "commit_transaction"])
-def test_brokers_that_are_silent_for_a_while_get_a_transaction_once(mocked: TestCluster, call: str) -> None:
+def test_brokers_that_are_silent_for_a_while_get_a_transaction_once(
+    mocked: TestCluster, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call that timed out is made again, and librdkafka takes it up where it was."""
     topic = mocked.new_topic()
     num_checks = 0
@@ -221,14 +223,11 @@ def test_brokers_that_are_silent_for_a_while_get_a_transaction_once(mocked: Test
         if num_checks == 2:
             mocked.speak()
 
-    target = KafkaTarget(
-        {"bootstrap.servers": mocked.servers},
-        f"prefix-{call}",
-        topic,
-        check_cancelled=check,
-        create_producer=lambda config: SilencingClient(confluent_kafka.Producer(config), call, mocked),
-        create_consumer=lambda config: SilencingClient(confluent_kafka.Consumer(config), call, mocked),
-    )
+    target = KafkaTarget({"bootstrap.servers": mocked.servers}, f"prefix-{call}", topic, check_cancelled=check)
+    producer = confluent_kafka.Producer
+    consumer = confluent_kafka.Consumer
+    monkeypatch.setattr(confluent_kafka, "Producer", lambda config: SilencingClient(producer(config), call, mocked))
+    monkeypatch.setattr(confluent_kafka, "Consumer", lambda config: SilencingClient(consumer(config), call, mocked))
     try:
         target.commit("w", 0, [(topic, None, b"record 0")])
     finally:

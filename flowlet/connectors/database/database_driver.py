@@ -1,18 +1,22 @@
-"""Drivers of the databases that the JDBC sink writes to, and that of SQLite.
+"""Drivers of the databases that the JDBC sink writes to, and transactions over them (``DatabaseDriver``).
 
 ``SqliteDriver``: a file of SQLite, with the module of Python.
 
 ``PostgresDriver``: PostgreSQL, with psycopg 3.
 
-Side:   task.
+Side:   task.  All calls on one thread.
+Invariants: between two calls no transaction is open.
 Source: PEP 249; Flink ``JdbcDialect``.  SQLite's result codes; PEP 249.  PostgreSQL's manual (libpq: connection
         strings; SQLSTATE codes); psycopg 3.
 Rules:  the journal mode is the user's: it belongs to the file.  ``synchronous`` is FULL: with less, a loss of power
         takes rows whose checkpoint is complete.  ``synchronous_commit`` is on where it was off: without it a crash of
         the server takes rows whose checkpoint is complete.  A server that does not answer is given up:
-        ``connect_timeout``, keepalives and ``tcp_user_timeout`` are set, unless the URL does.
+        ``connect_timeout``, keepalives and ``tcp_user_timeout`` are set, unless the URL does.  Errors of a driver are
+        translated here, once: ``DatabaseUnavailableError`` if a later attempt may succeed, else a ``DatabaseError``
+        that says what to do.
 """
 
+import contextlib
 import datetime
 import decimal
 import math
@@ -21,15 +25,18 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from flowlet.common.time import Instant
 from flowlet.common.values.field_values import is_missing
-from flowlet.connectors.database.row_values import DatabaseError
-from flowlet.connectors.database.statement import DatabaseUrl, Statement, Style
-from netstack.late import dataclass
-
-MARKER_TABLE: Final = "flowlet_commits"
+from flowlet.connectors.database.row_values import (
+    DatabaseError,
+    DatabaseUnavailableError,
+    RefusedRowError,
+    without_password,
+)
+from flowlet.connectors.database.statement import DatabaseStatement, Style
+from flowlet.serde.type_serializer import preview
 
 
 class Trouble(Enum):
@@ -40,60 +47,45 @@ class Trouble(Enum):
     STAYS = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerStatements:
-    """The statements for markers, in the driver's style.
-
-    Attributes:
-        create: the table, if it is missing.
-        find: fields: the name of the table; no row: it is missing.
-        select: the number of a writer.
-        insert: fields: writer, time in ms since 1970; the number is 0.  Changes no row if the writer has a marker.
-        update: fields: number, time, writer, the number before.
-        forget: fields: time.
-    """
-
-    create: str
-    find: str
-    select: str
-    insert: str
-    update: str
-    forget: str
-
-
-def marker_statements(style: Style, find: str) -> MarkerStatements:
-    """Those of a database that knows ``ON CONFLICT``."""
-    table = MARKER_TABLE
-    texts = {
-        "create": f"CREATE TABLE IF NOT EXISTS {table} "
-        "(writer VARCHAR(64) PRIMARY KEY, number BIGINT NOT NULL, committed_ms BIGINT NOT NULL)",
-        "find": find,
-        "select": f"SELECT number FROM {table} WHERE writer = ?",  # noqa: S608  # no text of users
-        "insert": f"INSERT INTO {table} (writer, number, committed_ms) VALUES (?, 0, ?) "  # noqa: S608
-        "ON CONFLICT (writer) DO NOTHING",
-        "update": f"UPDATE {table} SET number = ?, committed_ms = ? WHERE writer = ? AND number = ?",  # noqa: S608
-        "forget": f"DELETE FROM {table} WHERE committed_ms < ?",  # noqa: S608
-    }
-    return MarkerStatements(**{name: Statement(tuple(text.split("?"))).written(style) for name, text in texts.items()})
+T = TypeVar("T")
 
 
 class DatabaseDriver(ABC):
-    """Opens connections to one database, and knows its ways.
+    """Transactions over one connection at a time, which is opened when it is needed, and again after it was lost; knows
+    the ways of one kind of database.
+
+    Args:
+        statement: what is run for each row, and where.
 
     Attributes:
         style: how placeholders are written.
         plain: types of values that the driver takes as they are.
         max_int: the largest integer; None: there is none.
         holds_nan: whether a float that is no number stays one.
-        markers: see there.
+        begin: the statement that begins a transaction.
+        find_table: gives no row if there is no table of a name.
     """
 
     style: ClassVar[Style]
     plain: ClassVar[frozenset[type]]
     max_int: ClassVar[int | None] = None
     holds_nan: ClassVar[bool] = True
-    markers: ClassVar[MarkerStatements]
+    begin: ClassVar[str] = "BEGIN"
+    find_table: ClassVar[str]
     errors: tuple[type[Exception], ...]  # raised by the driver on purpose
+
+    def __init__(self, statement: DatabaseStatement) -> None:
+        self._database = statement.connection.database
+        self._password = statement.connection.get_password()  # hidden in messages of the driver
+        self._statement = statement.parsed
+        self._sql = statement.parsed.written(self.style)
+        self._connection: Any = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._connection is None else "connected"
+        return f"<{type(self).__name__} to {self._database.text}, {state}>"
+
+    # -- what a kind of database says
 
     @abstractmethod
     def connect(self) -> Any:
@@ -109,31 +101,144 @@ class DatabaseDriver(ABC):
         """What an error means."""
 
     @abstractmethod
-    def check(self, connection: Any, statement: Statement) -> None:
-        """Let the database look at a statement without running it.  Raises one of ``errors``: it will never run."""
+    def look_at_statement(self, connection: Any) -> None:
+        """Let the database look at the statement without running it.  Raises one of ``errors``: it will never run."""
 
     @abstractmethod
     def converted(self, value: Any) -> Any:
         """A value as one that the driver takes.  Raises TypeError or ValueError: there is none."""
 
-    def begin(self) -> str:
-        """The statement that begins a transaction."""
-        return "BEGIN"
-
-    def executemany(self, cursor: Any, sql: str, rows: list[Any]) -> None:
-        """Run a statement for each row."""
-        cursor.executemany(sql, rows)
-
     def hint(self, error: BaseException) -> str:
         """What to do about an error, as the end of a sentence; empty: its text says all."""
         return ""
 
+    # -- transactions
 
-HINTS: Final[Mapping[str, str]] = {
-    "table": "create it first: the sink creates no tables but its own",
-    "duplicate": "after a restart rows come again: use an upsert (INSERT ... ON CONFLICT ... DO UPDATE), or "
-    "exactly_once_sink()",
-}
+    def check(self) -> None:
+        """Let the database look at the statement.
+
+        Raises:
+            DatabaseError: it cannot be run, for example because there is no such table.
+            DatabaseUnavailableError: the database cannot be asked.
+        """
+        self._guarded(lambda: self.look_at_statement(self._connected()))
+
+    def transaction(self, work: Callable[[Any], T]) -> T:
+        """Call ``work`` with a cursor, in a transaction.
+
+        Raises:
+            DatabaseUnavailableError: the transaction failed, or it is not known whether it happened.
+            DatabaseError: it was refused, and nothing was changed.
+        """
+        return self._guarded(lambda: self._transaction(work))
+
+    def run(self, cursor: Any, sql: str, *arguments: object) -> Any:
+        """Run a statement of ours, with ``?`` as placeholders, in the transaction of ``cursor``; gives the cursor."""
+        return cursor.execute(sql.replace("?", self.style.value), arguments)
+
+    def insert(self, cursor: Any, rows: list[tuple[Any, ...]]) -> None:
+        """Run the statement for each row, in the transaction of ``cursor``.
+
+        Raises one of the driver's errors, or RefusedRowError.
+        """
+        try:
+            cursor.executemany(self._sql, rows)
+        except self.errors as error:
+            if self.trouble(error) is not Trouble.STAYS:
+                raise
+            raise _BatchRefusedError(rows, error) from error
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection = self._connection
+        self._connection = None
+        if connection is not None:
+            try:
+                connection.close()
+            except self.errors:
+                return  # it is gone anyway
+
+    def _connected(self) -> Any:
+        if self._connection is None:
+            self._connection = self.connect()
+        return self._connection
+
+    def _transaction(self, work: Callable[[Any], T]) -> T:
+        with contextlib.closing(self._connected().cursor()) as cursor:
+            cursor.execute(self.begin)
+            try:
+                result = work(cursor)
+                cursor.execute("COMMIT")
+            except BaseException:
+                self._roll_back(cursor)
+                raise
+            return result
+
+    def _roll_back(self, cursor: Any) -> None:
+        try:
+            cursor.execute("ROLLBACK")
+        except self.errors:
+            self.close()  # with the connection goes the transaction
+
+    def _guarded(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except _BatchRefusedError as refused:
+            raise self._refusal(refused.rows, refused.error) from refused.error
+        except self.errors as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> DatabaseError | DatabaseUnavailableError:
+        trouble = self.trouble(error)
+        if trouble is Trouble.CONNECTION:
+            self.close()
+        kind = DatabaseError if trouble is Trouble.STAYS else DatabaseUnavailableError
+        return kind(f"database {self._database.text}: {self._reason(error)}")
+
+    def _reason(self, error: Exception) -> str:
+        hint = self.hint(error)
+        return without_password(str(error) or type(error).__name__, self._password) + (f"; {hint}" if hint else "")
+
+    def _refusal(self, rows: list[tuple[Any, ...]], error: Exception) -> DatabaseError | DatabaseUnavailableError:
+        """Which row of a batch it was: they are tried one by one, and rolled back."""
+        found: list[tuple[tuple[Any, ...], Exception]] = []
+
+        def search_and_undo(cursor: Any) -> None:
+            for row in rows:
+                try:
+                    cursor.execute(self._sql, row)
+                except self.errors as its_error:
+                    found.append((row, its_error))
+                    break
+            raise _UndoError
+
+        with contextlib.suppress(_UndoError, *self.errors):
+            self._transaction(search_and_undo)
+        if not found or self.trouble(found[0][1]) is not Trouble.STAYS:
+            return self._translated(error)
+        row, its_error = found[0]
+        return RefusedRowError(
+            f"database {self._database.text} refused the row {preview(row)}: {self._reason(its_error)}"
+        )
+
+
+class _UndoError(Exception):
+    """Rolls a transaction back."""
+
+
+class _BatchRefusedError(Exception):
+    """One of some rows cannot be written."""
+
+    def __init__(self, rows: list[tuple[Any, ...]], error: Exception) -> None:
+        super().__init__()
+        self.rows = rows
+        self.error = error
+
+
+_NO_TABLE: Final = "create it first: the sink creates no tables but its own"
+_DUPLICATE: Final = (
+    "after a restart rows come again: use an upsert (INSERT ... ON CONFLICT ... DO UPDATE), or exactly_once_sink()"
+)
 
 
 _PRIMARY: Final = 0xFF  # extended result codes have more bits
@@ -185,17 +290,15 @@ class SqliteDriver(DatabaseDriver):
     plain: ClassVar[frozenset[type]] = frozenset({str, bytes, float, int, bool, type(None)})
     max_int: ClassVar[int | None] = _INT64 - 1
     holds_nan: ClassVar[bool] = False
-    markers: ClassVar[MarkerStatements] = marker_statements(
-        Style.QMARK, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-    )
+    # Takes the lock for writing at once: two transactions that read first would refuse each other.
+    begin = "BEGIN IMMEDIATE"
+    find_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 
-    def __init__(self, url: DatabaseUrl) -> None:
-        self.errors = (sqlite3.Error, OverflowError)
-        self._url = url
+    errors = (sqlite3.Error, OverflowError)
 
     def connect(self) -> sqlite3.Connection:
         """Open the file; made if it does not exist."""
-        connection = sqlite3.connect(self._url.path, timeout=self._url.busy_timeout_s, isolation_level=None)
+        connection = sqlite3.connect(self._database.path, timeout=self._database.busy_timeout_s, isolation_level=None)
         try:
             connection.execute("PRAGMA synchronous = FULL")
         except sqlite3.Error:
@@ -203,17 +306,13 @@ class SqliteDriver(DatabaseDriver):
             raise
         return connection
 
-    def begin(self) -> str:
-        """Take the lock for writing at once: two transactions that read first would refuse each other."""
-        return "BEGIN IMMEDIATE"
-
     def trouble(self, error: BaseException) -> Trouble:
         """Another process writes: that passes."""
         return Trouble.PASSES if _code(error) in _BUSY else Trouble.STAYS
 
-    def check(self, connection: Any, statement: Statement) -> None:
+    def look_at_statement(self, connection: Any) -> None:
         """Let SQLite compile it."""
-        connection.execute(f"EXPLAIN {statement.written(self.style)}", [None] * statement.num_fields).close()
+        connection.execute(f"EXPLAIN {self._sql}", [None] * self._statement.num_fields).close()
 
     def converted(self, value: Any) -> Any:
         """Dates, times and decimals become texts, an ``Instant`` the milliseconds since 1970."""
@@ -234,9 +333,9 @@ class SqliteDriver(DatabaseDriver):
         """By the result code."""
         code = _code(error)
         if code == sqlite3.SQLITE_CONSTRAINT and "UNIQUE" in str(error):
-            return HINTS["duplicate"]
+            return _DUPLICATE
         if "no such table" in str(error):
-            return HINTS["table"]
+            return _NO_TABLE
         return _HINTS.get(code, "")
 
 
@@ -274,26 +373,13 @@ class PostgresDriver(DatabaseDriver):
     """One database of a server."""
 
     style = Style.FORMAT
-    plain: ClassVar[frozenset[type]] = frozenset(
-        {
-            str,
-            bytes,
-            float,
-            bool,
-            int,
-            type(None),
-            decimal.Decimal,
-            datetime.date,
-            datetime.time,
-            datetime.datetime,
-            uuid.UUID,
-        }
-    )
-    markers: ClassVar[MarkerStatements] = marker_statements(
-        Style.FORMAT, "SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(?) AND relkind IN ('r', 'p')"
-    )
+    plain: ClassVar[frozenset[type]] = SqliteDriver.plain | {
+        *(decimal.Decimal, datetime.date, datetime.time, datetime.datetime, uuid.UUID)
+    }
+    find_table = "SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(?) AND relkind IN ('r', 'p')"
 
-    def __init__(self, url: DatabaseUrl, user: str | None, password: str | None) -> None:
+    def __init__(self, statement: DatabaseStatement) -> None:
+        super().__init__(statement)
         try:
             import psycopg
         except ImportError as error:
@@ -302,8 +388,7 @@ class PostgresDriver(DatabaseDriver):
                 "every TaskManager"
             ) from None
         self._psycopg = psycopg
-        self._url = url
-        given = {"user": user, "password": password}
+        given = {"user": statement.connection.get_user_name(), "password": self._password}
         self._login: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         # The server ends a connection with an error of its own, and a broken one raises these.
         self.errors = (psycopg.Error, OverflowError, ValueError)
@@ -313,9 +398,9 @@ class PostgresDriver(DatabaseDriver):
         PGPASSWORD, ~/.pgpass.
         """
         psycopg = self._psycopg
-        known = psycopg.conninfo.conninfo_to_dict(self._url.text)
+        known = psycopg.conninfo.conninfo_to_dict(self._database.text)
         options = {name: value for name, value in _CONNECTION.items() if name not in known}
-        connection = psycopg.connect(self._url.text, autocommit=True, **options, **self._login)
+        connection = psycopg.connect(self._database.text, autocommit=True, **options, **self._login)
         try:
             if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
                 connection.execute("SET synchronous_commit TO on")
@@ -341,9 +426,9 @@ class PostgresDriver(DatabaseDriver):
             return Trouble.PASSES
         return Trouble.CONNECTION if state.startswith(_CONNECTION_STATES) and state != _FULL_DISK else Trouble.STAYS
 
-    def check(self, connection: Any, statement: Statement) -> None:
+    def look_at_statement(self, connection: Any) -> None:
         """Let the server parse it, as an unnamed prepared statement."""
-        result = connection.pgconn.prepare(b"", statement.written(Style.DOLLAR).encode())
+        result = connection.pgconn.prepare(b"", self._statement.written(Style.DOLLAR).encode())
         if result.status != self._psycopg.pq.ExecStatus.FATAL_ERROR:
             return
         error = self._psycopg.errors.error_from_result(result)
@@ -375,4 +460,4 @@ class PostgresDriver(DatabaseDriver):
 
     def hint(self, error: BaseException) -> str:
         """By SQLSTATE."""
-        return {"23505": HINTS["duplicate"], "42P01": HINTS["table"]}.get(getattr(error, "sqlstate", None) or "", "")
+        return {"23505": _DUPLICATE, "42P01": _NO_TABLE}.get(getattr(error, "sqlstate", None) or "", "")

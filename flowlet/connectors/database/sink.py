@@ -19,81 +19,88 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, assert_never
 
-from flowlet.connectors.database.database_driver import MARKER_TABLE, DatabaseDriver, PostgresDriver, SqliteDriver
-from flowlet.connectors.database.database_session import DatabaseSession
+from flowlet.connectors.database.database_driver import DatabaseDriver, PostgresDriver, SqliteDriver
 from flowlet.connectors.database.row_values import DatabaseError, DatabaseUnavailableError, RowValues
 from flowlet.connectors.database.statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
+from flowlet.connectors.write_ahead_writer import now_ms
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+MARKER_TABLE: Final = "flowlet_commits"
+# Markers, by writer, of any database that knows ``ON CONFLICT``; ``DatabaseDriver.run`` writes the placeholders.
+CREATE_MARKERS: Final = (
+    f"CREATE TABLE IF NOT EXISTS {MARKER_TABLE} "
+    "(writer VARCHAR(64) PRIMARY KEY, number BIGINT NOT NULL, committed_ms BIGINT NOT NULL)"
+)
+SELECT_MARKER: Final = f"SELECT number FROM {MARKER_TABLE} WHERE writer = ?"  # noqa: S608  # no text of users
+# Writer, time in ms since 1970; the number is 0.  Changes no row if the writer has a marker.
+INSERT_MARKER: Final = (
+    f"INSERT INTO {MARKER_TABLE} (writer, number, committed_ms) VALUES (?, 0, ?) "  # noqa: S608
+    "ON CONFLICT (writer) DO NOTHING"
+)
+# Number, time, writer, the number before.
+RAISE_MARKER: Final = f"UPDATE {MARKER_TABLE} SET number = ?, committed_ms = ? WHERE writer = ? AND number = ?"  # noqa: S608
+FORGET_MARKERS: Final = f"DELETE FROM {MARKER_TABLE} WHERE committed_ms < ?"  # noqa: S608
 
 
 class DatabaseTarget(WriteAheadTarget):
-    """The target of one attempt of a subtask.
+    """The target of one attempt of a subtask; finds out before the first record what would make every commit fail.
+
+    Raises DatabaseError: the statement cannot be run, or the table of markers cannot be made.
 
     Args:
-        session: closed with the target.
-        driver: that of the session.
+        driver: closed with the target.
         batch_size: a transaction runs the statement for so many rows at a time.
         now_ms: the time since 1970.
     """
 
-    def __init__(
-        self, session: DatabaseSession, driver: DatabaseDriver, batch_size: int, now_ms: Callable[[], int] = _now_ms
-    ) -> None:
-        self._session = session
-        self._markers = driver.markers
+    def __init__(self, driver: DatabaseDriver, batch_size: int, now_ms: Callable[[], int] = now_ms) -> None:
+        self._driver = driver
         self._batch_size = max(1, batch_size)
         self._now_ms = now_ms
         self._has_table = False
+        try:
+            with contextlib.suppress(DatabaseUnavailableError):  # that it is away now is no reason to fail
+                driver.check()
+                self._make_table()
+        except BaseException:
+            driver.close()
+            raise
 
     def __repr__(self) -> str:
-        return f"<DatabaseTarget of {self._session!r}>"
-
-    def prepare(self) -> None:
-        """Find out before the first record what would make every commit fail; a database that is away now is no reason.
-
-        Raises:
-            DatabaseError: the statement cannot be run, or the table of markers cannot be made.
-        """
-        with contextlib.suppress(DatabaseUnavailableError):
-            self._session.check()
-            self._make_table()
+        return f"<DatabaseTarget of {self._driver!r}>"
 
     def committed(self, writer: str) -> int:
         """The marker of a writer; -1 if there is none."""
         self._make_table()
-        return self._session.transaction(lambda cursor: self._marker(cursor, writer))
+        return self._driver.transaction(lambda cursor: self._marker(cursor, writer))
 
     def commit(self, writer: str, number: int, rows: Sequence[Any]) -> None:
         """Write the rows and raise the marker, unless it is raised already."""
         self._make_table()
-        self._session.transaction(lambda cursor: self._commit(cursor, writer, number, rows))
+        self._driver.transaction(lambda cursor: self._commit(cursor, writer, number, rows))
 
     def forget_before(self, time_ms: int) -> None:
         """Remove old markers."""
         self._make_table()
-        self._session.transaction(lambda cursor: cursor.execute(self._markers.forget, (time_ms,)) and None)
+        self._driver.transaction(lambda cursor: self._driver.run(cursor, FORGET_MARKERS, time_ms))
 
     def close(self) -> None:
         """Close the connection."""
-        self._session.close()
+        self._driver.close()
 
     def _marker(self, cursor: Any, writer: str) -> int:
-        found = cursor.execute(self._markers.select, (writer,)).fetchone()
+        found = self._driver.run(cursor, SELECT_MARKER, writer).fetchone()
         return -1 if found is None else int(found[0])
 
     def _commit(self, cursor: Any, writer: str, number: int, rows: Sequence[Any]) -> None:
         if number == 0:
-            cursor.execute(self._markers.insert, (writer, self._now_ms()))
+            self._driver.run(cursor, INSERT_MARKER, writer, self._now_ms())
         else:
-            cursor.execute(self._markers.update, (number, self._now_ms(), writer, number - 1))
+            self._driver.run(cursor, RAISE_MARKER, number, self._now_ms(), writer, number - 1)
         if cursor.rowcount == 1:
             for start in range(0, len(rows), self._batch_size):
-                self._session.insert(cursor, list(rows[start : start + self._batch_size]))
+                self._driver.insert(cursor, list(rows[start : start + self._batch_size]))
             return
         marker = self._marker(cursor, writer)
         if marker < number:
@@ -107,19 +114,17 @@ class DatabaseTarget(WriteAheadTarget):
         """
         if self._has_table:
             return
-        if not self._session.transaction(self._table_exists):
+        if not self._driver.transaction(self._table_exists):
             try:
-                self._session.transaction(lambda cursor: cursor.execute(self._markers.create) and None)
+                self._driver.transaction(lambda cursor: self._driver.run(cursor, CREATE_MARKERS))
             except DatabaseError as error:
                 # Another subtask may have created it at the same moment, which PostgreSQL reports as a duplicate.
-                if not self._session.transaction(self._table_exists):
-                    raise DatabaseError(
-                        f"{error}; exactly_once_sink() needs this table: {self._markers.create}"
-                    ) from error
+                if not self._driver.transaction(self._table_exists):
+                    raise DatabaseError(f"{error}; exactly_once_sink() needs this table: {CREATE_MARKERS}") from error
         self._has_table = True
 
     def _table_exists(self, cursor: Any) -> bool:
-        return cursor.execute(self._markers.find, (MARKER_TABLE,)).fetchone() is not None
+        return self._driver.run(cursor, self._driver.find_table, MARKER_TABLE).fetchone() is not None
 
 
 _FIRST_PAUSE_S: Final = 1.0  # Flink waits 1 s, 2 s, 3 s, ...
@@ -142,7 +147,7 @@ class DatabaseWriter(SinkWriter[Any]):
     """The writer of one subtask.
 
     Args:
-        session: closed with the writer.
+        driver: closed with the writer.
         values: from records to rows.
         options: size and interval of batches, retries.
         clock: with ``current_time_ms`` and ``register_timer``; only used if there is an interval.
@@ -151,13 +156,13 @@ class DatabaseWriter(SinkWriter[Any]):
 
     def __init__(
         self,
-        session: DatabaseSession,
+        driver: DatabaseDriver,
         values: RowValues,
         options: JdbcExecutionOptions,
         clock: Any,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._session = session
+        self._driver = driver
         self._values = values
         self._batch_size = max(1, options.get_batch_size())
         self._interval_ms = options.get_batch_interval_ms()
@@ -167,13 +172,13 @@ class DatabaseWriter(SinkWriter[Any]):
         self._rows: list[tuple[Any, ...]] = []
         self._timer: Any = None
         try:
-            self._retried(session.check)
+            self._retried(driver.check)
         except BaseException:
-            session.close()
+            driver.close()
             raise
 
     def __repr__(self) -> str:
-        return f"<DatabaseWriter of {self._session!r}, {len(self._rows)} rows wait>"
+        return f"<DatabaseWriter of {self._driver!r}, {len(self._rows)} rows wait>"
 
     def write(self, value: Any, context: SinkWriterContext) -> None:
         """Take one record."""
@@ -197,7 +202,7 @@ class DatabaseWriter(SinkWriter[Any]):
     def close(self) -> None:
         """Close the connection; rows that wait are dropped, for the last checkpoint does not count them as written."""
         self._stop_timer()
-        self._session.close()
+        self._driver.close()
 
     def _interval_passed(self, _: int) -> None:
         self._timer = None
@@ -211,7 +216,7 @@ class DatabaseWriter(SinkWriter[Any]):
 
     def _write_batch(self) -> None:
         batch = self._rows[: self._batch_size]
-        self._retried(lambda: self._session.transaction(lambda cursor: self._session.insert(cursor, batch)))
+        self._retried(lambda: self._driver.transaction(lambda cursor: self._driver.insert(cursor, batch)))
         del self._rows[: self._batch_size]
         if not self._rows:
             self._stop_timer()
@@ -229,12 +234,11 @@ class DatabaseWriter(SinkWriter[Any]):
 
 def driver_of(statement: DatabaseStatement) -> DatabaseDriver:
     """The driver.  Raises DatabaseError: it is not installed."""
-    connection = statement.connection
-    match connection.database.kind:
+    match statement.connection.database.kind:
         case DatabaseKind.SQLITE:
-            return SqliteDriver(connection.database)
+            return SqliteDriver(statement)
         case DatabaseKind.POSTGRESQL:
-            return PostgresDriver(connection.database, connection.get_user_name(), connection.get_password())
+            return PostgresDriver(statement)
         case _ as unknown:
             assert_never(unknown)
 
@@ -249,24 +253,11 @@ def writer_of(statement: DatabaseStatement, context: WriterInitContext) -> Datab
 
     Raises DatabaseError: the database will never run the statement, or cannot be reached.
     """
-    driver = driver_of(statement)
     clock = context.get_processing_time_service() if statement.execution.get_batch_interval_ms() > 0 else None
     pause = partial(pause_unless_cancelled, context.check_cancelled)
-    return DatabaseWriter(_session(driver, statement), row_values_of(statement), statement.execution, clock, pause)
+    return DatabaseWriter(driver_of(statement), row_values_of(statement), statement.execution, clock, pause)
 
 
 def target_of(statement: DatabaseStatement) -> DatabaseTarget:
     """The target of one attempt of a subtask.  Raises DatabaseError: the database will never run the statement."""
-    driver = driver_of(statement)
-    target = DatabaseTarget(_session(driver, statement), driver, statement.execution.get_batch_size())
-    try:
-        target.prepare()
-    except BaseException:
-        target.close()
-        raise
-    return target
-
-
-def _session(driver: DatabaseDriver, statement: DatabaseStatement) -> DatabaseSession:
-    connection = statement.connection
-    return DatabaseSession(driver, statement.parsed, connection.get_db_url(), connection.get_password())
+    return DatabaseTarget(driver_of(statement), statement.execution.get_batch_size())

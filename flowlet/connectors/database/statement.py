@@ -156,13 +156,10 @@ class Statement:
 
     def written(self, style: Style) -> str:
         """The statement in a driver's style."""
-        match style:
-            case Style.QMARK:
-                return "?".join(self.parts)
-            case Style.FORMAT:
-                return "%s".join(part.replace("%", "%%") for part in self.parts)
-            case Style.DOLLAR:
-                return "".join(f"${index}{part}" if index else part for index, part in enumerate(self.parts))
+        if style is Style.DOLLAR:
+            return "".join(f"${index}{part}" if index else part for index, part in enumerate(self.parts))
+        is_escaped = style is Style.FORMAT
+        return style.value.join(part.replace("%", "%%") if is_escaped else part for part in self.parts)
 
 
 def parse_statement(sql: str, *, has_nested_comments: bool) -> Statement:

@@ -10,7 +10,7 @@ import datetime
 import itertools
 import zoneinfo
 from abc import ABC, abstractmethod
-from dataclasses import dataclass  # not late: programs may ask for the parameters of its __init__
+from dataclasses import asdict, dataclass  # not late: programs may ask for the parameters of its __init__
 from typing import Any, ClassVar, Final, NoReturn, Self, final
 
 from flowlet.common.checks import check_kind, check_name, check_number
@@ -148,14 +148,10 @@ class RollingPolicy:
         Raises:
             JobGraphError: a value is no whole number above 0.
         """
-        values = {
-            "part_size": part_size,
-            "rollover_interval": rollover_interval,
-            "inactivity_interval": inactivity_interval,
-        }
-        for name, value in values.items():
+        policy = DefaultRollingPolicy(part_size, rollover_interval, inactivity_interval)
+        for name, value in asdict(policy).items():
             check_number(value, 1, f"default_rolling_policy: {name} must be a whole number above 0")
-        return DefaultRollingPolicy(part_size, rollover_interval, inactivity_interval)
+        return policy
 
     @staticmethod
     def on_checkpoint_rolling_policy() -> "OnCheckpointRollingPolicy":
@@ -322,10 +318,7 @@ class FileSink(Sink):
             self, base_path: str, file_format: Encoder | BulkWriterFactory, rolling_policy: RollingPolicy
         ) -> None:
             check_name(base_path, "a file sink writes into a folder given as text")
-            try:
-                path = local_path(base_path)
-            except ValueError as error:
-                raise JobGraphError(f"a file sink cannot write there: {error}") from None
+            path = _local(base_path, "a file sink cannot write there")
             self._sink = FileSink(path, file_format, rolling_policy)
 
         def with_bucket_check_interval(self, interval: int) -> Self:
@@ -348,10 +341,8 @@ class FileSink(Sink):
 
         def with_output_file_config(self, output_file_config: OutputFileConfig) -> Self:
             """Say how names of files begin and end.  Raises JobGraphError: it is no ``OutputFileConfig``."""
-            if not isinstance(output_file_config, OutputFileConfig):
-                raise JobGraphError(
-                    f"with_output_file_config() needs OutputFileConfig.builder()...build(), got {output_file_config!r}"
-                )
+            needs = "with_output_file_config() needs OutputFileConfig.builder()...build()"
+            check_kind(output_file_config, OutputFileConfig, needs)
             self._sink.file_config = output_file_config
             return self
 
@@ -386,18 +377,14 @@ class FileSink(Sink):
         """Builds a sink whose files are complete with each checkpoint."""
 
         def __init__(self, base_path: str, writer_factory: BulkWriterFactory) -> None:
-            if not isinstance(writer_factory, BulkWriterFactory):
-                raise JobGraphError(
-                    f"a file sink needs a format such as ParquetBulkWriters.for_row_type(...), got {writer_factory!r}"
-                )
+            needs = "a file sink needs a format such as ParquetBulkWriters.for_row_type(...)"
+            check_kind(writer_factory, BulkWriterFactory, needs)
             super().__init__(base_path, writer_factory, RollingPolicy.on_checkpoint_rolling_policy())
 
         def with_rolling_policy(self, rolling_policy: OnCheckpointRollingPolicy) -> Self:
             """Bulk formats roll with each checkpoint.  Raises JobGraphError: it is another policy."""
-            if not isinstance(rolling_policy, OnCheckpointRollingPolicy):
-                raise JobGraphError(
-                    f"a bulk format needs RollingPolicy.on_checkpoint_rolling_policy(), got {rolling_policy!r}"
-                )
+            needs = "a bulk format needs RollingPolicy.on_checkpoint_rolling_policy()"
+            check_kind(rolling_policy, OnCheckpointRollingPolicy, needs)
             self._sink.rolling_policy = rolling_policy
             return self
 
@@ -466,7 +453,7 @@ class FileSourceBuilder:
             if any("\ud800" <= character <= "\udfff" for character in path):
                 raise JobGraphError(f"a file source reads paths that are UTF-8, got {path!r}; rename the file")
         self._stream_format = stream_format
-        self._paths = tuple(map(_local, paths))
+        self._paths = tuple(_local(path, "a file source cannot read that") for path in paths)
         self._split_bytes: int | None = None
 
     def process_static_file_set(self) -> "FileSourceBuilder":
@@ -493,8 +480,8 @@ class FileSourceBuilder:
         return FileSource(self._stream_format, self._paths, self._split_bytes)
 
 
-def _local(path: str) -> str:
+def _local(path: str, refusal: str) -> str:
     try:
         return local_path(path)
     except ValueError as error:
-        raise JobGraphError(f"a file source cannot read that: {error}") from None
+        raise JobGraphError(f"{refusal}: {error}") from None

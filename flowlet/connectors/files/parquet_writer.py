@@ -42,7 +42,9 @@ class ParquetFormatWriter(FormatWriter):
         names = factory.row_type.get_field_names()
         types = factory.row_type.get_field_types()
         self._names = names
-        kinds = [_in_utc(arrow_type_of(each)) if factory.utc_timestamp else arrow_type_of(each) for each in types]
+        kinds = list(map(arrow_type_of, types))
+        if factory.utc_timestamp:
+            kinds = [_UTC if each == _LOCAL else each for each in kinds]
         self._declared = pa.schema(list(zip(names, kinds, strict=True)))
         self._writer = pq.ParquetWriter(file, self._declared)
         self._waiting: list[pa.RecordBatch] = []
@@ -57,8 +59,7 @@ class ParquetFormatWriter(FormatWriter):
         try:
             self._waiting.append(self._batch(chunk))
         except ValueMismatchError as error:
-            failed, cause = self._first_failure(chunk.values, error)
-            raise BadRecordError(failed) from cause
+            raise blamed(chunk.values, lambda record: self._batch(Chunk([record])), error)  # noqa: B904 - it has its cause
         self._num_waiting += len(chunk)
         if self._num_waiting >= ROWS_PER_GROUP:
             self._write()
@@ -91,14 +92,6 @@ class ParquetFormatWriter(FormatWriter):
         arrays = [self._array(field, each) for field, each in zip(self._declared, fields, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._declared)
 
-    def _first_failure(self, records: list[Any], error: ValueMismatchError) -> tuple[Any, ValueMismatchError]:
-        for record in records:
-            try:
-                self._batch(Chunk([record]))
-            except ValueMismatchError as its_error:
-                return record, its_error
-        return records[0], error
-
     def _named(self, columns: Columns, chunk: Chunk) -> Sequence[Column]:
         try:
             return fields_by_name(columns.field_names, columns.fields, tuple(self._names))
@@ -126,7 +119,3 @@ class ParquetFormatWriter(FormatWriter):
             return exact_array(values, field.type)
         except ValueMismatchError as error:
             raise error.within(field.name) from None
-
-
-def _in_utc(arrow_type: pa.DataType) -> pa.DataType:
-    return _UTC if arrow_type == _LOCAL else arrow_type

@@ -305,10 +305,8 @@ class DraftOwner:
         found = _DRAFT.fullmatch(file_name)
         if found is None or found["owner"] != self.owner or int(found["subtask"], 16) != self.subtask:
             return False
-        restored = int(found["restored"], 16)
-        attempt = int(found["attempt"], 16)
         # Another run of the JobManager may count attempts anew, but goes on from a newer checkpoint.
-        return restored < self.restored or (restored == self.restored and attempt < self.attempt)
+        return (int(found["restored"], 16), int(found["attempt"], 16)) < (self.restored, self.attempt)
 
     def made(self, draft: str) -> bool:
         """Whether a draft is of the same sink in the same job."""
@@ -366,34 +364,27 @@ def publish(draft: str, path: str) -> None:
                 ) from None
 
 
-def copy_beginning(source: str, target: str, num_bytes: int) -> BinaryIO:
-    """A new file with the first bytes of another one, which a former attempt may still append to.
+def copy_beginning(source: str, num_bytes: int, file: BinaryIO, path: str) -> None:
+    """Write the first bytes of a file, which a former attempt may still append to, into another one.
 
     Raises:
-        FlowletError: the other one is missing, or is shorter.
+        FlowletError: the first one is missing, or is shorter.
     """
     with explained(source, "read"):
         old = open(source, "rb", buffering=0)  # noqa: SIM115 - closed below; only the call itself is explained
     with old:
-        file = create_draft(target)
-        try:
-            rest = num_bytes
-            while rest:
-                with explained(source, "read"):
-                    block = old.read(min(rest, _COPY_BYTES))
-                if not block:
-                    raise FlowletError(
-                        f"part file {source} has lost its end: {num_bytes - rest} of the {num_bytes} bytes of the "
-                        "checkpoint are left; put the original back"
-                    )
-                with explained(target, "written"):
-                    file.write(block)
-                rest -= len(block)
-        except BaseException:
-            file.close()
-            remove(target)
-            raise
-    return file
+        rest = num_bytes
+        while rest:
+            with explained(source, "read"):
+                block = old.read(min(rest, _COPY_BYTES))
+            if not block:
+                raise FlowletError(
+                    f"part file {source} has lost its end: {num_bytes - rest} of the {num_bytes} bytes of the "
+                    "checkpoint are left; put the original back"
+                )
+            with explained(path, "written"):
+                file.write(block)
+            rest -= len(block)
 
 
 def remove(path: str) -> None:

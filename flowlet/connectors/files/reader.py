@@ -1,4 +1,4 @@
-r"""``TextLineSource``: reads the lines of text files.
+r"""``TextLineReader``: reads the lines of text files.
 
 Decompresses files while they are read.
 
@@ -60,25 +60,21 @@ def decompressing(file: BinaryIO, path: str, compression: Compression) -> ReadBy
     its name says.
     """
     read_content = _content(file, compression)
-    errors: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, *_zstd_errors(compression))
+    errors: tuple[type[Exception], ...] = (OSError, zlib.error, lzma.LZMAError, *_zstd_errors(compression))
 
     def read(num_bytes: int) -> bytes | None:
         try:
             return read_content(num_bytes)
         except EOFError as error:
             raise FlowletError(f"cannot read {path}: it ends in the middle of its {compression.value} data") from error
-        except OSError as error:
-            if error.errno is not None:
-                raise  # an error of the disk
-            raise _damaged(path, compression, error) from error
         except errors as error:
-            raise _damaged(path, compression, error) from error
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # an error of the disk
+            raise FlowletError(
+                f"cannot read {path}: its {compression.value} data are damaged: {error}; is its name right?"
+            ) from error
 
     return read
-
-
-def _damaged(path: str, compression: Compression, error: Exception) -> FlowletError:
-    return FlowletError(f"cannot read {path}: its {compression.value} data are damaged: {error}; is its name right?")
 
 
 def _content(file: BinaryIO, compression: Compression) -> ReadBytes:
@@ -303,18 +299,27 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
     def _read(self, split: FileSplit, position: SplitPosition | None) -> Generator[Chunk, None, None]:
         has_line_ends = keeps_line_ends(self._charset)
         charset = self._charset if has_line_ends else _RECODED
-        skipped = 0 if position is None else position.num_lines
+        # At the start of a split from the byte before it, which tells whether a line begins there.
+        place = SplitPosition(max(split.start - 1, 0), 0) if position is None else position
+        skipped = place.num_lines
         try:
             with open(split.path, "rb", buffering=0) as file:
-                compression = compression_of(
-                    split.path, os.pread(file.fileno(), HEAD_BYTES, 0) if needs_head(split.path) else b""
-                )
+                head = os.pread(file.fileno(), HEAD_BYTES, 0) if needs_head(split.path) else b""
+                compression = compression_of(split.path, head)
                 is_cut = compression is None and has_line_ends and split.end > 0
                 if split.start and not is_cut:
                     self._end_split(split)
                     return  # the split that begins the file is the whole file
-                read = self._positioned(file, split, position, compression, is_cut=is_cut)
-                for block in self._line_blocks(read, split, split.end if is_cut else math.inf, position):
+                read = self._watched(file, split, compression)
+                if not is_cut:
+                    read = _behind(read, place.offset, split.path) if place.offset else read
+                elif position is not None and os.fstat(file.fileno()).st_size < place.offset:
+                    raise _shorter(split.path)
+                else:
+                    file.seek(place.offset)
+                is_inside = split.start == 0 or position is not None
+                end = split.end if is_cut else math.inf
+                for block in self._line_blocks(read, split.path, place.offset, end, is_inside=is_inside):
                     lines = _lines(block.data, charset)
                     num_read = min(skipped, len(lines))
                     skipped -= num_read
@@ -337,27 +342,6 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
             else:
                 self._position = SplitPosition(block.offset + len(block.data), 0)
             yield chunk
-
-    def _positioned(
-        self,
-        file: BinaryIO,
-        split: FileSplit,
-        position: SplitPosition | None,
-        compression: Compression | None,
-        *,
-        is_cut: bool,
-    ) -> ReadBytes:
-        """Reads from the position on; at the start of a split from the byte before it, which tells whether a line
-        begins there.
-        """
-        offset = max(split.start - 1, 0) if position is None else position.offset
-        read = self._watched(file, split, compression)
-        if not is_cut:
-            return _behind(read, offset, split.path) if offset else read
-        if position is not None and os.fstat(file.fileno()).st_size < offset:
-            raise _shorter(split.path)
-        file.seek(offset)
-        return read
 
     def _end_split(self, split: FileSplit) -> None:
         self._current = self._position = None
@@ -389,16 +373,15 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
         return read
 
     def _line_blocks(
-        self, read: ReadBytes, split: FileSplit, end: float, position: SplitPosition | None = None
+        self, read: ReadBytes, path: str, offset: int, end: float, *, is_inside: bool
     ) -> Iterator["_LineBlock"]:
-        r"""The split as pieces of whole lines, from a position on.
+        r"""A split as pieces of whole lines, from an offset in the file on; ``is_inside``: a line of the split begins
+        there.
 
         It reaches from after the first \n at or after ``start - 1`` (or from 0) to after the first \n at or after ``end
         - 1``.  Behind ``end``, a position is in front of this \n: behind it nothing is left of the split, so there is
         no position.
         """
-        offset = max(split.start - 1, 0) if position is None else position.offset  # of the block in the file
-        is_inside = split.start == 0 or position is not None
         carried = bytearray()  # the incomplete line at the end of the blocks so far
         while block := read(self._block_bytes):
             next_offset = offset + len(block)
@@ -421,29 +404,18 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
             offset = next_offset
             if len(carried) > self._max_line_bytes:
                 begin = offset - len(carried)
-                raise FlowletError(
-                    f"{split.path}: the line at offset {begin} is longer than {self._max_line_bytes} bytes"
-                )
+                raise FlowletError(f"{path}: the line at offset {begin} is longer than {self._max_line_bytes} bytes")
         if carried:
             yield _LineBlock(offset - len(carried), bytes(carried), is_last=True)
 
 
-class TextLineSource(AssignedSource):
+def text_lines(files: FileSet) -> AssignedSource[TextLineReader]:
     """The lines of files, without their ends.
 
     By default a file is one split, so that one subtask reads it in order.  The next file, the largest first, goes to
     the subtask that asks.
     """
-
-    reader_type = TextLineReader
-
-    def __init__(self, files: FileSet) -> None:
-        self.split_set = files
-        self._charset = files.charset
-
-    def create_reader(self, subtask: int, parallelism: int) -> TextLineReader:
-        """A reader of the splits that it is assigned."""
-        return TextLineReader(self._charset, parallelism)
+    return AssignedSource(TextLineReader, files, charset=files.charset)
 
 
 @dataclass(frozen=True, slots=True)

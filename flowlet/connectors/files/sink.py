@@ -161,13 +161,14 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         self._prefix = config.part_prefix
         self._suffix = getattr(sink.format, "suffix", "") if config.part_suffix is None else config.part_suffix
         self._buckets: dict[str, _Bucket] = {}
-        self._pending: list[PendingFile] = []  # complete and durable
-        self._named: set[str] = set()  # those of them that a checkpoint names as open
+        self._pending: list[_Part] = []  # complete and durable
         self._stale: list[StaleFile] = []
         self._unsynced: set[str] = set()  # folders with new names
         make_folder(self._base)
         if attempt.attempt or attempt.restored:
-            self._remove_leftovers({each.draft for each in states})
+            named = {each.draft for each in states}
+            for path in [each for each in leftovers(self._base, attempt) if each not in named]:
+                remove(path)
         for each in states:
             self._resume(each)
         self._clock.register_timer(self._clock.current_time_ms() + sink.check_interval_ms, self._check)
@@ -219,28 +220,30 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             bucket = self._buckets[bucket_id] = _Bucket()
         if bucket.part is not None and self._sink.rolling_policy.rolls_on_size(bucket.part.num_bytes):
             self._end(bucket)
-        if bucket.part is None:
-            draft, path = self._names(bucket_id, bucket)
-            bucket.part = self._opened(bucket_id, draft, path, create_draft(draft), now_ms, now_ms)
-        return bucket.part
+        return self._begin(bucket_id, bucket, now_ms) if bucket.part is None else bucket.part
 
-    def _names(self, bucket_id: str, bucket: _Bucket) -> tuple[str, str]:
-        """Paths of a new draft and of its part file."""
+    def _begin(self, bucket_id: str, bucket: _Bucket, created_ms: int, former: OpenPart | None = None) -> _Part:
+        """Begin a part file of the bucket, with a new draft, which may go on with one of a former attempt."""
         folder = self._folder_of(bucket_id)
         self._make_folder(folder)
         name = f"{self._prefix}-{bucket.uid}-{bucket.number}{self._suffix}"
         bucket.number += 1
-        return os.path.join(folder, self._attempt.draft_name(name)), os.path.join(folder, name)
-
-    def _opened(self, bucket_id: str, draft: str, path: str, file: BinaryIO, created_ms: int, written_ms: int) -> _Part:
+        draft = os.path.join(folder, self._attempt.draft_name(name))
+        file = create_draft(draft)
         try:
+            if former is not None:
+                copy_beginning(former.draft, former.num_bytes, file, draft)
             with explained(draft, "written"):
                 made = self._make_format(file)
         except BaseException:
             file.close()
             remove(draft)
             raise
-        return _Part(bucket_id, draft, path, file, made, created_ms, written_ms)
+        now_ms = self._clock.current_time_ms()
+        num_bytes = 0 if former is None else former.num_bytes
+        path = os.path.join(folder, name)
+        part = bucket.part = _Part(bucket_id, draft, path, file, made, created_ms, now_ms, num_bytes)
+        return part
 
     def _folder_of(self, bucket_id: Any) -> str:
         folder = os.path.normpath(os.path.join(self._base, bucket_id)) if isinstance(bucket_id, str) else ""
@@ -263,19 +266,13 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
     def _end(self, bucket: _Bucket) -> None:
         """Complete the open part of a bucket."""
         part = bucket.part
-        bucket.part = None
         assert part is not None, "there is one"
-        try:
-            with explained(part.draft, "written"):
-                part.format.end()
-            make_durable(part.file, part.draft)
-        except BaseException:
-            bucket.part = part  # so that close() sees it
-            raise
+        with explained(part.draft, "written"):
+            part.format.end()
+        make_durable(part.file, part.draft)
+        bucket.part = None  # not before: close() must see it
         part.file.close()
-        self._pending.append(PendingFile(part.draft, part.path))
-        if part.is_in_checkpoint:
-            self._named.add(part.draft)
+        self._pending.append(part)
 
     def _check(self, _: int) -> None:
         """Complete what is old or idle; runs every ``check_interval_ms``."""
@@ -298,10 +295,10 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
     def prepare_commit(self) -> Sequence[PendingFile | StaleFile]:
         """The files that are complete, and those that are not needed once this checkpoint is."""
         self._sync()
-        prepared: list[PendingFile | StaleFile] = [*self._pending, *self._stale]
+        prepared: list[PendingFile | StaleFile] = [PendingFile(each.draft, each.path) for each in self._pending]
+        prepared += self._stale
         self._pending = []
         self._stale = []
-        self._named.clear()
         # A bucket that got no record since the last checkpoint; its next file has another name, as in Flink.
         self._buckets = {bucket_id: each for bucket_id, each in self._buckets.items() if each.part is not None}
         return prepared
@@ -325,11 +322,10 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
     def close(self) -> None:
         """Close all files; remove those that no checkpoint can name."""
-        unnamed = [each.draft for each in self._pending if each.draft not in self._named]
         parts = [bucket.part for bucket in self._buckets.values() if bucket.part is not None]
+        unnamed = [part.draft for part in (*self._pending, *parts) if not part.is_in_checkpoint]
         self._buckets = {}
         self._pending = []
-        unnamed += [part.draft for part in parts if not part.is_in_checkpoint]
         try:
             for part in parts:
                 part.format.drop()
@@ -341,11 +337,6 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
     # -- after a restart
 
-    def _remove_leftovers(self, named: set[str]) -> None:
-        for path in list(leftovers(self._base, self._attempt)):
-            if path not in named:
-                remove(path)
-
     def _resume(self, state: OpenPart) -> None:
         """Go on with an open part of a former attempt, in a copy."""
         bucket = self._buckets.get(state.bucket_id)
@@ -353,11 +344,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             bucket = self._buckets[state.bucket_id] = _Bucket()
         elif bucket.part is not None:
             self._end(bucket)  # two former subtasks had one each
-        draft, path = self._names(state.bucket_id, bucket)
-        file = copy_beginning(state.draft, draft, state.num_bytes)
-        part = self._opened(state.bucket_id, draft, path, file, state.created_ms, self._clock.current_time_ms())
-        part.num_former_bytes = state.num_bytes
-        bucket.part = part
+        self._begin(state.bucket_id, bucket, state.created_ms, state)
         if self._attempt.made(state.draft):  # else it is of another job, whose checkpoints stay as they are
             self._stale.append(StaleFile(state.draft))
 

@@ -23,7 +23,7 @@ import stat
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Self
+from typing import Final
 
 import msgspec
 
@@ -169,9 +169,9 @@ class FileSplitEnumerator(SplitEnumerator):
             ConfigError: the charset is unknown.
         """
         keeps_line_ends(self.split_set.charset)
-        found = [_Found.of(_sendable(file)) for path in self.split_set.paths for file in _files(path)]
-        self._whole = {each.path for each in found if each.is_compressed}
-        return [FileSplit(each.path, 0, each.size_bytes) for each in found if not each.is_empty]
+        found = [_whole_file(_sendable(file)) for path in self.split_set.paths for file in _files(path)]
+        self._whole = {split.path for split, is_compressed in filter(None, found) if is_compressed}
+        return [split for split, _ in filter(None, found)]
 
     def add_found(self, found: Sequence[FileSplit]) -> None:
         """Assign these, the largest first if there are several readers."""
@@ -214,37 +214,29 @@ class FileSplitEnumerator(SplitEnumerator):
         return FileSplit(file.path, file.start, end)
 
 
-class _Found(NamedTuple):
-    """A file that was listed; ``size_bytes`` 0: it is empty, or its size is not known."""
-
-    path: str
-    size_bytes: int
-    is_empty: bool
-    is_compressed: bool
-
-    @classmethod
-    def of(cls, path: str) -> Self:
-        """Open the file and look at its beginning."""
+def _whole_file(path: str) -> tuple[FileSplit, bool] | None:
+    """The file as one split, and whether it is compressed; None: it is empty.  Opens it and looks at its beginning."""
+    try:
+        # O_NONBLOCK, because opening a named pipe would otherwise block for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # O_NONBLOCK, because opening a named pipe would otherwise block for ever.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise FlowletError(f"cannot read {path}: it is neither a file nor a folder")
-                # Files in /proc have content, although their size is 0.
-                head = os.pread(descriptor, HEAD_BYTES, 0) if needs_head(path) or not status.st_size else b""
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise FlowletError(f"cannot read {path}: {error.strerror or error}") from error
-        compression = compression_of(path, head)
-        is_empty = not status.st_size and not head
-        if is_empty and compression is not None:
-            raise FlowletError(
-                f"cannot read {path}: it is empty, which no {compression.value} data are; was it written to its end?"
-            )
-        return cls(path, status.st_size, is_empty, compression is not None)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise FlowletError(f"cannot read {path}: it is neither a file nor a folder")
+            # Files in /proc have content, although their size is 0.
+            head = os.pread(descriptor, HEAD_BYTES, 0) if needs_head(path) or not status.st_size else b""
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise FlowletError(f"cannot read {path}: {error.strerror or error}") from error
+    compression = compression_of(path, head)
+    if status.st_size or head:
+        return FileSplit(path, 0, status.st_size), compression is not None
+    if compression is not None:
+        raise FlowletError(
+            f"cannot read {path}: it is empty, which no {compression.value} data are; was it written to its end?"
+        )
+    return None
 
 
 def _files(path: str) -> list[str]:
@@ -256,9 +248,8 @@ def _files(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [path]
     found: list[str] = []
-    identity_of: dict[str, tuple[tuple[int, int], ...]] = {
-        path: (_identity(path),)
-    }  # by folder that is still to be listed: those on the way to it
+    # By folder that is still to be listed: those on the way to it.
+    identity_of: dict[str, tuple[tuple[int, int], ...]] = {path: (_identity(path),)}
     for folder, folders, files in os.walk(path, onerror=_refuse_folder, followlinks=True):
         way = identity_of.pop(folder)
         inside = {}

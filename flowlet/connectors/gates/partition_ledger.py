@@ -14,7 +14,6 @@ Rules:      positions count the records of one partition that are routed to this
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Final, NamedTuple
 
 from flowlet.common.job_settings import RetryRule
@@ -55,8 +54,8 @@ class UnfitAttemptError(FlowletError):
 
 
 @dataclass(slots=True)
-class _Entry:
-    """``held`` and ``has_ended``: now; ``kept`` and ``is_end_kept``: by a complete checkpoint."""
+class LedgerEntry:
+    """One partition: ``held`` and ``has_ended``: now; ``kept`` and ``is_end_kept``: by a complete checkpoint."""
 
     attempt: int
     held: int = 0
@@ -74,22 +73,9 @@ class AttemptCursor:
 
     key: PartitionKey
     position: int
-    _entry: _Entry
-    told: int = field(init=False)
+    entry: LedgerEntry
+    told: int
     """What its producer was told last."""
-
-    def __post_init__(self) -> None:
-        self.told = self.position
-
-    @property
-    def kept(self) -> int:
-        """So many records a complete checkpoint holds."""
-        return self._entry.kept
-
-    @property
-    def is_end_kept(self) -> bool:
-        """Whether a complete checkpoint holds all records."""
-        return self._entry.is_end_kept
 
 
 class PartitionLedger:
@@ -109,11 +95,11 @@ class PartitionLedger:
     ) -> None:
         self._rule = rule
         self._max_remembered = max_remembered
-        self._entries: OrderedDict[PartitionKey, _Entry] = OrderedDict()  # the oldest first
+        self._entries: OrderedDict[PartitionKey, LedgerEntry] = OrderedDict()  # the oldest first
         # By checkpoint: what it holds, as far as no older one does.
-        self._taken: dict[int, list[tuple[_Entry, int, bool]]] = {}
+        self._taken: dict[int, list[tuple[LedgerEntry, int, bool]]] = {}
         for each in restored:
-            entry = _Entry(
+            entry = LedgerEntry(
                 each.attempt, each.num_records, each.has_ended, each.num_records, each.has_ended, each.is_divided
             )
             self._entries[each.key] = entry
@@ -140,7 +126,7 @@ class PartitionLedger:
         if entry is None or (self._rule is RetryRule.ANY_ROWS and entry.attempt != attempt):
             if entry is not None:
                 entry.is_current = False
-            entry = _Entry(attempt)
+            entry = LedgerEntry(attempt)
         if first_record > entry.held:
             raise UnfitAttemptError(
                 f"{key} goes on with record {first_record}, but the gate holds {entry.held}: its job went back to an "
@@ -150,7 +136,7 @@ class PartitionLedger:
         self._entries.move_to_end(key)
         entry.num_cursors += 1
         self._forget_oldest()
-        return AttemptCursor(key, first_record, entry)
+        return AttemptCursor(key, first_record, entry, first_record)
 
     def admit(self, cursor: AttemptCursor, num_records: int) -> int:
         """The attempt brings records; returns how many of them, from the first on, are held already.
@@ -186,7 +172,7 @@ class PartitionLedger:
 
     def close(self, cursor: AttemptCursor) -> None:
         """The attempt has ended, or was aborted."""
-        cursor._entry.num_cursors -= 1
+        cursor.entry.num_cursors -= 1
         self._forget_oldest()
 
     def take(self, checkpoint_id: int) -> None:
@@ -228,8 +214,8 @@ class PartitionLedger:
             assert entry.has_ended or not entry.is_end_kept
             assert entry.num_cursors >= 0
 
-    def _current(self, cursor: AttemptCursor) -> _Entry:
-        entry = cursor._entry
+    def _current(self, cursor: AttemptCursor) -> LedgerEntry:
+        entry = cursor.entry
         if not entry.is_current:
             raise UnfitAttemptError(f"another attempt of {cursor.key} has taken the place of this one")
         return entry

@@ -20,6 +20,7 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +51,7 @@ from netstack.flow.admission import RateLimit
 from netstack.flow.offer_book import GateShape
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.offered_input_gate import OfferedInputGate
+from netstack.late import dataclass
 from netstack.late import numpy as np
 from netstack.log_lines import LogLines
 from netstack.wire.events import EndOfData, EndOfPartition
@@ -71,20 +73,15 @@ _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 _MICROS_PER_MILLI: Final = 1000
 
 
+@dataclass(frozen=True, slots=True)
 class EventTimeColumn:
     """Gives records the time in their column, which is field ``position``; nothing per record if that is an array.
 
     Threading: any; it has no state.
     """
 
-    __slots__ = ("name", "position")
-
-    def __init__(self, name: str, position: int) -> None:
-        self.name = name
-        self.position = position
-
-    def __repr__(self) -> str:
-        return f"<EventTimeColumn {self.name!r}>"
+    name: str
+    position: int
 
     def stamped(self, chunk: Chunk) -> Chunk:
         """The same records with timestamps; do not use the given chunk any more.
@@ -92,15 +89,14 @@ class EventTimeColumn:
         Raises:
             SerdeError: a record has no such column, or no time in it.
         """
-        return chunk.with_timestamps(self._times(chunk)) if len(chunk) else chunk
-
-    def _times(self, chunk: Chunk) -> NDArray[np.int64] | list[int]:
         columns = chunk.columns
+        if not len(chunk):
+            return chunk
         if columns is None:
-            return [self._time_of(self._value_of(record)) for record in chunk.values]
+            return chunk.with_timestamps([self._time_of(self._value_of(record)) for record in chunk.values])
         if self.position >= len(columns.fields):
             raise SerdeError(f"the records have {len(columns.fields)} fields, but no column {self.name!r}")
-        return self._of_column(columns.fields[self.position])
+        return chunk.with_timestamps(self._of_column(columns.fields[self.position]))
 
     def _value_of(self, record: Any) -> Any:
         try:
@@ -125,6 +121,7 @@ class EventTimeColumn:
         raise SerdeError(f"column {self.name!r} holds {preview(value)}, which is no time of a record")
 
 
+@dataclass(eq=False)
 class RemoteGateSource(Source):
     """A named gate into which any number of producers push.
 
@@ -137,22 +134,13 @@ class RemoteGateSource(Source):
     """
 
     is_bounded = False
-
-    def __init__(
-        self,
-        name: str,
-        type_info: TypeInformation,
-        producers: int | None = None,
-        key_groups: KeyGroups | None = None,
-        event_time: EventTimeColumn | None = None,
-    ) -> None:
-        self.name = name
-        self._event_time = event_time
-        self.type_info = type_info
-        self.producers = producers
-        self.key_groups = key_groups
-        # Set by the TaskManager: makes the reader of the gate of a subtask.
-        self.open_gate: Callable[..., RemoteGateReader] | None = None
+    name: str
+    type_info: TypeInformation
+    producers: int | None = None
+    key_groups: KeyGroups | None = None
+    event_time: EventTimeColumn | None = None
+    # Set by the TaskManager: makes the reader of the gate of a subtask.
+    open_gate: Callable[..., RemoteGateReader] | None = field(default=None, init=False)
 
     @property
     def type_name(self) -> str:
@@ -181,7 +169,7 @@ class RemoteGateSource(Source):
             raise FlowletError(
                 f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster"
             )
-        restore = None if self._event_time is None else self._event_time.stamped
+        restore = None if self.event_time is None else self.event_time.stamped
         if isinstance(self.type_info, ArrowTypeInfo):
             restore = partial(_batches_of_messages, schema=self.type_info.schema)
         return self.open_gate(declared=declared_records(self.type_info), restore=restore)
@@ -280,9 +268,9 @@ class RemoteGateReader(SourceReaderBase):
             return
         ended = self._ledger.complete(checkpoint_id)
         for index, cursor in self._cursors.items():
-            if cursor.kept > cursor.told:
-                cursor.told = cursor.kept
-                self._gate.tell_held(index, cursor.kept)
+            if cursor.entry.kept > cursor.told:
+                cursor.told = cursor.entry.kept
+                self._gate.tell_held(index, cursor.entry.kept)
         if self._waits_for_checkpoints:
             self._report_ended(ended)
             self._acknowledge(checkpoint_id)
@@ -400,7 +388,7 @@ class RemoteGateReader(SourceReaderBase):
             except UnfitAttemptError as error:
                 self._refuse(index, error)
                 return
-            is_kept = self._waits_for_checkpoints and cursor.is_end_kept
+            is_kept = self._waits_for_checkpoints and cursor.entry.is_end_kept
         if is_kept:
             self._gate.acknowledge_all_records_processed(index)
             return

@@ -54,13 +54,6 @@ class KafkaOffsetResetStrategy(Enum):
     NONE = 2
 
 
-_FALLBACKS = {
-    KafkaOffsetResetStrategy.LATEST: OffsetKind.LATEST,
-    KafkaOffsetResetStrategy.EARLIEST: OffsetKind.EARLIEST,
-    KafkaOffsetResetStrategy.NONE: None,
-}
-
-
 @final
 class KafkaOffsetsInitializer:
     """An offset for each partition; made by one of the static methods."""
@@ -118,7 +111,7 @@ class KafkaOffsetsInitializer:
 
 def _fallback(strategy: KafkaOffsetResetStrategy) -> OffsetKind | None:
     check_kind(strategy, KafkaOffsetResetStrategy, "an offset reset strategy is one of KafkaOffsetResetStrategy")
-    return _FALLBACKS[strategy]
+    return None if strategy is KafkaOffsetResetStrategy.NONE else OffsetKind[strategy.name]
 
 
 DISCOVERY_INTERVAL: Final = "partition.discovery.interval.ms"
@@ -129,11 +122,8 @@ _DEFAULT_DISCOVERY_MS: Final = 5 * 60_000  # Flink's
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 # The source decides about these: offsets are state of the job, and the bytes are read by the schema.
 _OWN_OF_SOURCES: Final = (
-    "enable.auto.commit",
-    "enable.auto.offset.store",
-    "enable.partition.eof",
-    "key.deserializer",
-    "value.deserializer",
+    *("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof"),
+    *("key.deserializer", "value.deserializer"),
 )
 _RESETS: Final = {"none": "error", "error": "error", "earliest": "earliest", "latest": "latest"}
 
@@ -203,9 +193,7 @@ class KafkaSourceBuilder(_KafkaBuilder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._topics: tuple[str, ...] = ()
-        self._pattern: str | None = None
-        self._partitions: tuple[tuple[str, int], ...] = ()
+        self._subscription: dict[str, Any] = {}  # one of the fields of ``KafkaTopics`` that say which partitions
         self._start = OffsetRule(OffsetKind.EARLIEST)
         self._stop: OffsetRule | None = None
         self._is_bounded = False
@@ -219,9 +207,7 @@ class KafkaSourceBuilder(_KafkaBuilder):
         """Read these topics."""
         if not topics or not all(map(is_name, topics)):
             raise JobGraphError(f"set_topics() needs names of topics, got {topics!r}")
-        self._subscribe_once()
-        self._topics = tuple(dict.fromkeys(topics))
-        return self
+        return self._subscribe(topics=tuple(dict.fromkeys(topics)))
 
     def set_topic_pattern(self, topic_pattern: str) -> Self:
         """Read the topics whose whole name matches this regular expression (of Python)."""
@@ -231,17 +217,13 @@ class KafkaSourceBuilder(_KafkaBuilder):
             raise JobGraphError(
                 f"set_topic_pattern() needs a regular expression, got {topic_pattern!r}: {error}"
             ) from error
-        self._subscribe_once()
-        self._pattern = topic_pattern
-        return self
+        return self._subscribe(pattern=topic_pattern)
 
     def set_partitions(self, partitions: Set[KafkaTopicPartition]) -> Self:
         """Read these partitions."""
         if not partitions or not all(isinstance(each, KafkaTopicPartition) for each in partitions):
             raise JobGraphError(f"set_partitions() needs a set of KafkaTopicPartition, got {partitions!r}")
-        self._subscribe_once()
-        self._partitions = tuple(sorted((each.topic, each.partition) for each in partitions))
-        return self
+        return self._subscribe(partitions=tuple(sorted((each.topic, each.partition) for each in partitions)))
 
     def set_starting_offsets(self, starting_offsets_initializer: KafkaOffsetsInitializer) -> Self:
         """Set where to begin; the default is ``earliest()``.
@@ -265,11 +247,8 @@ class KafkaSourceBuilder(_KafkaBuilder):
 
     def set_value_only_deserializer(self, deserialization_schema: DeserializationSchema) -> Self:
         """How values become records; messages without a value are left out."""
-        if not isinstance(deserialization_schema, DeserializationSchema):
-            raise JobGraphError(
-                "set_value_only_deserializer() needs a DeserializationSchema such as SimpleStringSchema(), got "
-                f"{deserialization_schema!r}"
-            )
+        needs = "set_value_only_deserializer() needs a DeserializationSchema such as SimpleStringSchema()"
+        check_kind(deserialization_schema, DeserializationSchema, needs)
         self._deserializer = deserialization_schema
         return self
 
@@ -286,7 +265,7 @@ class KafkaSourceBuilder(_KafkaBuilder):
     def build(self) -> KafkaSource:
         """Build the source.  Raises JobGraphError: something is missing, or does not fit together."""
         properties = self._checked_properties(_OWN_OF_SOURCES, "source")
-        if not self._topics and self._pattern is None and not self._partitions:
+        if not self._subscription:
             raise JobGraphError("a Kafka source needs set_topics(), set_topic_pattern() or set_partitions()")
         if self._deserializer is None:
             raise JobGraphError("a Kafka source needs set_value_only_deserializer(), such as with SimpleStringSchema()")
@@ -299,27 +278,25 @@ class KafkaSourceBuilder(_KafkaBuilder):
             timeout_ms=max(_milliseconds(properties, API_TIMEOUT, _DEFAULT_TIMEOUT_MS), 1),
             properties={"isolation.level": "read_committed", **properties},
             start=self._start,
-            topics=self._topics,
-            pattern=self._pattern,
-            partitions=self._partitions,
+            **self._subscription,
             stop=self._stop,
             discovery_interval_ms=interval_ms if interval_ms > 0 and not self._is_bounded else None,
         )
         commits_offsets = commits and "group.id" in properties
         return KafkaSource(topics, self._deserializer, is_bounded=self._is_bounded, commits_offsets=commits_offsets)
 
-    def _subscribe_once(self) -> None:
-        if self._topics or self._pattern is not None or self._partitions:
+    def _subscribe(self, **subscription: object) -> Self:
+        if self._subscription:
             raise JobGraphError(
                 "a Kafka source reads by topics, by a pattern or by partitions: call one of the methods, once"
             )
+        self._subscription = subscription
+        return self
 
 
 def _rule(method: str, initializer: KafkaOffsetsInitializer) -> OffsetRule:
-    if not isinstance(initializer, KafkaOffsetsInitializer):
-        raise JobGraphError(
-            f"{method}() needs a KafkaOffsetsInitializer such as KafkaOffsetsInitializer.latest(), got {initializer!r}"
-        )
+    needs = f"{method}() needs a KafkaOffsetsInitializer such as KafkaOffsetsInitializer.latest()"
+    check_kind(initializer, KafkaOffsetsInitializer, needs)
     return initializer.rule
 
 
@@ -511,20 +488,15 @@ class KafkaSinkBuilder(_KafkaBuilder):
     argument.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._serializer: KafkaRecordSerializationSchema | None = None
-        self._guarantee = DeliveryGuarantee.NONE  # as in Flink
-        self._prefix: str | None = None
-        self._marker_topic: str | None = None
+    _serializer: KafkaRecordSerializationSchema | None = None
+    _guarantee = DeliveryGuarantee.NONE  # as in Flink
+    _prefix: str | None = None
+    _marker_topic: str | None = None
 
     def set_record_serializer(self, record_serializer: KafkaRecordSerializationSchema) -> Self:
         """How records become messages, and to which topics they go."""
-        if not isinstance(record_serializer, KafkaRecordSerializationSchema):
-            raise JobGraphError(
-                "set_record_serializer() needs KafkaRecordSerializationSchema.builder()...build(), got "
-                f"{record_serializer!r}"
-            )
+        needs = "set_record_serializer() needs KafkaRecordSerializationSchema.builder()...build()"
+        check_kind(record_serializer, KafkaRecordSerializationSchema, needs)
         self._serializer = record_serializer
         return self
 

@@ -1,4 +1,4 @@
-"""``KafkaLogSource`` and ``KafkaReader``: the partitions of Kafka in the tasks.
+"""``KafkaReader``: the partitions of Kafka in the tasks.
 
 ``ArrivalWatch``: waits for the first message on a thread of its own, so that a task need not.
 
@@ -20,19 +20,21 @@ Source:     Flink ``SplitFetcher``, ``FutureCompletingBlockingQueue``, for idle 
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, Final
 from uuid import uuid4
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
-from flowlet.connectors.kafka.split import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
-from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
+from flowlet.connectors.kafka.split import CLIENT_ID_PREFIX, ClientEvents, kafka_module
+from flowlet.connectors.split_reader import SplitReaderBase
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
-from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics
+from flowlet.splits.split_kinds import KafkaSplit
 from netstack.availability import AvailabilityFuture
 from netstack.log_lines import LogLines
 
@@ -42,7 +44,7 @@ _SLICE_S: Final = 0.25  # how long close may have to wait; four wakeups a second
 class ArrivalWatch:
     """Watches for one consumer.
 
-    Threading: task thread.
+    Threading: task thread.  What the thread found is the task's once the future is done.
     Life cycle: ``watch``, then ``take`` once its future is done, any number of times; ``close``, idempotent.
 
     Args:
@@ -52,92 +54,57 @@ class ArrivalWatch:
 
     def __init__(self, consume: Callable[[float], Sequence[Any]], name: str) -> None:
         self._consume = consume
-        self._name = name
-        self._lock = threading.Lock()
-        self._wanted = threading.Condition(self._lock)
-        self._future: AvailabilityFuture | None = None  # Guarded by _lock: of the watch under way; None: none is
-        self._found: Sequence[Any] = ()  # Guarded by _lock.
-        self._error: BaseException | None = None  # Guarded by _lock.
-        self._is_closed = False  # Guarded by _lock for writes; a stale read costs one slice.
-        self._thread: threading.Thread | None = None  # Task thread only.
+        self._watches: SimpleQueue[AvailabilityFuture | None] = SimpleQueue()  # one at most; None: the thread ends
+        self._found: Sequence[Any] = ()
+        self._error: Exception | None = None
+        self._is_closed = False  # Written by the task thread; a stale read costs one slice.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __repr__(self) -> str:
-        return f"<ArrivalWatch {self._name!r}, {'watching' if self.is_watching else 'at rest'}>"
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether the thread has the consumer."""
-        with self._lock:
-            return self._future is not None
+        return f"<ArrivalWatch {self._thread.name!r}{', closed' if self._is_closed else ''}>"
 
     def watch(self) -> AvailabilityFuture:
         """Begin to wait; the future is done when ``take`` has something to give."""
         future = AvailabilityFuture()
-        with self._wanted:
-            assert self._future is None, "one watch at a time"
-            self._future = future
-            self._wanted.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._watches.put(future)
+        if not self._thread.ident:
             self._thread.start()
         return future
 
     def take(self) -> Sequence[Any]:
         """The messages that came.  Raises what the consumer raised."""
-        with self._lock:
-            found = self._found
-            error = self._error
-            self._found = ()
-            self._error = None
-        if error is not None:
-            raise error
+        if self._error is not None:
+            raise self._error
+        found = self._found
+        self._found = ()
         return found
 
     def close(self) -> None:
         """End the thread and wait for it; then the consumer may be closed."""
-        with self._wanted:
-            self._is_closed = True
-            self._wanted.notify()
-        if self._thread is not None:
+        self._is_closed = True
+        self._watches.put(None)
+        if self._thread.ident:
             self._thread.join()  # waits for the slice of the thread; ended by its limit of a quarter of a second
-            self._thread = None
 
     def _run(self) -> None:
-        while True:
-            with self._wanted:
-                while self._future is None and not self._is_closed:
-                    self._wanted.wait()  # waits for the reader to have nothing again; ended by watch() or close()
+        # waits for the reader to have nothing again; ended by watch() or close()
+        while (future := self._watches.get()) is not None:
+            while not (self._found or self._error or self._is_closed):
+                try:
+                    self._found = self._consume(_SLICE_S)
+                except Exception as caught:  # noqa: BLE001 - the top of a thread: take() raises it on the task's
+                    self._error = caught
             if self._is_closed:
                 return
-            found: Sequence[Any] = ()
-            error: BaseException | None = None
-            try:
-                found = self._consume(_SLICE_S)
-            except Exception as caught:  # noqa: BLE001 - the top of a thread: take() raises it on the task's
-                error = caught
-            if found or error is not None:
-                self._end(found, error)
-
-    def _end(self, found: Sequence[Any], error: BaseException | None) -> None:
-        with self._lock:
-            future = self._future
-            self._future = None
-            self._found = found
-            self._error = error
-        assert future is not None, "only this thread ends a watch"
-        future.complete()
+            future.complete()
 
 
 _log = LogLines(__name__)
 _MAX_OPEN_CHECKPOINTS: Final = 100  # whose offsets are kept; those of older ones that never completed are dropped
 # A second client error of the kinds that librdkafka recovers from by itself.
 _PASSING: Final = (
-    "_TRANSPORT",
-    "_ALL_BROKERS_DOWN",
-    "_RESOLVE",
-    "_TIMED_OUT",
-    "NOT_LEADER_FOR_PARTITION",
-    "LEADER_NOT_AVAILABLE",
+    *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"),
+    *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"),
 )
 
 
@@ -148,40 +115,29 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         properties: of librdkafka.
         deserializer: makes records of values.
         commits_offsets: whether the group gets the offsets of complete checkpoints.
-        name: of the thread that waits while there is nothing.
-        create_consumer: for tests.
     """
 
     never_waits = True
     pauses_splits = True
 
+    _consumer: Any = None  # from setup on, as the watch; None: closed
+    _watch: ArrivalWatch | None = None
+
     def __init__(
         self,
-        properties: dict[str, Any],
+        properties: Mapping[str, str],
         deserializer: DeserializationSchema,
         *,
         commits_offsets: bool,
-        name: str,
-        create_consumer: Callable[[dict[str, Any]], Any] | None = None,
+        num_readers: int = 1,
     ) -> None:
-        super().__init__(num_readers=1)  # the size of partitions is unknown
+        super().__init__(num_readers)
         self._kafka = kafka_module()
-        self._servers = properties.get("bootstrap.servers", "")
-        self._events = ClientEvents()
-        own: dict[str, Any] = {
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-        }
-        if "group.id" not in properties:
-            own["group.id"] = f"flowlet-{uuid4()}"  # librdkafka wants one; without commits the brokers never see it
-        make = self._kafka.Consumer if create_consumer is None else create_consumer
-        self._consumer = kafka_client(make, {**properties, **own, "on_commit": _log_commit}, self._events)
+        self._properties: dict[str, Any] = dict(properties)
+        self._events = ClientEvents(properties)
         self._deserializer = deserializer
-        self._values = _values_by(deserializer, self.ctx.interrupts)
         self._num_unparsable = deserializer.num_unparsable_records  # of which the counters know
         self._commits_offsets = commits_offsets
-        self._watch = ArrivalWatch(lambda seconds: self._consumer.consume(1, seconds), name)
         self._open: dict[str, KafkaSplit] = {}  # the open ones, at their present offsets
         self._ended: set[str] = set()
         self._fetched: deque[tuple[str, list[Any]]] = deque()  # messages by partition, not yet polled
@@ -196,9 +152,26 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         return f"<KafkaReader of {len(self._open)} partitions, {len(self._fetched)} batches fetched, {self._watch!r}>"
 
     def setup(self, ctx: OperatorContext) -> None:
-        """Take the counters; a schema of the user may be slow, and is left between two messages."""
+        """Take the counters, and make the consumer; a schema of the user may be slow, and is left between two
+        messages.
+        """
         super().setup(ctx)
         self._values = _values_by(self._deserializer, ctx.interrupts)
+        own: dict[str, Any] = {
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "on_commit": _log_commit,
+        }
+        properties = self._properties
+        prefix = properties.pop(CLIENT_ID_PREFIX, None)
+        if prefix is not None:
+            own["client.id"] = f"{prefix}-{ctx.subtask}"
+        if "group.id" not in properties:
+            own["group.id"] = f"flowlet-{uuid4()}"  # librdkafka wants one; without commits the brokers never see it
+        self._consumer = self._events.client("Consumer", {**properties, **own})
+        name = f"kafka {ctx.subtask + 1}/{ctx.parallelism}"
+        self._watch = ArrivalWatch(lambda seconds: self._consumer.consume(1, seconds), name)
 
     # -- splits
 
@@ -246,7 +219,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         """
         if not self._fetched:
             if not self._open:
-                self.wait.begin()
+                self.wait.reset_unavailable()
                 return self.nothing()
             if not self._fetch():
                 return Chunk([])
@@ -254,15 +227,19 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
 
     def _fetch(self) -> bool:
         """Get messages; False if there are none, and then the watch waits for some."""
-        if self._arrival is None:
-            messages = self._messages(lambda: self._consumer.consume(MAX_CHUNK_RECORDS, 0))
-        elif self._arrival.is_done:
+        watch = self._watch
+        assert watch is not None, "set up"
+        take: Callable[[], Sequence[Any]] = partial(self._consumer.consume, MAX_CHUNK_RECORDS, 0)
+        if self._arrival is not None:
+            if not self._arrival.is_done:
+                return False
             self._arrival = None
-            messages = self._messages(self._watch.take)
-        else:
-            return False
-        if self._events.refusal is not None:
-            raise FlowletError(f"Kafka at {self._servers}: the brokers refuse the client: {self._events.refusal}")
+            take = watch.take
+        try:
+            messages = take()
+        except (self._kafka.KafkaException, RuntimeError) as error:
+            raise self._events.failure("the messages", error) from error
+        self._events.check_refusal()
         by_split: dict[str, list[Any]] = {}
         for message in messages:
             if message.error() is None:
@@ -271,17 +248,9 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
                 self._handle_error(message)
         self._fetched.extend((split_id, found) for split_id, found in by_split.items() if split_id in self._open)
         self._end_splits()
-        if not self._fetched and self._open:
-            if not messages:
-                self._arrival = self._watch.watch()
-            return False
+        if not self._fetched and self._open and not messages:
+            self._arrival = watch.watch()
         return bool(self._fetched)
-
-    def _messages(self, take: Callable[[], Sequence[Any]]) -> Sequence[Any]:
-        try:
-            return take()
-        except (self._kafka.KafkaException, RuntimeError) as error:
-            raise failure("the messages", self._servers, error, self._events) from error
 
     def _next_chunk(self) -> Chunk:
         while self._fetched:
@@ -289,10 +258,8 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
             split = self._open.get(split_id)
             if split is None:
                 continue  # it has ended
-            if split.stop is not None and messages[-1].offset() >= split.stop:
+            if split.stop is not None and messages[-1].offset() + 1 >= split.stop:
                 messages = [message for message in messages if message.offset() < split.stop]
-                self._ended.add(split_id)
-            elif split.stop is not None and messages[-1].offset() + 1 >= split.stop:
                 self._ended.add(split_id)
             self.current_split = split_id
             with_value = [message for message in messages if message.value() is not None]
@@ -345,16 +312,15 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         error = message.error()
         name = error.name()
         split_id = f"{message.topic()}-{message.partition()}"
+        split = self._open.get(split_id)
         if name == "_PARTITION_EOF":
-            split = self._open.get(split_id)
             if split is not None and split.stop is not None and message.offset() >= split.stop:
                 self._ended.add(split_id)
             return
         if name == "_AUTO_OFFSET_RESET":
-            split = self._open.get(split_id)
             offset = "its offset" if split is None else f"offset {split.offset}"
             raise FlowletError(
-                f"Kafka at {self._servers}: partition {split_id} does not have {offset} any more, or not yet: "
+                f"Kafka at {self._events.servers}: partition {split_id} does not have {offset} any more, or not yet: "
                 f"{error.str()}; to go on "
                 "elsewhere, and lose records, set the property auto.offset.reset to earliest or latest"
             )
@@ -362,7 +328,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
             _log.warning("Kafka cannot be read just now, the client tries again", partition=split_id, error=error.str())
             return
         where = "" if message.topic() is None else f" of partition {split_id}"
-        raise FlowletError(f"Kafka at {self._servers}: the messages{where}: {error.str()}")
+        raise FlowletError(f"Kafka at {self._events.servers}: the messages{where}: {error.str()}")
 
     # -- state
 
@@ -418,45 +384,12 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
 
     def close(self) -> None:
         """End the thread, then the consumer; idempotent."""
-        self._watch.close()
+        if self._watch is not None:
+            self._watch.close()
         consumer = self._consumer
         self._consumer = None
         if consumer is not None:
             consumer.close()
-
-
-class KafkaLogSource(AssignedSource):
-    """The records of topics.
-
-    Args:
-        topics: what to read.
-        deserializer: makes records of values.
-        commits_offsets: whether the group gets the offsets of complete checkpoints.
-    """
-
-    reader_type = KafkaReader
-
-    def __init__(
-        self, topics: KafkaTopics, deserializer: DeserializationSchema, *, is_bounded: bool, commits_offsets: bool
-    ) -> None:
-        self.split_set = topics
-        self._properties = topics.properties
-        self.is_bounded = is_bounded
-        self._deserializer = deserializer
-        self._commits_offsets = commits_offsets
-
-    def create_reader(self, subtask: int, parallelism: int) -> KafkaReader:
-        """A reader of the partitions that it is assigned."""
-        properties: dict[str, Any] = dict(self._properties)
-        prefix = properties.pop(CLIENT_ID_PREFIX, None)
-        if prefix is not None:
-            properties["client.id"] = f"{prefix}-{subtask}"
-        return KafkaReader(
-            properties,
-            self._deserializer,
-            commits_offsets=self._commits_offsets,
-            name=f"kafka {subtask + 1}/{parallelism}",
-        )
 
 
 def _values_by(deserializer: DeserializationSchema, interrupts: Interrupts) -> Callable[[list[Any]], list[Any]]:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from flowlet.connectors.kafka.split import ClientEvents, failure, kafka_client, kafka_module
+from flowlet.connectors.kafka.split import ClientEvents, kafka_module
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
@@ -41,17 +41,18 @@ SLICE_S: Final = 0.25
 
 
 class KafkaDelivery:
-    """Hands messages to a client of librdkafka and keeps the first failure.
+    """Hands messages to a producer of its own and keeps the first failure.
 
     Callbacks run in ``poll`` and ``flush``, by the task.
 
-    ``check_cancelled`` raises if the task is being cancelled: its error ends every wait.
+    Args:
+        properties: of librdkafka.
+        check_cancelled: raises if the task is being cancelled: its error ends every wait.
     """
 
-    def __init__(self, producer: Any, servers: str, events: ClientEvents, check_cancelled: Callable[[], None]) -> None:
-        self._producer = producer
-        self._servers = servers
-        self._events = events
+    def __init__(self, properties: Mapping[str, Any], check_cancelled: Callable[[], None]) -> None:
+        self.events = ClientEvents(properties)
+        self.producer = self.events.client("Producer", properties)
         self._check_cancelled = check_cancelled
         self._failure: FlowletError | None = None
 
@@ -61,8 +62,8 @@ class KafkaDelivery:
         Raises:
             FlowletError: one cannot be sent, or one before could not be delivered; names topic, partition and servers.
         """
-        produce = self._producer.produce
-        poll = self._producer.poll
+        produce = self.producer.produce
+        poll = self.producer.poll
         delivered = self._delivered
         for topic, key, value in messages:
             while True:
@@ -73,7 +74,7 @@ class KafkaDelivery:
                     self._check_cancelled()
                     self.check()
                 except Exception as error:
-                    raise failure(f"a message for topic {topic}", self._servers, error, self._events) from error
+                    raise self.events.failure(f"a message for topic {topic}", error) from error
                 else:
                     break
         poll(0)
@@ -86,31 +87,39 @@ class KafkaDelivery:
         Raises:
             FlowletError: one could not be delivered.
         """
-        while self._producer.flush(SLICE_S):
+        while self.producer.flush(SLICE_S):
             self._check_cancelled()
             self.check()
         self.check()
 
     def check(self) -> None:
         """Raise the first failure."""
-        refusal = self._events.refusal
-        if self._failure is None and refusal is not None:
-            self._failure = FlowletError(f"Kafka at {self._servers}: the brokers refuse the client: {refusal}")
         if self._failure is not None:
             raise self._failure
+        self.events.check_refusal()
+
+    def close(self) -> None:
+        """Drop what is still on its way, and the producer, whose threads end with it; idempotent.
+
+        After a failure messages are sent again, and at the end of a writer nothing is left.
+        """
+        producer = self.producer
+        self.producer = None
+        if producer is not None:
+            producer.purge()
+            producer.poll(0)
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None and self._failure is None:
             partition = message.partition()
             where = message.topic() if partition is None or partition < 0 else f"{message.topic()}-{partition}"
-            told = self._events.text
             self._failure = FlowletError(
-                f"Kafka at {self._servers}: a message for {where} was not delivered: {error.str()}"
-                + (f" ({told})" if told else "")
+                f"Kafka at {self.events.servers}: a message for {where} was not delivered: {error.str()}"
+                f"{self.events.told()}"
             )
 
 
-class KafkaWriter(SinkWriter[Any]):
+class KafkaWriter(KafkaDelivery, SinkWriter[Any]):
     """The writer of one subtask without transactions.
 
     Args:
@@ -118,7 +127,6 @@ class KafkaWriter(SinkWriter[Any]):
         serializer: makes messages.
         check_cancelled: raises if the task is being cancelled.
         flushes: whether a checkpoint waits for acknowledgements; the end of the input always does.
-        create_producer: for tests.
     """
 
     def __init__(
@@ -128,39 +136,27 @@ class KafkaWriter(SinkWriter[Any]):
         *,
         check_cancelled: Callable[[], None] = lambda: None,
         flushes: bool,
-        create_producer: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        events = ClientEvents()
-        make = kafka_module().Producer if create_producer is None else create_producer
         # Messages keep their order, and a retry by the client writes none twice.
-        self._producer = kafka_client(make, {**properties, "enable.idempotence": True}, events)
-        self._delivery = KafkaDelivery(self._producer, properties.get("bootstrap.servers", ""), events, check_cancelled)
+        super().__init__({**properties, "enable.idempotence": True}, check_cancelled)
         self._serializer = serializer
         self._flushes = flushes
 
     def __repr__(self) -> str:
-        return f"<KafkaWriter, {0 if self._producer is None else len(self._producer)} messages on their way>"
+        return f"<KafkaWriter, {len(self.producer or ())} messages on their way>"
 
     def write(self, value: Any, context: SinkWriterContext) -> None:
         """Send one record."""
-        self._delivery.send(self._serializer.messages((value,)))
+        self.send(self._serializer.messages((value,)))
 
     def write_all(self, values: Sequence[Any], context: SinkWriterContext) -> None:
         """Send records."""
-        self._delivery.send(self._serializer.messages(values))
+        self.send(self._serializer.messages(values))
 
     def flush(self, *, end_of_input: bool) -> None:
         """Wait for all acknowledgements."""
         if self._flushes or end_of_input:
-            self._delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
-
-    def close(self) -> None:
-        """Drop what is still on its way: after a failure it is sent again, and at the end nothing is left."""
-        producer = self._producer
-        self._producer = None
-        if producer is not None:
-            producer.purge()
-            producer.poll(0)
+            self.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
 
 
 T = TypeVar("T")
@@ -171,19 +167,11 @@ _TIMEOUT_S: Final = 30.0
 _MAX_CLIENTS: Final = 2
 
 
-class _WriterClients:
+class _Transactions(KafkaDelivery):
     """The transactions of one writer: a producer, and a consumer that knows the group of the markers."""
 
-    def __init__(
-        self,
-        properties: Mapping[str, Any],
-        name: str,
-        create_producer: Any,
-        create_consumer: Any,
-        check_cancelled: Callable[[], None],
-    ) -> None:
-        self.events = ClientEvents()
-        servers = properties.get("bootstrap.servers", "")
+    def __init__(self, properties: Mapping[str, Any], name: str, check_cancelled: Callable[[], None]) -> None:
+        super().__init__({**properties, "transactional.id": name}, check_cancelled)
         own = {"bootstrap.servers", "security.protocol", "client.id"}
         # Those of a consumer are the ones about connections alone; others would only be warned of.
         connection = {
@@ -191,19 +179,18 @@ class _WriterClients:
             for key, value in properties.items()
             if key in own or key.startswith(("ssl.", "sasl.", "socket."))
         }
-        self.producer = kafka_client(create_producer, {**properties, "transactional.id": name}, self.events)
         try:
-            self.consumer = kafka_client(
-                create_consumer, {**connection, "group.id": name, "enable.auto.commit": False}, self.events
+            self.consumer = self.events.client(
+                "Consumer", {**connection, "group.id": name, "enable.auto.commit": False}
             )
         except FlowletError:
-            self.producer.purge()
+            super().close()
             raise
-        self.delivery = KafkaDelivery(self.producer, servers, self.events, check_cancelled)
 
     def close(self) -> None:
+        """Close both."""
         self.consumer.close()
-        self.producer.purge()
+        super().close()
 
 
 class KafkaTarget(WriteAheadTarget):
@@ -217,8 +204,6 @@ class KafkaTarget(WriteAheadTarget):
         marker_topic: an existing topic, to which the offsets that serve as markers belong.
         check_cancelled: raises if the task is being cancelled.
         timeout_s: of one call, all slices together.
-        create_producer: for tests.
-        create_consumer: for tests.
         monotonic: the clock of the timeout.
     """
 
@@ -230,24 +215,20 @@ class KafkaTarget(WriteAheadTarget):
         *,
         check_cancelled: Callable[[], None] = lambda: None,
         timeout_s: float = _TIMEOUT_S,
-        create_producer: Callable[[dict[str, Any]], Any] | None = None,
-        create_consumer: Callable[[dict[str, Any]], Any] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kafka = kafka_module()
         self._properties = dict(properties)
-        self._servers = self._properties.get("bootstrap.servers", "")
         self._prefix = prefix
         self._check_cancelled = check_cancelled
         self._timeout_s = timeout_s
         self._monotonic = monotonic
         self._marker_topic = marker_topic
-        self._create_producer = self._kafka.Producer if create_producer is None else create_producer
-        self._create_consumer = self._kafka.Consumer if create_consumer is None else create_consumer
-        self._clients: dict[str, _WriterClients] = {}  # by writer, the one used last at the end
+        self._clients: dict[str, _Transactions] = {}  # by writer, the one used last at the end
 
     def __repr__(self) -> str:
-        return f"<KafkaTarget {self._prefix!r} at {self._servers}, {len(self._clients)} writers>"
+        servers = self._properties.get("bootstrap.servers", "")
+        return f"<KafkaTarget {self._prefix!r} at {servers}, {len(self._clients)} writers>"
 
     def committed(self, writer: str) -> int:
         """The number of the writer's last transaction; -1: it had none.
@@ -281,8 +262,8 @@ class KafkaTarget(WriteAheadTarget):
             clients = self._clients[writer]
         with self._failures(writer, f"transaction {number}"):
             clients.producer.begin_transaction()
-            clients.delivery.send(rows)
-            clients.delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
+            clients.send(rows)
+            clients.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
             marker = self._kafka.TopicPartition(self._marker_topic, 0, number)
             group = clients.consumer.consumer_group_metadata()
             self._in_slices(lambda slice_s: clients.producer.send_offsets_to_transaction([marker], group, slice_s))
@@ -294,14 +275,11 @@ class KafkaTarget(WriteAheadTarget):
         for writer in list(self._clients):
             self._drop(writer)
 
-    def _connected(self, writer: str) -> _WriterClients:
+    def _connected(self, writer: str) -> _Transactions:
         while len(self._clients) >= _MAX_CLIENTS:
             self._drop(next(iter(self._clients)))
         name = f"{self._prefix}-{writer}"
-        clients = _WriterClients(
-            self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled
-        )
-        self._clients[writer] = clients
+        clients = self._clients[writer] = _Transactions(self._properties, name, self._check_cancelled)
         with self._failures(writer, "the start of transactions"):
             self._in_slices(clients.producer.init_transactions)
         return clients
@@ -336,28 +314,23 @@ class KafkaTarget(WriteAheadTarget):
 
     @contextmanager
     def _failures(self, writer: str, what: str) -> Iterator[None]:
-        """Turns errors of the client into those of a target."""
+        """Turns errors of the client into those of a target; the clients are dropped, so that the next ones find out
+        what happened.
+        """
         try:
             yield
         except Exception as error:
             raise self._failed(writer, what, error) from error
 
     def _failed(self, writer: str, what: str, error: Exception) -> FlowletError:
-        """The error to raise; the clients are dropped, so that the next ones find out what happened."""
         clients = self._clients.get(writer)
-        events = ClientEvents() if clients is None else clients.events
+        events = ClientEvents(self._properties) if clients is None else clients.events
         self._drop(writer)
-        if not isinstance(error, self._kafka.KafkaException):
-            return (
-                CommitLaterError(str(error))
-                if isinstance(error, FlowletError) and events.refusal is None
-                else FlowletError(str(error))
-            )
-        text = str(failure(what, self._servers, error, events))
-        cause = error.args[0]
-        is_passing = (
-            cause.retriable()
-            or cause.txn_requires_abort()
-            or cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
-        )
+        text = str(error)
+        is_passing = isinstance(error, FlowletError)
+        if isinstance(error, self._kafka.KafkaException):
+            text = str(events.failure(what, error))
+            (cause,) = error.args
+            is_timeout = cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
+            is_passing = is_timeout or cause.retriable() or cause.txn_requires_abort()
         return CommitLaterError(text) if is_passing and events.refusal is None else FlowletError(text)

@@ -1,6 +1,6 @@
 """Partitions of Kafka: ``KafkaSplitEnumerator`` finds those of a source and assigns each to one reader.
 
-``KafkaBrokers`` asks a cluster for partitions and offsets; ``kafka_client`` makes clients of librdkafka, also for
+``KafkaBrokers`` asks a cluster for partitions and offsets; ``ClientEvents`` makes clients of librdkafka, also for
 readers and writers.
 
 Side:       shared.  ``discover`` and ``find_new`` ask brokers, on a thread of their own, and block, up to the timeout;
@@ -19,6 +19,7 @@ Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is,
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import closing
 from importlib import import_module
 from itertools import chain
 from typing import Any, Final, assert_never
@@ -36,6 +37,7 @@ CLIENT_ID_PREFIX: Final = "client.id.prefix"  # Flink's; librdkafka does not kno
 # These make librdkafka load a library or run a program: a job's settings must not do that in the JobManager.
 REFUSED_PROPERTIES: Final = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd")
 _KEPT_EVENTS: Final = 4
+_REFUSALS: Final = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL", "CLUSTER_AUTHORIZATION_FAILED")
 _UNKNOWN_TOPIC: Final = "UNKNOWN_TOPIC_OR_PART"
 
 
@@ -50,13 +52,33 @@ def kafka_module(name: str = "confluent_kafka") -> Any:
 
 
 class ClientEvents:
-    """What librdkafka told by events; the callbacks come on the thread that polls.
+    """The clients of librdkafka of one owner, and what these told by events; the callbacks come on the thread that
+    polls.
 
-    Threading: ``add`` and ``text`` from any thread: a bounded deque, whose methods are atomic.
+    Threading: ``add``, ``refusal`` and ``failure`` from any thread: a bounded deque, whose methods are atomic.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self.servers: str = properties.get("bootstrap.servers", "")
         self._errors: deque[Any] = deque(maxlen=_KEPT_EVENTS)
+
+    def client(self, kind: str, properties: Mapping[str, Any]) -> Any:
+        """A client: a ``Producer``, ``Consumer`` or ``AdminClient``.
+
+        Raises ConfigError: a property is unknown or wrong, or must not be set.
+        """
+        module = kafka_module("confluent_kafka.admin" if kind == "AdminClient" else "confluent_kafka")
+        refused = [name for name in REFUSED_PROPERTIES if name in properties]
+        if refused:
+            raise ConfigError(f"Kafka: the property {refused[0]} loads code and cannot be set in a job")
+        try:
+            return getattr(module, kind)({"log_level": 2, **properties, "error_cb": self.add})
+        except Exception as error:
+            if type(error).__module__.split(".")[0] not in ("confluent_kafka", "cimpl", "builtins"):
+                raise
+            raise ConfigError(
+                f"Kafka: {_reason(error)}; properties are those of librdkafka, not of Kafka's Java client"
+            ) from error
 
     def add(self, error: Any) -> None:
         """An error event."""
@@ -64,46 +86,26 @@ class ClientEvents:
 
     @property
     def refusal(self) -> str | None:
-        """Why a broker refused the client; None: none did."""
+        """Why a broker refused the client, as an error says it; None: none did."""
         for error in tuple(self._errors):
-            if error.name() in (
-                "_AUTHENTICATION",
-                "SASL_AUTHENTICATION_FAILED",
-                "_SSL",
-                "CLUSTER_AUTHORIZATION_FAILED",
-            ):
-                return str(error.str())
+            if error.name() in _REFUSALS:
+                return f"the brokers refuse the client: {error.str()}"
         return None
 
-    @property
-    def text(self) -> str:
-        """The different errors, for a message."""
-        return "; ".join(dict.fromkeys(str(error.str()) for error in tuple(self._errors)))
+    def check_refusal(self) -> None:
+        """Raise FlowletError if a broker refused the client."""
+        refusal = self.refusal
+        if refusal is not None:
+            raise FlowletError(f"Kafka at {self.servers}: {refusal}")
 
+    def told(self) -> str:
+        """The different errors, for the end of a message; empty if there are none."""
+        text = "; ".join(dict.fromkeys(str(error.str()) for error in tuple(self._errors)))
+        return f" ({text})" if text else ""
 
-def kafka_client(make: Callable[[dict[str, Any]], Any], properties: Mapping[str, Any], events: ClientEvents) -> Any:
-    """A client of librdkafka.  Raises ConfigError: a property is unknown or wrong, or must not be set."""
-    refused = [name for name in REFUSED_PROPERTIES if name in properties]
-    if refused:
-        raise ConfigError(f"Kafka: the property {refused[0]} loads code and cannot be set in a job")
-    try:
-        return make({"log_level": 2, **properties, "error_cb": events.add})
-    except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("confluent_kafka", "cimpl", "builtins"):
-            raise
-        raise ConfigError(
-            f"Kafka: {_reason(error)}; properties are those of librdkafka, not of Kafka's Java client"
-        ) from error
-
-
-def failure(what: str, servers: str, error: Exception, events: ClientEvents) -> FlowletError:
-    """The error for a call that failed, with what the client told meanwhile."""
-    told = events.text
-    refused = events.refusal
-    reason = f"{_reason(error)} ({told})" if told else _reason(error)
-    if refused is not None:
-        reason = f"the brokers refuse the client: {refused}"
-    return FlowletError(f"Kafka at {servers}: {what}: {reason}")
+    def failure(self, what: str, error: Exception) -> FlowletError:
+        """The error for a call that failed, with what the client told meanwhile."""
+        return FlowletError(f"Kafka at {self.servers}: {what}: {self.refusal or _reason(error) + self.told()}")
 
 
 class KafkaBrokers:
@@ -118,9 +120,9 @@ class KafkaBrokers:
         self._admin_module = kafka_module("confluent_kafka.admin")
         self._servers = topics.servers
         self._timeout_s = topics.timeout_ms / 1000
-        self._events = ClientEvents()
+        self._events = ClientEvents(topics.properties)
         self._properties = {key: value for key, value in topics.properties.items() if key != CLIENT_ID_PREFIX}
-        self._admin = kafka_client(self._admin_module.AdminClient, self._properties, self._events)
+        self._admin = self._events.client("AdminClient", self._properties)
 
     def __repr__(self) -> str:
         return f"<KafkaBrokers at {self._servers}>"
@@ -134,12 +136,8 @@ class KafkaBrokers:
         # All topics are listed, because a question for one of them would create it, if the brokers allow that.
         found = self._metadata(topics.described)
         if topics.pattern is not None:
-            return [
-                each
-                for name in sorted(found)
-                if re.fullmatch(topics.pattern, name)
-                for each in self._of_topic(name, found)
-            ]
+            names = [name for name in sorted(found) if re.fullmatch(topics.pattern, name)]
+            return list(chain.from_iterable(self._of_topic(name, found) for name in names))
         chosen = set(topics.partitions)
         existing = {each for name in {topic for topic, _ in chosen} for each in self._of_topic(name, found)}
         for topic, number in topics.partitions:
@@ -160,15 +158,12 @@ class KafkaBrokers:
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """What the group committed."""
-        consumer = kafka_client(self._kafka.Consumer, {"group.id": "", **self._properties}, self._events)
-        try:
-            found = consumer.committed(
-                [self._kafka.TopicPartition(*each) for each in partitions], timeout=self._timeout_s
-            )
-        except self._kafka.KafkaException as error:
-            raise self._failed("the offsets of the group", error) from error
-        finally:
-            consumer.close()
+        asked = [self._kafka.TopicPartition(*each) for each in partitions]
+        with closing(self._events.client("Consumer", {"group.id": "", **self._properties})) as consumer:
+            try:
+                found = consumer.committed(asked, timeout=self._timeout_s)
+            except self._kafka.KafkaException as error:
+                raise self._events.failure("the offsets of the group", error) from error
         for each in found:
             if each.error is not None:
                 raise FlowletError(
@@ -186,7 +181,7 @@ class KafkaBrokers:
             found: dict[str, Any] = self._admin.list_topics(timeout=self._timeout_s).topics
         except self._kafka.KafkaException as error:
             self._admin.poll(0)  # gives the events to their callback
-            raise self._failed(
+            raise self._events.failure(
                 f"no list of the partitions of {described} within {self._timeout_s:g} s", error
             ) from error
         return found
@@ -209,10 +204,9 @@ class KafkaBrokers:
             }
         except (self._kafka.KafkaException, TimeoutError) as error:
             self._admin.poll(0)
-            raise self._failed(f"no offsets of {partitions[0][0]} within {self._timeout_s:g} s", error) from error
-
-    def _failed(self, what: str, error: Exception) -> FlowletError:
-        return failure(what, self._servers, error, self._events)
+            raise self._events.failure(
+                f"no offsets of {partitions[0][0]} within {self._timeout_s:g} s", error
+            ) from error
 
 
 def _reason(error: Exception) -> str:
@@ -303,16 +297,13 @@ class KafkaSplitEnumerator(SplitEnumerator):
         self._waiting[(crc32(split.topic.encode()) + split.partition) % self._num_readers].append(split)
 
     def _search(self, known: Mapping[str, Set[int]], start: OffsetRule) -> list[KafkaSplit]:
-        brokers = self._connect(self.split_set)
-        try:
+        with closing(self._connect(self.split_set)) as brokers:
             new = [each for each in brokers.partitions(self.split_set) if each[1] not in known.get(each[0], ())]
             if not new:
                 return []
             starts = self._offsets(brokers, new, start)
             stops = None if self.split_set.stop is None else self._offsets(brokers, new, self.split_set.stop)
             return [KafkaSplit(*each, starts[each], None if stops is None else stops[each]) for each in new]
-        finally:
-            brokers.close()
 
     def _offsets(
         self, brokers: KafkaBrokers, partitions: Sequence[Partition], rule: OffsetRule

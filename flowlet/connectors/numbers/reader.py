@@ -17,7 +17,7 @@ Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGene
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
 from flowlet.errors import StateRestoreError
@@ -33,78 +33,60 @@ _NS_PER_SECOND: Final = 1_000_000_000
 _MIN_PAUSE_NS: Final = 10_000_000
 
 
-class RecordRateLimit(Protocol):
-    """The limit of one reader.  Threading: task thread."""
+class RecordRateLimit:
+    """The limit of one reader: so many records may be given now.  Threading: task thread."""
+
+    def __init__(self, left: float) -> None:
+        self._left = left
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._left:g} left>"
 
     def allowed(self, now_ns: int) -> int:
         """How many records may be given now."""
+        return int(self._left)
 
     def take(self, num_records: int) -> None:
         """So many were given, at most what was allowed."""
+        self._left -= num_records
 
-    def pause_ns(self, now_ns: int) -> int | None:
+    def pause_ns(self) -> int | None:
         """How long to wait until more is allowed; None: until ``checkpoint_completed``."""
+        return None
 
     def checkpoint_completed(self) -> None:
         """A checkpoint is complete."""
 
 
-class RecordsPerSecond:
+class RecordsPerSecond(RecordRateLimit):
     """A bucket that fills with time; the first record may be given at once."""
 
     def __init__(self, per_second: float) -> None:
+        super().__init__(1.0)
         self._per_second = per_second
-        self._capacity = max(per_second, 1.0)
-        self._saved = 1.0
-        self._since_ns: int | None = None  # when _saved was right; None: nothing was asked
-
-    def __repr__(self) -> str:
-        return f"<RecordsPerSecond {self._per_second:g}>"
+        self._since_ns: int | None = None  # when _left was right; None: nothing was asked
 
     def allowed(self, now_ns: int) -> int:
-        """How many records may be given now."""
+        """What was saved since the last call, at most that of one second."""
         if self._since_ns is None:
             self._since_ns = now_ns
         if now_ns > self._since_ns:  # the clock may stand still while the task is held back
-            grown = self._saved + (now_ns - self._since_ns) * self._per_second / _NS_PER_SECOND
-            self._saved = min(grown, self._capacity)
+            grown = self._left + (now_ns - self._since_ns) * self._per_second / _NS_PER_SECOND
+            self._left = min(grown, max(self._per_second, 1.0))
             self._since_ns = now_ns
-        return int(self._saved)
+        return int(self._left)
 
-    def take(self, num_records: int) -> None:
-        """So many were given."""
-        self._saved -= num_records
-
-    def pause_ns(self, now_ns: int) -> int | None:
+    def pause_ns(self) -> int:
         """Until one record is allowed, and at least 10 ms."""
-        missing = 1.0 - self._saved
-        return max(int(missing * _NS_PER_SECOND / self._per_second), _MIN_PAUSE_NS)
-
-    def checkpoint_completed(self) -> None:
-        """Nothing depends on it."""
+        return max(int((1.0 - self._left) * _NS_PER_SECOND / self._per_second), _MIN_PAUSE_NS)
 
 
-class RecordsPerCheckpoint:
+class RecordsPerCheckpoint(RecordRateLimit):
     """So many records until the next checkpoint is complete."""
 
     def __init__(self, per_checkpoint: int) -> None:
+        super().__init__(per_checkpoint)
         self._per_checkpoint = per_checkpoint
-        self._left = per_checkpoint
-
-    def __repr__(self) -> str:
-        return f"<RecordsPerCheckpoint {self._left} of {self._per_checkpoint} left>"
-
-    def allowed(self, now_ns: int) -> int:
-        """How many records may be given now."""
-        return self._left
-
-    def take(self, num_records: int) -> None:
-        """So many were given."""
-        self._left -= num_records
-
-    def pause_ns(self, now_ns: int) -> int | None:
-        """No time is known."""
-        return None
 
     def checkpoint_completed(self) -> None:
         """All of them may be given again."""
@@ -112,6 +94,8 @@ class RecordsPerCheckpoint:
 
 
 MakeRecord = Callable[[int], Any]
+MakeLimit = Callable[[int], RecordRateLimit]
+"""The limit of one of so many readers."""
 _NS_PER_MS: Final = 1_000_000
 # Some milliseconds of work for the cheapest function; an answer takes one, or several while other threads compute.
 EARLY_NUMBERS: Final = 64_000
@@ -129,12 +113,12 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
 
     open_splits = None  # the splits of a reader follow each other in ascending order: it has one watermark
 
-    def __init__(self, num_readers: int, function: MakeRecord | None, limit: RecordRateLimit | None = None) -> None:
+    def __init__(self, num_readers: int, function: MakeRecord | None, limit: MakeLimit | None = None) -> None:
         super().__init__(num_readers, early_bytes=0)
         self._next = self._end = 0  # what is left of the present split
         self._asks_from = 0  # from here on it is time to ask for more
         self._function = function
-        self._limit = limit
+        self._limit = None if limit is None else limit(num_readers)
         self.never_waits = function is None and limit is None  # a function may wait for something
 
     def __repr__(self) -> str:
@@ -144,7 +128,12 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         """Up to 1,000 records, fewer if a mail comes or the limit says so; an empty chunk if there are none yet, None
         at the end.
         """
-        if not self._has_numbers():
+        if self._next >= self._end and (taken := self.take_split()) is not None:
+            split = taken[0]
+            self._next = split.start
+            self._end = split.end
+            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
+        if self._next >= self._end:
             return self.nothing()
         max_records = MAX_CHUNK_RECORDS if self._limit is None else self._num_allowed(self._limit)
         return self._next_chunk(max_records) if max_records > 0 else Chunk([])
@@ -155,9 +144,9 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         now_ns = idleness_clock(clock)()
         num_allowed = limit.allowed(now_ns)
         if num_allowed < 1:
-            pause_ns = limit.pause_ns(now_ns)
+            pause_ns = limit.pause_ns()
             if pause_ns is None:
-                self.wait.begin()
+                self.wait.reset_unavailable()
             else:
                 # A timer for t fires behind t, so this rounds up already.
                 self.wait.begin_for(clock, pause_ns // _NS_PER_MS)
@@ -183,14 +172,15 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         """The runs."""
         return NumberPosition(tuple((split.start, split.end) for split, _ in parts))
 
-    def _has_numbers(self) -> bool:
-        """Whether there are numbers just now; begins a split if need be."""
-        if self._next >= self._end and (taken := self.take_split()) is not None:
-            split = taken[0]
-            self._next = split.start
-            self._end = split.end
-            self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
-        return self._next < self._end
+    @classmethod
+    def redistributed(cls, positions: Sequence[NumberPosition], share: StateShare) -> NumberPosition:
+        """A part of what the former readers had left, about as many numbers as the other readers get.
+
+        Raises:
+            StateRestoreError: the checkpoint is of an older flowlet.
+        """
+        runs = [run for position in positions for run in _runs_of(position)]
+        return NumberPosition(share_of_runs(sorted(runs), share.subtask, share.parallelism))
 
     def _next_chunk(self, max_records: int) -> Chunk:
         numbers = range(self._next, min(self._next + max_records, self._end))
@@ -212,7 +202,9 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         return records
 
 
-class NumberSource(AssignedSource):
+def numbered_records(
+    start: int, end: int, *, function: MakeRecord | None = None, limit: MakeLimit | None = None
+) -> AssignedSource[NumberReader]:
     """The numbers ``start`` <= n < ``end``, each as a record, or as what a function makes of it.
 
     Args:
@@ -221,33 +213,7 @@ class NumberSource(AssignedSource):
         function: gets a number and gives its record; None: the number itself.
         limit: makes the limit of one reader from the parallelism; None: as fast as possible.
     """
-
-    reader_type = NumberReader
-
-    def __init__(
-        self,
-        start: int,
-        end: int,
-        *,
-        function: MakeRecord | None = None,
-        limit: Callable[[int], RecordRateLimit] | None = None,
-    ) -> None:
-        self.split_set = NumberRange(start, end)
-        self._function = function
-        self._limit = limit
-
-    def create_reader(self, subtask: int, parallelism: int) -> NumberReader:
-        """A reader of the numbers that it is assigned."""
-        return NumberReader(parallelism, self._function, None if self._limit is None else self._limit(parallelism))
-
-    def redistribute_positions(self, positions: Sequence[NumberPosition | None], share: StateShare) -> NumberPosition:
-        """A part of what the former readers had left, about as many numbers as the other readers get.
-
-        Raises:
-            StateRestoreError: the checkpoint is of an older flowlet.
-        """
-        runs = [run for position in positions if position is not None for run in _runs_of(position)]
-        return NumberPosition(share_of_runs(sorted(runs), share.subtask, share.parallelism))
+    return AssignedSource(NumberReader, NumberRange(start, end), function=function, limit=limit)
 
 
 def _runs_of(position: NumberPosition) -> Runs:

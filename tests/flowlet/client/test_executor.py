@@ -13,7 +13,8 @@ from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.common.options.client_options import ClientHeartbeat
-from flowlet.connectors.files.reader import TextLineSource
+from flowlet.connectors.files.reader import TextLineReader, text_lines
+from flowlet.connectors.split_reader import AssignedSource
 from flowlet.errors import JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance
@@ -90,7 +91,7 @@ def test_a_function_that_cannot_travel_is_named_before_anything_is_started() -> 
 def test_files_travel_as_plain_data_for_the_job_manager() -> None:
     """It opens no pickles."""
     files = FileSet(("a.txt", "b"), "latin-1", 1 << 20)
-    job_graph = JobGraph("j", vertices=[vertex("v", SourceOperator(TextLineSource(files))), vertex("w", source([1]))])
+    job_graph = JobGraph("j", vertices=[vertex("v", SourceOperator(text_lines(files))), vertex("w", source([1]))])
 
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(to_message(job_graph)), type=JobGraphMessage)
 
@@ -98,11 +99,11 @@ def test_files_travel_as_plain_data_for_the_job_manager() -> None:
 
 
 def test_a_source_with_an_enumerator_of_its_own_is_refused_with_the_reason() -> None:
-    class Listing(TextLineSource):
+    class Listing(AssignedSource[TextLineReader]):
         def create_enumerator(self) -> Any:
             return object()
 
-    job_graph = JobGraph("j", vertices=[vertex("v", SourceOperator(Listing(FileSet(()))))])
+    job_graph = JobGraph("j", vertices=[vertex("v", SourceOperator(Listing(TextLineReader, FileSet(()))))])
 
     with pytest.raises(
         JobSubmissionError, match="vertex 'v': its source has an enumerator of its own, a object; the JobManager runs"

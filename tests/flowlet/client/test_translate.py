@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import pytest
@@ -92,7 +92,7 @@ def run(graph: JobGraph) -> dict[str | None, list[Any]]:
         links = cloudpickle.loads(cloudpickle.dumps(list(vertex.chain)))
         chain = OperatorChain(links, outputs, lambda _, name, task=vertex.name: OperatorContext(task, 0, 1, 128, name))  # type: ignore[misc]  # the default binds it
         if isinstance(chain.head, SourceOperator):
-            serve_splits(chain.head)
+            serve_splits(chain.head, cast(Any, vertex.chain[0]).operator.source)
         chain.open()
         if isinstance(chain.head, SourceOperator):
             while chain.head.emit_next():

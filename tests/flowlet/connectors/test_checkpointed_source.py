@@ -122,7 +122,7 @@ def test_a_function_without_states_is_not_held() -> None:
 
 def test_nobody_gets_the_lock_that_the_task_holds() -> None:
     """So a function in a tight loop cannot keep it from the task."""
-    lock, order = CheckpointLock(), []
+    lock, order = CheckpointLock(threading.Condition()), []
 
     def function() -> None:
         with lock:
@@ -140,7 +140,7 @@ def test_nobody_gets_the_lock_that_the_task_holds() -> None:
 
 
 def test_the_lock_may_be_taken_again_by_its_owner_and_by_nobody_else() -> None:
-    lock, order = CheckpointLock(), []
+    lock, order = CheckpointLock(threading.Condition()), []
     has_begun = threading.Event()
 
     def other() -> None:

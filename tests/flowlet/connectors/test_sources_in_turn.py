@@ -8,8 +8,8 @@ import cloudpickle
 import pytest
 
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.connectors.files.reader import TextLineSource
-from flowlet.connectors.numbers.reader import NumberPosition, NumberSource, RecordsPerCheckpoint
+from flowlet.connectors.files.reader import text_lines
+from flowlet.connectors.numbers.reader import NumberPosition, RecordsPerCheckpoint, numbered_records
 from flowlet.connectors.sources_in_turn import ReaderInTurn, SourcesInTurn, TurnPosition
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
@@ -18,7 +18,7 @@ from flowlet.state.state_snapshots import StateShare
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import Harness
 
-NUMBERS = SourcesInTurn(NumberSource(0, 9), NumberSource(100, 109))
+NUMBERS = SourcesInTurn(numbered_records(0, 9), numbered_records(100, 109))
 
 
 class Driven:
@@ -175,7 +175,7 @@ def test_a_program_with_fewer_sources_is_refused() -> None:
 def test_splits_are_told_or_the_source_stands_for_them(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("line\n" * 5_000)
-    driven = Driven(SourcesInTurn(NumberSource(0, 9), TextLineSource(FileSet((str(path),)))))
+    driven = Driven(SourcesInTurn(numbered_records(0, 9), text_lines(FileSet((str(path),)))))
     driven.add(HybridSplit(0, NumberSplit(0, 3)))
     driven.poll()
     assert (driven.reader.current_split, set(driven.reader.open_splits)) == ("source 0", {"source 0"})
@@ -194,7 +194,7 @@ def test_splits_are_told_or_the_source_stands_for_them(tmp_path: Path) -> None:
 
 def test_the_splits_of_a_source_do_not_travel_to_its_tasks() -> None:
     """The JobManager deals them out; a task knows that there are some."""
-    source = SourcesInTurn(NumberSource(0, 3), NumberSource(3, 6))
+    source = SourcesInTurn(numbered_records(0, 3), numbered_records(3, 6))
 
     sent = cloudpickle.loads(cloudpickle.dumps(source))
 
@@ -203,9 +203,9 @@ def test_the_splits_of_a_source_do_not_travel_to_its_tasks() -> None:
 
 
 def test_the_operator_reads_all_sources_and_tells_the_present_one_of_checkpoints() -> None:
-    limited = NumberSource(100, 104, limit=lambda _: RecordsPerCheckpoint(2))
+    limited = numbered_records(100, 104, limit=lambda _: RecordsPerCheckpoint(2))
     # As the JobManager has it: the splits do not travel to the tasks with the source.
-    harness = Harness(SourceOperator(SourcesInTurn(NumberSource(0, 3), limited), name="numbers"), pickled=False)
+    harness = Harness(SourceOperator(SourcesInTurn(numbered_records(0, 3), limited), name="numbers"), pickled=False)
 
     for _ in range(6):
         harness.operator.emit_next()

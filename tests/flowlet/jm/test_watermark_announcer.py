@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from flowlet.jm.source_coordinator import WatermarkAnnouncer
 from flowlet.messages.control_messages import AllowSourceWatermark, JobGraphMessage, WatermarkAlignmentMessage
 from flowlet.messages.execution_state import Subtask
+from flowlet.operators.event_time_stream import WatermarkEmitter
 from flowlet.operators.source_event_time import SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.flowlet.jm.scripted_task_manager import SINK_ID, SOURCE_ID, word_count
+from tests.flowlet.operators.harness import RecordingOutput
 
 DRIFT = 1000
 
@@ -193,14 +195,15 @@ def test_after_the_end_nothing_is_announced() -> None:
 def test_sources_of_different_speed_stay_together_and_none_starves(speeds: list[int], drift: int) -> None:
     """Every source goes on for ever; none is further ahead of the slowest than drift, samples and one step allow."""
     announced = Announced((SOURCE_ID, "g", drift, 100))
-    sources = [SourceAlignment(num_samples=1) for _ in speeds]
+    emitters = [WatermarkEmitter(RecordingOutput()) for _ in speeds]
+    sources = [SourceAlignment(emitter, num_samples=1) for emitter in emitters]
     watermarks = [0] * len(speeds)
 
     for _ in range(100):
         for subtask, (source, speed) in enumerate(zip(sources, speeds, strict=True)):
             if not source.must_wait:
                 watermarks[subtask] += speed
-                source.watermark_emitted(watermarks[subtask])
+                emitters[subtask].emit_watermark(watermarks[subtask])
             announced.report(subtask, source.sample())
         for (_, subtask), timestamp in announced.fire().items():
             sources[subtask].allow(timestamp)

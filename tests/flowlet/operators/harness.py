@@ -102,8 +102,8 @@ class Harness:
             self.keyed_state.restore(restored)
         else:
             self.operator.initialize_state(restored)
-        if isinstance(self.operator, SourceOperator):
-            serve_splits(self.operator)
+        if isinstance(operator, SourceOperator) and isinstance(self.operator, SourceOperator):
+            serve_splits(self.operator, operator.source)
         self.operator.open()
 
     def snapshot(self) -> Any:

@@ -34,9 +34,12 @@ def enumerator_of(source: Source) -> SplitEnumerator:
     return enumerator_for(split_set)
 
 
-def serve_splits(operator: SourceOperator) -> None:
-    """Give a source operator that was set up, and is not open yet, all splits of its source."""
-    if split_set_of(operator.source) is not None:
-        enumerator = enumerator_of(operator.source)
+def serve_splits(operator: SourceOperator, source: Source) -> None:
+    """Give a source operator that was set up, and is not open yet, all splits of a source.
+
+    ``source``: that of the operator before it was pickled, since splits do not travel with it.
+    """
+    if split_set_of(source) is not None:
+        enumerator = enumerator_of(source)
         enumerator.discover(num_readers=1)
         operator.ctx = replace(operator.ctx, request_splits=requests_to(enumerator, operator))

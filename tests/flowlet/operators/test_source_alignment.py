@@ -5,17 +5,27 @@ Source: Flink ``SourceOperatorAlignmentTest``, ``SourceOperatorSplitWatermarkAli
 
 import pytest
 
-from flowlet.operators.source_event_time import SourceAlignment, SplitOrders
+from flowlet.operators.event_time_stream import WatermarkEmitter
+from flowlet.operators.source_event_time import NUM_SAMPLES, SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from tests.flowlet.operators.harness import RecordingOutput
 
 
-def sampled(alignment: SourceAlignment, watermark: int) -> int:
-    alignment.watermark_emitted(watermark)
+class Aligned(SourceAlignment):
+    """The alignment of a source whose watermarks a test emits."""
+
+    def __init__(self, num_samples: int = NUM_SAMPLES) -> None:
+        self.emitter = WatermarkEmitter(RecordingOutput())
+        super().__init__(self.emitter, num_samples)
+
+
+def sampled(alignment: Aligned, watermark: int) -> int:
+    alignment.emitter.emit_watermark(watermark)
     return alignment.sample()
 
 
 def test_a_source_waits_while_it_is_ahead_of_what_is_allowed() -> None:
-    alignment = SourceAlignment(num_samples=1)
+    alignment = Aligned(num_samples=1)
     assert not alignment.must_wait
 
     assert sampled(alignment, 42) == 42
@@ -26,17 +36,17 @@ def test_a_source_waits_while_it_is_ahead_of_what_is_allowed() -> None:
 
 
 def test_a_source_that_runs_past_the_limit_waits_from_the_next_sample_on() -> None:
-    alignment = SourceAlignment(num_samples=1)
+    alignment = Aligned(num_samples=1)
     alignment.allow(50)
 
-    alignment.watermark_emitted(60)
+    alignment.emitter.emit_watermark(60)
     assert not alignment.must_wait
     alignment.sample()
     assert alignment.must_wait
 
 
 def test_the_oldest_sample_counts() -> None:
-    alignment = SourceAlignment(num_samples=3)
+    alignment = Aligned(num_samples=3)
     alignment.allow(50)
 
     for watermark in (60, 61):
@@ -49,47 +59,47 @@ def test_the_oldest_sample_counts() -> None:
 
 def test_a_source_without_a_watermark_holds_the_others_back() -> None:
     """Whether it will have records nobody knows."""
-    assert SourceAlignment().sample() == MIN_TIMESTAMP
+    assert Aligned().sample() == MIN_TIMESTAMP
 
 
 def test_an_idle_source_holds_nobody_back() -> None:
-    alignment = SourceAlignment(num_samples=1)
+    alignment = Aligned(num_samples=1)
     sampled(alignment, 42)
 
-    alignment.status_changed(is_idle=True)
+    alignment.emitter.mark_idle()
     assert alignment.sample() == MAX_TIMESTAMP
-    alignment.status_changed(is_idle=False)
+    alignment.emitter.mark_active()
     assert alignment.sample() == 42
 
 
 def test_a_watermark_makes_a_source_active() -> None:
-    alignment = SourceAlignment()
-    alignment.status_changed(is_idle=True)
+    alignment = Aligned()
+    alignment.emitter.mark_idle()
 
     assert sampled(alignment, 43) == 43
 
 
 def test_a_finished_source_holds_nobody_back() -> None:
-    alignment = SourceAlignment()
+    alignment = Aligned()
     sampled(alignment, 42)
 
-    alignment.status_changed(is_idle=True)
+    alignment.is_finished = True
 
     assert alignment.sample() == MAX_TIMESTAMP
 
 
 def test_the_drift_says_how_far_a_source_is_ahead() -> None:
-    alignment = SourceAlignment()
-    alignment.watermark_emitted(42)
-    alignment.watermark_emitted(41)
+    alignment = Aligned()
+    alignment.emitter.emit_watermark(42)
+    alignment.emitter.emit_watermark(41)
 
     alignment.allow(40)
 
     assert alignment.drift_ms == 2
 
 
-def allowed(max_allowed: int) -> SourceAlignment:
-    alignment = SourceAlignment()
+def allowed(max_allowed: int) -> Aligned:
+    alignment = Aligned()
     alignment.allow(max_allowed)
     return alignment
 
@@ -97,43 +107,43 @@ def allowed(max_allowed: int) -> SourceAlignment:
 def test_splits_that_are_ahead_are_paused_and_resumed() -> None:
     alignment = allowed(100)
 
-    assert not alignment.split_orders({"a": 100, "b": 0})
+    assert alignment.split_orders({"a": 100, "b": 0}) == (set(), set())
     ahead = alignment.split_orders({"a": 101, "b": 0})
-    assert ahead == SplitOrders(pause=frozenset({"a"}), resume=frozenset())
-    assert not alignment.split_orders({"a": 150, "b": 0})
+    assert ahead == ({"a"}, set())
+    assert alignment.split_orders({"a": 150, "b": 0}) == (set(), set())
     alignment.allow(150)
     behind = alignment.split_orders({"a": 150, "b": 0})
-    assert behind == SplitOrders(pause=frozenset(), resume=frozenset({"a"}))
-    assert not alignment.split_orders({"a": 150, "b": 0})
+    assert behind == (set(), {"a"})
+    assert alignment.split_orders({"a": 150, "b": 0}) == (set(), set())
 
 
 def test_a_single_split_is_the_source_itself() -> None:
     """The source waits as a whole, and its split is not paused too."""
-    assert not allowed(100).split_orders({"a": 500})
+    assert allowed(100).split_orders({"a": 500}) == (set(), set())
 
 
 def test_when_only_one_split_is_left_it_is_resumed() -> None:
     alignment = allowed(100)
-    assert alignment.split_orders({"a": 500, "b": 10}).pause == {"a"}
+    assert alignment.split_orders({"a": 500, "b": 10})[0] == {"a"}
 
-    assert alignment.split_orders({"a": 500}).resume == {"a"}
+    assert alignment.split_orders({"a": 500})[1] == {"a"}
 
 
 def test_a_finished_split_is_forgotten() -> None:
     alignment = allowed(100)
-    assert alignment.split_orders({"a": 500, "b": 500, "c": 500}).pause == {"a", "b", "c"}
+    assert alignment.split_orders({"a": 500, "b": 500, "c": 500})[0] == {"a", "b", "c"}
     alignment.allow(500)
 
-    assert alignment.split_orders({"b": 500, "c": 500}).resume == {"b", "c"}
+    assert alignment.split_orders({"b": 500, "c": 500})[1] == {"b", "c"}
 
 
 def test_an_alignment_has_a_sample() -> None:
     with pytest.raises(ValueError, match="at least one sample"):
-        SourceAlignment(num_samples=0)
+        Aligned(num_samples=0)
 
 
 def test_an_alignment_prints_whether_it_waits() -> None:
-    alignment = SourceAlignment(num_samples=1)
+    alignment = Aligned(num_samples=1)
     assert repr(alignment).startswith("<SourceAlignment runs")
     sampled(alignment, 5)
     alignment.allow(4)
@@ -142,4 +152,4 @@ def test_an_alignment_prints_whether_it_waits() -> None:
 
 def test_the_drift_of_a_source_that_has_just_begun_fits_into_a_report() -> None:
     """The difference between no watermark and no limit takes 65 bits, and no message holds it."""
-    assert SourceAlignment().drift_ms == MIN_TIMESTAMP
+    assert Aligned().drift_ms == MIN_TIMESTAMP

@@ -11,8 +11,7 @@ from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS, Source, SourceReader, SourceReaderBase
 from flowlet.records import Chunk
-from flowlet.splits.enumerator import SourceSplit
-from flowlet.splits.split_kinds import FileSet, FileSplit, SplitSet
+from flowlet.splits.split_kinds import FileSet, FileSplit, SourceSplit, SplitSet
 from tests.flowlet.operators.harness import Harness, RecordingOutput
 
 
@@ -206,8 +205,8 @@ def test_a_failure_of_a_readers_position_is_the_users() -> None:
         harness.operator.snapshot_state(1)
 
 
-class SplitReading(SourceReaderBase):
-    """A reader that is handed its splits, and gives their names."""
+class OwnSplitReading:
+    """A reader of a user that is handed its splits, and gives their names; it derives from nothing."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -235,6 +234,10 @@ class SplitReading(SourceReaderBase):
         pass
 
 
+class SplitReading(OwnSplitReading, SourceReaderBase):
+    """The same, of ours."""
+
+
 class SplitSource(Source):
     split_set: SplitSet | None = FileSet(())
 
@@ -252,9 +255,10 @@ def operator_of(reader: Any, request_splits: Callable[[], None] | None) -> tuple
     return operator, output
 
 
-def test_splits_come_when_the_reader_asks() -> None:
+@pytest.mark.parametrize("kind", [SplitReading, OwnSplitReading])
+def test_splits_come_when_the_reader_asks(kind: type[OwnSplitReading]) -> None:
     asked: list[int] = []
-    operator, output = operator_of(SplitReading(), lambda: asked.append(1))
+    operator, output = operator_of(kind(), lambda: asked.append(1))
     operator.open()
 
     operator.add_splits([FileSplit("a", 0, 1)], 0)
@@ -266,6 +270,24 @@ def test_splits_come_when_the_reader_asks() -> None:
 
     assert (asked, emitted) == ([1], [True, False])
     assert output.values == ["a:0"]
+
+
+def test_a_reader_that_takes_no_splits_is_named() -> None:
+    """It derives from nothing, and its source has splits."""
+    with pytest.raises(FlowletError, match=r"a ScriptedReader is to read splits, and has no start\(\)"):
+        operator_of(ScriptedReader([]), lambda: None)[0].open()
+
+
+def test_without_splits_a_method_start_is_the_readers_own() -> None:
+    class Started(ScriptedReader):
+        def start(self) -> None:
+            raise AssertionError("the user calls it")
+
+    class Starting(ScriptedSource):
+        def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+            return Started(self.script)
+
+    assert Harness(SourceOperator(Starting(Chunk([1]))), pickled=False).operator.emit_next()
 
 
 def test_a_source_without_an_enumerator_ignores_splits() -> None:

@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.connectors.files import reader as text_line_source
-from flowlet.connectors.files.reader import TextLineReader, TextLineSource
+from flowlet.connectors.files.reader import TextLineReader
 from flowlet.connectors.numbers import reader as number_source
-from flowlet.connectors.numbers.reader import NumberSource
+from flowlet.connectors.numbers.reader import numbered_records
 from flowlet.connectors.sources_in_turn import SourcesInTurn
+from flowlet.connectors.split_reader import AssignedSource
 from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator
 from flowlet.messages.control_messages import AddSplits, NoMoreSplits
 from flowlet.splits.enumerators import enumerator_for
@@ -33,12 +34,9 @@ from flowlet.state.state_snapshots import StateShare
 MAX_READERS = 3
 
 
-class SmallBlocks(TextLineSource):
+def small_blocks(files: FileSet) -> AssignedSource[TextLineReader]:
     """Reads files in blocks of a few bytes."""
-
-    def create_reader(self, subtask: int, parallelism: int) -> TextLineReader:
-        """Of the splits that it is assigned."""
-        return TextLineReader(self._charset, parallelism, block_bytes=7)
+    return AssignedSource(TextLineReader, files, charset=files.charset, block_bytes=7)
 
 
 @dataclass
@@ -212,7 +210,7 @@ def test_every_line_counts_once(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_line_source, "MAX_CHUNK_LINES", 2)
-        found = everything(SmallBlocks(msgspec.structs.replace(files, split_bytes=split_bytes)), seed, num_steps)
+        found = everything(small_blocks(msgspec.structs.replace(files, split_bytes=split_bytes)), seed, num_steps)
 
     assert found == lines
 
@@ -221,7 +219,7 @@ def test_every_line_counts_once(
 def test_every_number_counts_once(seed: int, num_steps: int, num_records: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(number_source, "MAX_CHUNK_RECORDS", 3)
-        found = everything(NumberSource(-3, num_records - 3), seed, num_steps)
+        found = everything(numbered_records(-3, num_records - 3), seed, num_steps)
 
     assert found == list(range(-3, num_records - 3))
 
@@ -250,7 +248,7 @@ def test_every_record_of_sources_in_turn_counts_once(
         patch.setattr(text_line_source, "MAX_CHUNK_LINES", 2)
         patch.setattr(number_source, "MAX_CHUNK_RECORDS", 3)
         found = everything(
-            SourcesInTurn(SmallBlocks(first), NumberSource(0, num_numbers, function=str), SmallBlocks(last)),
+            SourcesInTurn(small_blocks(first), numbered_records(0, num_numbers, function=str), small_blocks(last)),
             seed,
             num_steps,
         )

@@ -22,7 +22,7 @@ from flowlet.client.runtime_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.connectors.numbers.reader import NumberSource, RecordsPerCheckpoint
+from flowlet.connectors.numbers.reader import RecordsPerCheckpoint, numbered_records
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
 from flowlet.datastream.connectors import Sink, SplitSource
@@ -227,12 +227,14 @@ class Lines(SplitSource):
 
 
 SOURCES: dict[str, Callable[[Callable[[Any], Any]], Source]] = {
-    "generator": lambda call: NumberSource(0, NUM_RECORDS, function=call),
-    "generator with a rate": lambda call: NumberSource(
+    "generator": lambda call: numbered_records(0, NUM_RECORDS, function=call),
+    "generator with a rate": lambda call: numbered_records(
         0, NUM_RECORDS, function=call, limit=lambda _: RecordsPerCheckpoint(NUM_RECORDS)
     ),
     "splits": lambda call: planned_source(Lines(call), "lines", 1),
-    "one after the other": lambda call: SourcesInTurn(NumberSource(0, NUM_RECORDS, function=call), NumberSource(0, 1)),
+    "one after the other": lambda call: SourcesInTurn(
+        numbered_records(0, NUM_RECORDS, function=call), numbered_records(0, 1)
+    ),
 }
 
 

@@ -10,7 +10,7 @@ from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWri
 from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.blocking_source import BlockingSource
-from flowlet.connectors.files.reader import TextLineSource, TextPosition
+from flowlet.connectors.files.reader import TextPosition, text_lines
 from flowlet.datastream import CheckpointedFunction, FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
@@ -292,7 +292,7 @@ def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(
     would be read twice.
     """
     store, pool = InMemoryCheckpointStore(), list[Callable[[], None]]()
-    operator = SourceOperator(TextLineSource(FileSet(("a", "b"))))
+    operator = SourceOperator(text_lines(FileSet(("a", "b"))))
     operator.operator_id = b"o" * 16
     environment = network.environment("source")
     environment.checkpointing = Checkpointing(
@@ -323,7 +323,7 @@ def test_a_savepoint_that_stops_a_source_has_no_splits_that_came_later(network: 
     enumerator's part.
     """
     store = InMemoryCheckpointStore()
-    operator = SourceOperator(TextLineSource(FileSet(("a", "b"))))
+    operator = SourceOperator(text_lines(FileSet(("a", "b"))))
     operator.operator_id = b"o" * 16
     environment = network.environment("source")
     environment.checkpointing = Checkpointing(

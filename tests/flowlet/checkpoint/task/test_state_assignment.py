@@ -15,7 +15,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.checkpoint.task.state_assignment import assigned_states, is_by_key
 from flowlet.columns import columns_of
-from flowlet.connectors.files.reader import SplitPosition, TextLineSource, TextPosition
+from flowlet.connectors.files.reader import SplitPosition, TextPosition, text_lines
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import key_group, operator_index
@@ -230,7 +230,7 @@ def test_what_is_left_of_a_collection_is_read_once(num: int, widths: list[int], 
 @given(before=st.lists(st.integers(0, 4), min_size=1, max_size=5), width=WIDTHS)
 def test_splits_are_dealt_out_with_their_positions(before: list[int], width: int) -> None:
     """The first split of each former reader was begun."""
-    source = TextLineSource(FileSet(("x",)))
+    source = text_lines(FileSet(("x",)))
     begun: dict[str, SplitPosition | None] = {}
     positions: list[TextPosition | None] = []
     for reader, num in enumerate(before):

@@ -15,7 +15,6 @@ import pytest
 
 from flowlet.common import Instant, Row
 from flowlet.common.typeinfo import TypeInformation, Types
-from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.connectors.database.sink import (
     DatabaseWriter,
     driver_of,
@@ -53,9 +52,7 @@ def sink(url: str, sql: str = INSERT, row: Any = ROW, **options: int) -> JdbcSin
 
 
 def writer(statement: DatabaseStatement, pause: Callable[[float], None]) -> DatabaseWriter:
-    driver, connection = driver_of(statement), statement.connection
-    session = DatabaseSession(driver, statement.parsed, connection.get_db_url(), connection.get_password())
-    return DatabaseWriter(session, row_values_of(statement), statement.execution, None, pause)
+    return DatabaseWriter(driver_of(statement), row_values_of(statement), statement.execution, None, pause)
 
 
 def write(kept: DatabaseWriter, *records: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowlet.common.typeinfo import Types
-from flowlet.connectors.database.database_driver import MARKER_TABLE
+from flowlet.connectors.database.sink import MARKER_TABLE
 from flowlet.datastream.connectors.jdbc import (
     JdbcConnectionOptions,
     JdbcExactlyOnceSink,

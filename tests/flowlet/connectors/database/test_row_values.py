@@ -7,7 +7,6 @@ import pytest
 from flowlet.common import Row
 from flowlet.connectors.database.database_driver import DatabaseDriver, Trouble
 from flowlet.connectors.database.row_values import RefusedRowError, RowValues
-from flowlet.connectors.database.statement import Statement
 
 
 class Driver(DatabaseDriver):
@@ -24,7 +23,7 @@ class Driver(DatabaseDriver):
     def trouble(self, error: BaseException) -> Trouble:
         raise NotImplementedError
 
-    def check(self, connection: Any, statement: Statement) -> None:
+    def look_at_statement(self, connection: Any) -> None:
         raise NotImplementedError
 
     def converted(self, value: Any) -> Any:

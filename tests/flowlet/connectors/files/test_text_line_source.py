@@ -14,9 +14,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flowlet.connectors.files import reader as text_line_source
-from flowlet.connectors.files.reader import SplitPosition, TextLineReader, TextLineSource, TextPosition
+from flowlet.connectors.files.reader import SplitPosition, TextLineReader, TextPosition, text_lines
 from flowlet.connectors.files.split import compression_of
-from flowlet.connectors.split_reader import EARLY_BYTES
+from flowlet.connectors.split_reader import EARLY_BYTES, AssignedSource
 from flowlet.errors import FlowletError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import SourceReader
@@ -44,7 +44,7 @@ def lines_of(reader: SourceReader) -> list[str]:
     return lines
 
 
-def alone(source: TextLineSource) -> TextLineReader:
+def alone(source: AssignedSource[TextLineReader]) -> TextLineReader:
     """The only reader of a source, served by its enumerator."""
     enumerator, reader = enumerator_of(source), source.create_reader(0, 1)
     enumerator.discover(num_readers=1)
@@ -160,7 +160,7 @@ def test_a_line_longer_than_the_limit_names_file_and_offset(tmp_path: Path) -> N
 def test_lines_come_in_chunks_of_about_the_same_size(tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_bytes(b"x\n" * 5001)
-    reader = alone(TextLineSource(FileSet((str(path),))))
+    reader = alone(text_lines(FileSet((str(path),))))
 
     sizes = []
     while (chunk := reader.poll_chunk()) is not None:
@@ -172,7 +172,7 @@ def test_lines_come_in_chunks_of_about_the_same_size(tmp_path: Path) -> None:
 
 def test_the_constructor_looks_at_nothing() -> None:
     """The files are where the cluster runs."""
-    source = TextLineSource(FileSet(("/nowhere/at all",), "no such charset"))
+    source = text_lines(FileSet(("/nowhere/at all",), "no such charset"))
 
     assert source.is_bounded
 
@@ -191,7 +191,7 @@ def test_closing_early_closes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x\n" * 5000)
     before = set(os.listdir("/proc/self/fd"))
-    harness = Harness(SourceOperator(TextLineSource(FileSet((str(path),)))))
+    harness = Harness(SourceOperator(text_lines(FileSet((str(path),)))))
     assert harness.operator.emit_next()
     assert set(os.listdir("/proc/self/fd")) != before
 
@@ -225,7 +225,7 @@ def test_the_progress_is_what_was_read_of_what_may_be_expected(tmp_path: Path) -
 def test_a_compressed_file_counts_its_bytes_on_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"line\n" * 100_000))
-    reader = alone(TextLineSource(FileSet((str(path),))))
+    reader = alone(text_lines(FileSet((str(path),))))
 
     progress = [reader.progress or 0.0 for _ in range(60) if reader.poll_chunk()]
 
@@ -330,7 +330,7 @@ def test_a_compressed_file_that_is_cut_short_is_named(suffix: str, tmp_path: Pat
     with pytest.raises(
         FlowletError, match=rf"cannot read {path}: (it ends in the middle of its|its zstd data are damaged: Truncated)"
     ):
-        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+        lines_of(alone(text_lines(FileSet((str(path),)))))
 
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
@@ -339,7 +339,7 @@ def test_a_compressed_file_that_is_none_is_named(suffix: str, tmp_path: Path) ->
     path.write_bytes(b"a plain text\n" * 100)
 
     with pytest.raises(FlowletError, match=f"cannot read {path}: its .* data are damaged: .*; is its name right?"):
-        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+        lines_of(alone(text_lines(FileSet((str(path),)))))
 
 
 def test_damage_inside_a_compressed_file_is_named(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_damage_inside_a_compressed_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(data)
 
     with pytest.raises(FlowletError, match=f"cannot read {path}: its gzip data are damaged"):
-        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+        lines_of(alone(text_lines(FileSet((str(path),)))))
 
 
 GARBAGE, ZEROS = b"garbage that no stream begins with", b"\0\0\0"
@@ -368,7 +368,7 @@ def test_what_stands_behind_a_stream_and_is_none_is_an_error(suffix: str, damage
     path.write_bytes(COMPRESSED[suffix](b"1\n") + damage + COMPRESSED[suffix](b"2\n"))
 
     with pytest.raises(FlowletError, match=f"cannot read {path}: its .* data are damaged"):
-        lines_of(alone(TextLineSource(FileSet((str(path),)))))
+        lines_of(alone(text_lines(FileSet((str(path),)))))
 
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
@@ -382,7 +382,7 @@ def test_a_second_stream_that_is_cut_short_is_named(suffix: str, tmp_path: Path)
         with pytest.raises(
             FlowletError, match=rf"cannot read {path}: (it ends in the middle of its|its .* data are damaged)"
         ):
-            lines_of(alone(TextLineSource(FileSet((str(path),)))))
+            lines_of(alone(text_lines(FileSet((str(path),)))))
 
 
 @pytest.mark.parametrize("num_zeros", [4, 512, 200_000])
@@ -391,7 +391,7 @@ def test_padding_between_the_streams_of_an_xz_file_is_skipped(num_zeros: int, tm
     path = tmp_path / "a.xz"
     path.write_bytes(lzma.compress(b"1\n") + bytes(num_zeros) + lzma.compress(b"2\n") + bytes(num_zeros))
 
-    assert lines_of(alone(TextLineSource(FileSet((str(path),))))) == ["1", "2"]
+    assert lines_of(alone(text_lines(FileSet((str(path),))))) == ["1", "2"]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
@@ -413,9 +413,9 @@ def test_a_compressed_file_of_no_bytes_is_an_error(tmp_path: Path) -> None:
     for name in ("a.gz", "b.txt"):
         (tmp_path / name).touch()
 
-    assert lines_of(alone(TextLineSource(FileSet((str(tmp_path / "b.txt"),))))) == []
+    assert lines_of(alone(text_lines(FileSet((str(tmp_path / "b.txt"),))))) == []
     with pytest.raises(FlowletError, match=r"a\.gz: it is empty, which no gzip data are; was it written to its end"):
-        alone(TextLineSource(FileSet((str(tmp_path),))))
+        alone(text_lines(FileSet((str(tmp_path),))))
 
 
 @pytest.mark.parametrize(("name", "charset"), [("a", "UTF-8"), ("a", "utf-16"), ("a.gz", "UTF-8")])
@@ -434,9 +434,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(name: str, cha
 
 def test_files_without_a_size_are_read_to_their_end() -> None:
     """The kernel's files have content, although they say that they have none; others say more than they have."""
-    source = TextLineSource(
-        FileSet(("/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"), split_bytes=16)
-    )
+    source = text_lines(FileSet(("/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"), split_bytes=16))
 
     lines = lines_of(alone(source))
 
@@ -447,7 +445,7 @@ def test_files_without_a_size_are_read_to_their_end() -> None:
 def test_a_source_operator_tells_the_progress_of_its_reader_also_after_its_end(tmp_path: Path) -> None:
     """Not open yet: unknown; closed: as it was."""
     (tmp_path / "a").write_bytes(b"one\n")
-    operator = SourceOperator(TextLineSource(FileSet((str(tmp_path / "a"),))))
+    operator = SourceOperator(text_lines(FileSet((str(tmp_path / "a"),))))
     assert operator.progress is None
     Harness(operator, pickled=False)
 

@@ -74,12 +74,12 @@ def test_a_partition_is_complete_with_the_checkpoint_that_holds_its_end() -> Non
     ledger.take(2)
 
     assert ledger.complete(1) == []
-    assert (cursor.kept, cursor.is_end_kept) == (10, False)
+    assert (cursor.entry.kept, cursor.entry.is_end_kept) == (10, False)
     ledger.abort(2)
     assert ledger.complete(2) == []
     ledger.take(3)
     assert ledger.complete(3) == [KEY]
-    assert (cursor.kept, cursor.is_end_kept) == (15, True)
+    assert (cursor.entry.kept, cursor.entry.is_end_kept) == (15, True)
     assert ledger.ended() == [KEY]
     ledger.take(4)
     assert ledger.complete(4) == []
@@ -163,7 +163,7 @@ class Model:
             return
         ended = self.ledger.complete(self.checkpoint_id)
         self.kept, self.kept_out = held, out
-        self.kept_by_producer = max([self.kept_by_producer, *(each.kept for each in self.cursors)])
+        self.kept_by_producer = max([self.kept_by_producer, *(each.entry.kept for each in self.cursors)])
         assert self.kept_by_producer <= len(out)
         assert not ended or out == list(range(self.num_records))
 

@@ -78,14 +78,20 @@ def cancelled_after(producer: SilentProducer, num_slices: int) -> Callable[[], N
     return check
 
 
+def silent(monkeypatch: pytest.MonkeyPatch, room: int) -> SilentProducer:
+    """The producer that the product makes, and consumers that know nothing."""
+    producer = SilentProducer(room=room)
+    monkeypatch.setattr(kafka, "Producer", lambda _: producer)
+    monkeypatch.setattr(kafka, "Consumer", SilentConsumer)
+    return producer
+
+
 def writer_over(producer: SilentProducer) -> KafkaWriter:
-    return KafkaWriter(
-        {}, SERIALIZER, check_cancelled=cancelled_after(producer, 3), flushes=True, create_producer=lambda _: producer
-    )
+    return KafkaWriter({}, SERIALIZER, check_cancelled=cancelled_after(producer, 3), flushes=True)
 
 
-def test_a_flush_before_a_checkpoint_can_be_cancelled() -> None:
-    producer = SilentProducer(room=1)
+def test_a_flush_before_a_checkpoint_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = silent(monkeypatch, room=1)
     writer = writer_over(producer)
     writer.write("a", NoTimeContext())
 
@@ -95,8 +101,8 @@ def test_a_flush_before_a_checkpoint_can_be_cancelled() -> None:
     writer.close()
 
 
-def test_a_write_that_waits_for_room_can_be_cancelled() -> None:
-    producer = SilentProducer(room=1)
+def test_a_write_that_waits_for_room_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = silent(monkeypatch, room=1)
     writer = writer_over(producer)
 
     with pytest.raises(TaskCancelled, match="was cancelled"):
@@ -105,16 +111,9 @@ def test_a_write_that_waits_for_room_can_be_cancelled() -> None:
     writer.close()
 
 
-def test_a_commit_can_be_cancelled() -> None:
-    producer = SilentProducer(room=9)
-    target = KafkaTarget(
-        {},
-        "prefix",
-        "t",
-        check_cancelled=cancelled_after(producer, 3),
-        create_producer=lambda _: producer,
-        create_consumer=SilentConsumer,
-    )
+def test_a_commit_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = silent(monkeypatch, room=9)
+    target = KafkaTarget({}, "prefix", "t", check_cancelled=cancelled_after(producer, 3))
 
     with pytest.raises(TaskCancelled, match="was cancelled"):
         target.commit("writer", 0, [("t", None, b"a")])
@@ -168,16 +167,12 @@ class SlowBrokers:
                 )
         self.done.append(call)
 
-    def target(self, check_cancelled: Callable[[], None] = lambda: None) -> KafkaTarget:
-        return KafkaTarget(
-            {},
-            "prefix",
-            "t",
-            check_cancelled=check_cancelled,
-            create_producer=lambda _: SlowProducer(self),
-            create_consumer=lambda _: SlowConsumer(self),
-            monotonic=lambda: self.now_s,
-        )
+    def target(
+        self, monkeypatch: pytest.MonkeyPatch, check_cancelled: Callable[[], None] = lambda: None
+    ) -> KafkaTarget:
+        monkeypatch.setattr(kafka, "Producer", lambda _: SlowProducer(self))
+        monkeypatch.setattr(kafka, "Consumer", lambda _: SlowConsumer(self))
+        return KafkaTarget({}, "prefix", "t", check_cancelled=check_cancelled, monotonic=lambda: self.now_s)
 
 
 class SlowProducer(SilentProducer):
@@ -211,7 +206,7 @@ class SlowConsumer(SilentConsumer):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_each_call_to_silent_brokers_can_be_cancelled(call: str) -> None:
+def test_each_call_to_silent_brokers_can_be_cancelled(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two short slices, not when its 30 seconds are over."""
     brokers = SlowBrokers(call, silence_s=1_000.0)
 
@@ -219,7 +214,7 @@ def test_each_call_to_silent_brokers_can_be_cancelled(call: str) -> None:
         if len(brokers.slices_s) == 3:
             raise TaskCancelled("sink (1/1) was cancelled")
 
-    target = brokers.target(check)
+    target = brokers.target(monkeypatch, check)
     with pytest.raises(TaskCancelled, match="was cancelled"):
         target.commit("writer", 0, [("t", None, b"a")])
     assert sum(brokers.slices_s) < 2
@@ -227,10 +222,12 @@ def test_each_call_to_silent_brokers_can_be_cancelled(call: str) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_brokers_that_answer_within_the_timeout_of_a_call_lose_nothing(call: str) -> None:
+def test_brokers_that_answer_within_the_timeout_of_a_call_lose_nothing(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each call is taken up where it was, and the rest follows once."""
     brokers = SlowBrokers(call, silence_s=7.0)
-    target = brokers.target()
+    target = brokers.target(monkeypatch)
 
     target.commit("writer", 0, [("t", None, b"a")])
 
@@ -240,10 +237,10 @@ def test_brokers_that_answer_within_the_timeout_of_a_call_lose_nothing(call: str
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_to_silent_brokers_ends_after_its_timeout(call: str) -> None:
+def test_a_call_to_silent_brokers_ends_after_its_timeout(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one call of this length would: 30 seconds, and the committer tries again later."""
     brokers = SlowBrokers(call, silence_s=1_000.0)
-    target = brokers.target()
+    target = brokers.target(monkeypatch)
 
     with pytest.raises(CommitLaterError, match="silence"):
         target.commit("writer", 0, [("t", None, b"a")])
@@ -252,10 +249,10 @@ def test_a_call_to_silent_brokers_ends_after_its_timeout(call: str) -> None:
     target.close()
 
 
-def test_a_question_that_a_far_broker_answers_late_gets_its_answer() -> None:
+def test_a_question_that_a_far_broker_answers_late_gets_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that takes longer than its slice is lost, so the slices grow."""
     brokers = SlowBrokers("committed", answer_s=1.9)
-    target = brokers.target()
+    target = brokers.target(monkeypatch)
 
     assert target.committed("writer") == -1
     assert brokers.slices_s == [0.25, 0.5, 1.0, 2.0]
@@ -265,9 +262,11 @@ def test_a_question_that_a_far_broker_answers_late_gets_its_answer() -> None:
 @pytest.mark.parametrize(
     ("code", "can_go_on"), [("_TIMED_OUT", False), ("_TRANSPORT", True)], ids=["not resumable", "no timeout"]
 )
-def test_a_failure_that_is_no_end_of_a_slice_ends_the_call(code: str, *, can_go_on: bool) -> None:
+def test_a_failure_that_is_no_end_of_a_slice_ends_the_call(
+    code: str, monkeypatch: pytest.MonkeyPatch, *, can_go_on: bool
+) -> None:
     brokers = SlowBrokers("commit_transaction", silence_s=1_000.0, code=code, can_go_on=can_go_on)
-    target = brokers.target()
+    target = brokers.target(monkeypatch)
 
     with pytest.raises(CommitLaterError, match="silence"):
         target.commit("writer", 0, [("t", None, b"a")])

@@ -9,10 +9,11 @@ import pytest
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
-from flowlet.connectors.kafka.reader import KafkaLogSource, KafkaReader
+from flowlet.connectors.kafka.reader import KafkaReader
+from flowlet.connectors.split_reader import AssignedSource
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
+from flowlet.splits.split_kinds import KafkaSplit, PlannedSplits
 from flowlet.state.state_snapshots import StateShare
 
 kafka = pytest.importorskip("confluent_kafka")
@@ -47,6 +48,10 @@ class Message:
         return 1, self.time_ms
 
 
+def context(interrupts: Interrupts | None = None) -> OperatorContext:
+    return OperatorContext("task", 0, 1, 128, "kafka", interrupts=Interrupts() if interrupts is None else interrupts)
+
+
 class Consumer:
     """Gives what the test put in; a waiting call ends when there is something, or the wait is over."""
 
@@ -78,20 +83,29 @@ class Consumer:
         self.closed += 1
 
 
+@pytest.fixture(autouse=True)
+def _consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "Consumer", Consumer)
+
+
 class Driven:
     """A reader, its consumer, and how often it asked for partitions."""
 
     def __init__(
-        self, *splits: KafkaSplit, schema: DeserializationSchema | None = None, commits: bool = True, **properties: str
+        self,
+        *splits: KafkaSplit,
+        schema: DeserializationSchema | None = None,
+        commits: bool = True,
+        interrupts: Interrupts | None = None,
+        **properties: str,
     ) -> None:
         self.asked = 0
         self.reader = KafkaReader(
             {"bootstrap.servers": "a:1", **properties},
             SimpleStringSchema() if schema is None else schema,
             commits_offsets=commits,
-            name="kafka 1/1",
-            create_consumer=Consumer,
         )
+        self.reader.setup(context(interrupts))
         self.consumer: Consumer = self.reader._consumer
         self.reader.start(self._ask)
         if splits:
@@ -338,9 +352,8 @@ def test_without_a_group_nothing_is_committed(driven: Any) -> None:
 
 
 def test_a_restored_reader_goes_on_at_its_offsets() -> None:
-    reader = KafkaReader(
-        {"group.id": "g"}, SimpleStringSchema(), commits_offsets=True, name="k", create_consumer=Consumer
-    )
+    reader = KafkaReader({"group.id": "g"}, SimpleStringSchema(), commits_offsets=True)
+    reader.setup(context())
     consumer: Consumer = reader._consumer
     reader.restore_position((KafkaSplit("t", 0, 4), KafkaSplit("t", 2, 9)))
 
@@ -360,9 +373,7 @@ def test_splits_that_are_ahead_of_others_are_paused(driven: Any) -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_partitions_are_dealt_out_to_other_numbers_of_readers(width: int) -> None:
-    source = KafkaLogSource(
-        KafkaTopics({}, OffsetRule(OffsetKind.EARLIEST)), SimpleStringSchema(), is_bounded=False, commits_offsets=True
-    )
+    source = AssignedSource(KafkaReader, PlannedSplits(()))
     former = [(KafkaSplit("t", 0, 4), KafkaSplit("t", 1, 5)), None, (KafkaSplit("t", 2, 6),)]
 
     found = [
@@ -384,8 +395,7 @@ def test_a_mail_waits_for_one_message_of_a_schema_of_the_user(driven: Any) -> No
                 interrupts.append(True)
             return message.decode()
 
-    driver = driven(KafkaSplit("t", 0, 0, 6), schema=Slow())
-    driver.reader.setup(OperatorContext("task", 0, 1, 128, "kafka", interrupts=interrupts))
+    driver = driven(KafkaSplit("t", 0, 0, 6), schema=Slow(), interrupts=interrupts)
     messages = [Message(0, offset, value) for offset, value in enumerate([b"a", None, b"b", None, b"c", b"d"])]
     driver.consumer.put(*messages)
 

@@ -7,10 +7,11 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.connectors.numbers.reader import (
     NumberPosition,
     NumberReader,
-    NumberSource,
     RecordsPerCheckpoint,
     RecordsPerSecond,
+    numbered_records,
 )
+from flowlet.connectors.split_reader import AssignedSource
 from flowlet.errors import StateRestoreError, UserFunctionError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
@@ -23,7 +24,7 @@ from tests.flowlet.operators.local_splits import enumerator_of, requests_to
 
 
 def started(
-    source: NumberSource,
+    source: AssignedSource[NumberReader],
     num_readers: int = 1,
     enumerator: SplitEnumerator | None = None,
     positions: Sequence[NumberPosition] = (),
@@ -51,7 +52,7 @@ def with_clock(clock: TestProcessingTimeService) -> OperatorContext:
     return OperatorContext("task", 0, 1, 128, "numbers", clock=clock)
 
 
-def limited(source: NumberSource, clock: TestProcessingTimeService | None = None) -> NumberReader:
+def limited(source: AssignedSource[NumberReader], clock: TestProcessingTimeService | None = None) -> NumberReader:
     (reader,) = started(source)
     if clock is not None:
         reader.setup(with_clock(clock))
@@ -61,7 +62,7 @@ def limited(source: NumberSource, clock: TestProcessingTimeService | None = None
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
 def test_the_readers_together_give_each_number_once_and_in_order(parallelism: int) -> None:
     """They take turns, so each gives something."""
-    readers, given = started(NumberSource(-3, 9_000), parallelism), [list[Any]() for _ in range(parallelism)]
+    readers, given = started(numbered_records(-3, 9_000), parallelism), [list[Any]() for _ in range(parallelism)]
 
     while sum(map(len, given)) < 9_003:
         for reader, numbers in zip(readers, given, strict=True):
@@ -73,14 +74,14 @@ def test_the_readers_together_give_each_number_once_and_in_order(parallelism: in
 
 
 def test_a_single_reader_gives_the_whole_sequence_in_order() -> None:
-    (reader,) = started(NumberSource(0, 2_500))
+    (reader,) = started(numbered_records(0, 2_500))
 
     assert rest(reader) == list(range(2_500))
 
 
 def test_a_fast_reader_gives_what_a_slow_one_does_not() -> None:
     """The slow one has its first split before it, and nothing else."""
-    slow, fast = started(NumberSource(0, 80_000), 2)
+    slow, fast = started(numbered_records(0, 80_000), 2)
     slow.poll_chunk()
 
     assert rest(fast) == list(range(20_000, 80_000))
@@ -89,7 +90,7 @@ def test_a_fast_reader_gives_what_a_slow_one_does_not() -> None:
 
 def test_a_reader_asks_in_the_last_quarter_of_its_split_and_waits_for_the_answer() -> None:
     asked: list[int] = []
-    reader = NumberSource(0, 10_000).create_reader(0, 2)
+    reader = numbered_records(0, 10_000).create_reader(0, 2)
     reader.start(lambda: asked.append(1))
     nothing = reader.poll_chunk()
     assert nothing is not None
@@ -110,7 +111,7 @@ def test_a_reader_asks_in_the_last_quarter_of_its_split_and_waits_for_the_answer
 
 
 def test_a_function_makes_the_records() -> None:
-    assert rest(*started(NumberSource(1, 4, function=str))) == ["1", "2", "3"]
+    assert rest(*started(numbered_records(1, 4, function=str))) == ["1", "2", "3"]
 
 
 def polled(readers: Sequence[NumberReader]) -> list[Any]:
@@ -123,7 +124,7 @@ def test_positions_are_dealt_out_to_other_numbers_of_readers(widths: tuple[int, 
     """Each time every reader gives a little first; in the end every number was given once, and those of each reader
     rise.
     """
-    source, given = NumberSource(0, 30 * MAX_CHUNK_RECORDS), list[Any]()
+    source, given = numbered_records(0, 30 * MAX_CHUNK_RECORDS), list[Any]()
     enumerator = enumerator_of(source)
     enumerator.discover(widths[0])
     readers = started(source, widths[0], enumerator)
@@ -146,7 +147,7 @@ def test_positions_are_dealt_out_to_other_numbers_of_readers(widths: tuple[int, 
 def test_a_reader_that_had_ended_has_nothing_to_deal_out() -> None:
     left = NumberPosition(((2, 4),))
 
-    assert NumberSource(0, 4).redistribute_positions([None, left], StateShare(0, 1, 128, 2)) == left
+    assert numbered_records(0, 4).redistribute_positions([None, left], StateShare(0, 1, 128, 2)) == left
 
 
 def test_numbers_are_dealt_out_in_ascending_order() -> None:
@@ -154,7 +155,7 @@ def test_numbers_are_dealt_out_in_ascending_order() -> None:
     positions = [NumberPosition(((6, 8),)), NumberPosition(((0, 2), (8, 10)))]
 
     shares = [
-        NumberSource(0, 10).redistribute_positions(positions, StateShare(subtask, 2, 128, 2)).runs
+        numbered_records(0, 10).redistribute_positions(positions, StateShare(subtask, 2, 128, 2)).runs
         for subtask in range(2)
     ]
 
@@ -164,7 +165,7 @@ def test_numbers_are_dealt_out_in_ascending_order() -> None:
 def test_the_position_of_an_older_flowlet_is_refused() -> None:
     """Its enumerator would hand out everything again."""
     former: Any = ((2, 4),)
-    source = NumberSource(0, 4)
+    source = numbered_records(0, 4)
 
     with pytest.raises(StateRestoreError, match="as an older flowlet kept them"):
         source.redistribute_positions([None, former], StateShare(0, 1, 128, 2))
@@ -174,7 +175,7 @@ def test_the_position_of_an_older_flowlet_is_refused() -> None:
 
 def test_a_reader_with_a_rate_has_nothing_until_its_timer_fires() -> None:
     clock = TestProcessingTimeService(now_ms=1_000)
-    reader = limited(NumberSource(0, 100, limit=lambda parallelism: RecordsPerSecond(10 / parallelism)), clock)
+    reader = limited(numbered_records(0, 100, limit=lambda parallelism: RecordsPerSecond(10 / parallelism)), clock)
     first = reader.poll_chunk()
     assert first is not None
     assert first.values == [0]
@@ -197,7 +198,7 @@ def test_a_reader_with_a_rate_has_nothing_until_its_timer_fires() -> None:
 def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -> None:
     """Over ten seconds of a manual clock; 1,000 records are the largest chunk."""
     clock = TestProcessingTimeService()
-    source = NumberSource(0, 10**9, limit=lambda width: RecordsPerSecond(per_second / width))
+    source = numbered_records(0, 10**9, limit=lambda width: RecordsPerSecond(per_second / width))
     readers = started(source, parallelism)
     for reader in readers:
         reader.setup(with_clock(clock))
@@ -213,7 +214,7 @@ def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -
 
 
 def test_a_rate_per_checkpoint_goes_on_with_the_checkpoint() -> None:
-    reader = limited(NumberSource(0, 5, limit=lambda _: RecordsPerCheckpoint(2)), TestProcessingTimeService())
+    reader = limited(numbered_records(0, 5, limit=lambda _: RecordsPerCheckpoint(2)), TestProcessingTimeService())
     given = [chunk.values for chunk in (reader.poll_chunk(), reader.poll_chunk()) if chunk is not None]
     future = reader.available_future()
     assert (given, future.is_done) == ([[0, 1], []], False)
@@ -227,7 +228,7 @@ def test_a_rate_per_checkpoint_goes_on_with_the_checkpoint() -> None:
 
 
 def test_the_end_comes_without_a_wait() -> None:
-    reader = limited(NumberSource(0, 1, limit=lambda _: RecordsPerSecond(0.001)), TestProcessingTimeService())
+    reader = limited(numbered_records(0, 1, limit=lambda _: RecordsPerSecond(0.001)), TestProcessingTimeService())
     reader.poll_chunk()
 
     assert reader.poll_chunk() is None
@@ -235,7 +236,7 @@ def test_the_end_comes_without_a_wait() -> None:
 
 def test_a_reader_with_a_rate_waits_for_numbers_without_a_timer() -> None:
     clock = TestProcessingTimeService()
-    reader = NumberSource(0, 9, limit=lambda _: RecordsPerSecond(1)).create_reader(0, 2)
+    reader = numbered_records(0, 9, limit=lambda _: RecordsPerSecond(1)).create_reader(0, 2)
     reader.setup(with_clock(clock))
     reader.start(lambda: None)
 
@@ -254,12 +255,12 @@ def test_a_reader_with_a_rate_waits_for_numbers_without_a_timer() -> None:
 
 def test_a_reader_with_a_rate_needs_a_clock() -> None:
     with pytest.raises(RuntimeError, match="has no clock"):
-        started(NumberSource(0, 1, limit=lambda _: RecordsPerSecond(1)))[0].poll_chunk()
+        started(numbered_records(0, 1, limit=lambda _: RecordsPerSecond(1)))[0].poll_chunk()
 
 
 def test_close_cancels_the_timer() -> None:
     clock = TestProcessingTimeService()
-    reader = limited(NumberSource(0, 9, limit=lambda _: RecordsPerSecond(1)), clock)
+    reader = limited(numbered_records(0, 9, limit=lambda _: RecordsPerSecond(1)), clock)
     reader.poll_chunk()
     reader.poll_chunk()
     assert clock.num_timers == 1
@@ -270,7 +271,7 @@ def test_close_cancels_the_timer() -> None:
 
 
 def test_the_operator_gives_its_reader_the_clock_and_tells_of_checkpoints() -> None:
-    harness = Harness(SourceOperator(NumberSource(0, 4, limit=lambda _: RecordsPerCheckpoint(1))))
+    harness = Harness(SourceOperator(numbered_records(0, 4, limit=lambda _: RecordsPerCheckpoint(1))))
 
     assert harness.operator.emit_next()
     assert harness.operator.emit_next()
@@ -283,7 +284,7 @@ def test_the_operator_gives_its_reader_the_clock_and_tells_of_checkpoints() -> N
 
 
 def test_what_the_function_raises_names_the_source() -> None:
-    harness = Harness(SourceOperator(NumberSource(0, 4, function=lambda number: 1 // number), name="generator"))
+    harness = Harness(SourceOperator(numbered_records(0, 4, function=lambda number: 1 // number), name="generator"))
 
     with pytest.raises(UserFunctionError, match="generator") as caught:
         harness.operator.emit_next()
