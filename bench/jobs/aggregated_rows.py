@@ -20,8 +20,7 @@ from bench.jobs.checked import WrongOutputError
 from bench.jobs.keyed_states import BACKENDS, NUM_GROUPS
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import columns_of
-from flowlet.operators.keyed_aggregation_operator import KeyedAggregationOperator
-from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedAggregationOperator, KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.records import Chunk
 from flowlet.timers.time_api import KeyContext

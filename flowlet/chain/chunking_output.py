@@ -14,7 +14,6 @@ Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -24,12 +23,10 @@ from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_loop import write_conversion
 from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
 from flowlet.chain.stream_operator import EdgeOutput
-from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, Shape, column_of, columns_of
+from flowlet.columns import Column, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.column import UNCHANGING, are_unchanging, is_unchanging
-from flowlet.columns.table import is_constant
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
 from flowlet.typed.record_conversion import RecordConversion
-from netstack.late import numpy as np
 
 # Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one
 # generator may give before the consumers have their turn.
@@ -257,9 +254,7 @@ class ChunkingOutput:
         assert shape is not None, "only records of a shape wait by field"
         types = shape.field_types or (shape.kind,)
         is_listed = len(self._fields[0]) < MIN_COLUMN_ROWS and not getattr(self.target, "has_waiting_columns", False)
-        fields: list[Column] = list(
-            map(ListColumn, self._fields) if is_listed else map(_typed_column, self._fields, types)
-        )
+        fields: list[Column] = list(map(ListColumn, self._fields) if is_listed else map(column_of, self._fields, types))
         if self._is_covered and self._conversion is not None:
             misfit = self._conversion.first_misfit(fields)
             if misfit is not None:
@@ -360,24 +355,3 @@ class ChunkingOutput:
         if self.keys is None or not self.keys.makes_keys or not (shape.is_scalar or shape.field_types is not None):
             return None
         return next((position for position, field in enumerate(fields_of(record, shape)) if field is key), None)
-
-
-def _typed_column(values: list[Any], kind: type | None) -> Column:
-    """A column with a copy of the values; all are of type ``kind``, unless that is None."""
-    if kind is None:
-        return column_of(values)
-    if kind in _CONSTANT_TYPES and is_constant(values):
-        return ConstantColumn(values[0], len(values))
-    if kind is int:
-        try:
-            return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}q", *values), np.int64))
-        except struct.error:  # an int of more than 64 bits
-            return ListColumn(values.copy(), int)
-    if kind is float:
-        return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}d", *values), np.float64))
-    if kind is bool:
-        return ArrayColumn(np.frombuffer(bytes(values), np.bool_))
-    return ListColumn(values.copy(), kind)
-
-
-_CONSTANT_TYPES: Final = frozenset({int, str, bool, bytes})

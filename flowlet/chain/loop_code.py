@@ -36,7 +36,7 @@ class Blame:
     ``operator_name``, ``subtask``: named in the error.  ``record``: the variable that holds the record.  ``results``:
         the variable that
     holds the function's result, if the line iterates over it.  ``advice``: makes the error for a result that is not
-    iterable.
+    iterable.  ``cause``: makes the error to show of a record and the error that was raised.
     """
 
     operator_name: str
@@ -44,6 +44,7 @@ class Blame:
     record: str
     results: str | None = None
     advice: Callable[[Any], Exception] | None = None
+    cause: Callable[[Any, BaseException], BaseException] | None = None
 
 
 class LoopCode:
@@ -189,8 +190,9 @@ def failure_of(error: BaseException) -> BaseException:
         return error
     blame, entry = found
     variables = entry.tb_frame.f_locals
-    failure = UserFunctionError(blame.operator_name, blame.subtask, preview(variables.get(blame.record)))
-    failure.__cause__ = error
+    record = variables.get(blame.record)
+    failure = UserFunctionError(blame.operator_name, blame.subtask, preview(record))
+    failure.__cause__ = error if blame.cause is None else blame.cause(record, error)
     if entry.tb_next is None and type(error) is TypeError and blame.results is not None and blame.advice is not None:
         results = variables.get(blame.results)
         if not hasattr(type(results), "__iter__"):

@@ -279,9 +279,6 @@ class StreamOperator:
 
     # -- elements
 
-    def set_key_context(self, record: object) -> None:
-        """Make the key of ``record`` the current one; does nothing for an operator without keys."""
-
     def process_chunk(self, chunk: Chunk) -> None:
         """Process records, in stream order.
 

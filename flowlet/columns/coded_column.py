@@ -125,6 +125,12 @@ class CodedColumn(Column):
         """See ``Column``."""
         return visitor.visit_coded(self)
 
+    @property
+    def value_type(self) -> type | None:
+        """That of all values of the table."""
+        types = self.names.types
+        return next(iter(types)) if len(types) == 1 else None
+
     def is_unchanging(self) -> bool:
         """By the types of all values of the table."""
         return self.names.types <= UNCHANGING

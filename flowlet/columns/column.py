@@ -213,9 +213,9 @@ class Column(ABC):
     def accept(self, visitor: ColumnVisitor[_T]) -> _T:
         """Call the visitor's method for this representation."""
 
-    @abstractmethod
     def is_unchanging(self) -> bool:
-        """Whether no value can change (``unchanging.is_unchanging``)."""
+        """Whether no value can change (``is_unchanging``): numbers, instants and texts, of which none is ever null."""
+        return self.never_has_nulls
 
     @property
     def value_type(self) -> type | None:

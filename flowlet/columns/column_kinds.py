@@ -246,10 +246,6 @@ class ArrayColumn(Column):
         """Of integers."""
         return int if self.array.dtype.kind in "iu" else None
 
-    def is_unchanging(self) -> bool:
-        """All types are."""
-        return True
-
     def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """The array, if it has this type."""
         return self.array if self.array.dtype == dtype else None
@@ -325,10 +321,6 @@ class OffsetColumn(Column):
     def accept(self, visitor: ColumnVisitor[_T]) -> _T:
         """Implements ``Column``."""
         return visitor.visit_offsets(self)
-
-    def is_unchanging(self) -> bool:
-        """Integers are."""
-        return True
 
     def widened(self) -> ArrayColumn:
         """Implements ``Column``."""

@@ -110,9 +110,10 @@ class ShortTextColumn(Column):
         """See ``Column``."""
         return visitor.visit_short_texts(self)
 
-    def is_unchanging(self) -> bool:
-        """Texts are."""
-        return True
+    @property
+    def value_type(self) -> type:
+        """Texts."""
+        return str
 
     def concatenate(self, columns: Sequence[Column]) -> "ShortTextColumn | None":
         """See ``Column``."""

@@ -218,9 +218,9 @@ def columns_of(values: list[Any]) -> Columns | None:
     return None
 
 
-def column_of(values: Sequence[Any]) -> Column:
-    """The values, of any types, as the column that fits them."""
-    kind = exact_type(values)
+def column_of(values: Sequence[Any], value_type: type | None = None) -> Column:
+    """The values, of any types, as the column that fits them; ``value_type``: of all of them, if it is known."""
+    kind = value_type or exact_type(values)
     if kind in _CONSTANT_TYPES and is_constant(values):
         return ConstantColumn(values[0], len(values))
     if kind is int:

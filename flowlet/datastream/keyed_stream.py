@@ -457,7 +457,7 @@ class KeyedStream(DataStream):
     ) -> OperatorTransformation:
         is_declared = isinstance(function, Aggregation)
         factory = OperatorFactory.of(
-            "flowlet.operators.keyed_reduce_operator:KeyedReduceOperator",
+            "flowlet.operators.keyed_aggregation_operator:KeyedReduceOperator",
             key_selector=self._key_selector,
             reduce_function=function,
             emit_on_finish=GraphValue.IS_BATCH,

@@ -34,7 +34,7 @@ from flowlet.graph.partitioner import (
     Shuffle,
 )
 from flowlet.io.key_groups_record_writer import KeyGroupsRecordWriter
-from flowlet.io.record_writer import LaneArray, LaneRecordWriter, RecordWriter, RecordWriterOptions, lanes_of
+from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
@@ -42,17 +42,17 @@ from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.partition.result_partition import ResultPartition
 
 
-class SingleChannelRecordWriter(LaneRecordWriter):
+class SingleChannelRecordWriter(RecordWriter):
     """Sends everything to channel 0: forward, global, and every partitioner with one consumer.  It has one lane."""
 
-    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         self._pending[0] += values
         if timestamps is not None:
             self._pending_timestamps[0] += timestamps
         if keys is not None:
             self._pending_keys[0] += keys
 
-    def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
+    def _lanes(self, num_records: int, keys: list[Any] | None) -> None:
         return None
 
 
@@ -69,14 +69,14 @@ class BroadcastRecordWriter(SingleChannelRecordWriter):
         self._partition.broadcast_record(element)
 
 
-class RoundRobinRecordWriter(LaneRecordWriter):
+class RoundRobinRecordWriter(RecordWriter):
     """Sends each record to the next channel, from ``first_channel`` on: a random one for rebalance, 0 for rescale."""
 
     def __init__(self, partition: ResultPartition, options: RecordWriterOptions, *, first_channel: int) -> None:
         super().__init__(partition, options, partition.num_subpartitions)
         self._next_channel = first_channel
 
-    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         num_channels, first = self._num_channels, self._next_channel
         for position in range(min(num_channels, len(values))):
             channel = (first + position) % num_channels
@@ -85,32 +85,25 @@ class RoundRobinRecordWriter(LaneRecordWriter):
                 self._pending_timestamps[channel] += timestamps[position::num_channels]
         self._next_channel = (first + len(values)) % num_channels
 
-    def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
-        lanes = np.arange(self._next_channel, self._next_channel + len(chunk)) % self._num_channels
-        self._next_channel = (self._next_channel + len(chunk)) % self._num_channels
-        return lanes_of(lanes)
+    def _lanes(self, num_records: int, keys: list[Any] | None) -> Any:
+        lanes = np.arange(self._next_channel, self._next_channel + num_records) % self._num_channels
+        self._next_channel = (self._next_channel + num_records) % self._num_channels
+        return lanes
 
 
-class ShuffleRecordWriter(LaneRecordWriter):
+class ShuffleRecordWriter(RecordWriter):
     """Sends each record to a random channel."""
 
-    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        self._append_each(self._rng.choices(range(self._num_channels), k=len(values)), values, timestamps)
-
-    def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
-        return lanes_of(self._rng.choices(range(self._num_channels), k=len(chunk)))
+    def _lanes(self, num_records: int, keys: list[Any] | None) -> list[int]:
+        return self._rng.choices(range(self._num_channels), k=num_records)
 
 
-class CustomRecordWriter(LaneRecordWriter):
+class CustomRecordWriter(RecordWriter):
     """Sends each record to the channel that the user's partitioner chooses for its key, when the record is emitted."""
 
-    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+    def _lanes(self, num_records: int, keys: list[Any] | None) -> list[int]:
         assert keys is not None, "there is a key extractor"
-        self._append_each(keys, values, timestamps)
-
-    def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
-        assert chunk.keys is not None, "there is a key extractor"
-        return lanes_of(chunk.keys)
+        return keys
 
 
 def create_record_writer(

@@ -263,9 +263,13 @@ class KeyGroupsRecordWriter(RecordWriter):
             return field
         return None
 
+    def _lanes(self, num_records: int, keys: list[Any] | None) -> list[int]:
+        assert keys is not None, "there is a key extractor"
+        return self._router.lanes_of(keys)
+
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         assert keys is not None, "there is a key extractor"
-        lanes = self._router.lanes_of(keys)
+        lanes = self._lanes(len(values), keys)
         appends, key_appends = self._appends, self._key_appends
         for lane, value, key in zip(lanes, values, keys):  # noqa: B905 - same length by construction, and strict costs in the hot loop
             appends[lane](value)
@@ -273,7 +277,6 @@ class KeyGroupsRecordWriter(RecordWriter):
         if timestamps is not None:
             for lane, timestamp in zip(lanes, timestamps, strict=True):
                 self._timestamp_appends[lane](timestamp)
-        self._write_long_lists()
 
 
 def _with_field(columns: Columns, position: int, column: Column) -> Columns:

@@ -143,11 +143,6 @@ def _by_sorting(
         start = end
 
 
-def lanes_of(lanes: Any) -> LaneArray:
-    """Any array or list of lanes as a ``LaneArray``."""
-    return np.asarray(lanes, np.uint16)
-
-
 _KEY: Final = 1  # position of the column of keys, behind the column of records
 
 
@@ -401,12 +396,20 @@ class RecordWriter(ABC):
             self._partition.flush_all()
 
     @abstractmethod
-    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        """Collect 1 to ``MAX_PENDING_RECORDS`` records, with what the ``KeyExtractor`` returned for each."""
+    def _lanes(self, num_records: int, keys: list[Any] | None) -> Any:
+        """The lane of each of the next records, in a list or an array; None: all go to lane 0.
 
-    @abstractmethod
+        ``keys``: what the ``KeyExtractor`` returned for each.
+        """
+
+    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
+        """Append 1 to ``MAX_PENDING_RECORDS`` records, with what belongs to each, to the lists of their lanes."""
+        self._append_each(self._lanes(len(values), keys), values, timestamps)
+
     def _collect_columns(self, chunk: Chunk) -> None:
         """Collect a chunk of columns, of at most ``MAX_PART_ROWS`` rows."""
+        lanes = self._lanes(len(chunk), chunk.keys)
+        self._add_columns(chunk, None if lanes is None else np.asarray(lanes, np.uint16))
 
     def _add_columns(self, chunk: Chunk, lanes: LaneArray | Route | None) -> None:
         if not self._columns.num_rows:
@@ -439,17 +442,14 @@ class RecordWriter(ABC):
             self._write_columns()
         if len(values) <= MAX_PENDING_RECORDS:
             self._collect_part(values, timestamps, keys)
+            self._write_lists(MAX_PENDING_RECORDS)
             return
         for start in range(0, len(values), MAX_PENDING_RECORDS):
             part = slice(start, start + MAX_PENDING_RECORDS)
             self._collect_part(
                 values[part], None if timestamps is None else timestamps[part], None if keys is None else keys[part]
             )
-
-    def _write_long_lists(self) -> None:
-        for lane, pending in enumerate(self._pending):
-            if len(pending) > MAX_PENDING_RECORDS:
-                self._write_lane(lane)
+            self._write_lists(MAX_PENDING_RECORDS)
 
     def _broadcast(self, element: Watermark | WatermarkStatus | CompletionMark) -> None:
         self._write_pending()
@@ -471,9 +471,9 @@ class RecordWriter(ABC):
         for lane, chunk in self._columns.take():
             self._write_chunk(chunk, lane)
 
-    def _write_lists(self) -> None:
+    def _write_lists(self, longer_than: int = 0) -> None:
         for lane, pending in enumerate(self._pending):
-            if pending:
+            if len(pending) > longer_than:
                 self._write_lane(lane)
 
     def _write_lane(self, lane: int) -> None:
@@ -546,22 +546,3 @@ class RecordWriter(ABC):
             # were flushed.
             if self._on_written is not None:
                 self._on_written()
-
-
-class LaneRecordWriter(RecordWriter):
-    """Knows the lane of every record without its key."""
-
-    @abstractmethod
-    def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        """Append each record, and its timestamp if there are any, to the lists of its lane."""
-
-    @abstractmethod
-    def _lanes_of(self, chunk: Chunk) -> LaneArray | None:
-        """The lane of each record of a chunk of columns; None: all go to lane 0."""
-
-    def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        self._route(values, timestamps, keys)
-        self._write_long_lists()
-
-    def _collect_columns(self, chunk: Chunk) -> None:
-        self._add_columns(chunk, self._lanes_of(chunk))

@@ -101,7 +101,7 @@ def key_hash(key: Any) -> int:
         KeyTypeError: the key, or a part of it, is of a type without such a hash.
     """
     try:
-        return exact_key_hash(exact_key(key))
+        return exact_key_hash(key if type(key) in _OWN_STAND_INS else exact_key(key))
     except RecursionError:
         raise _too_deep(key) from None
 

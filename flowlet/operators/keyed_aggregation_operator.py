@@ -1,12 +1,14 @@
-"""What all running results per key do: state in columns or in a dictionary, and emission.
+"""Running results per key, record by record; in columns where the records are columns.
 
-Hot path, per chunk.
+Hot path.  Record by record one look for the key's slot, the combination of two records, and one store, in a generated
+loop that emits the result, too.  In columns nothing is done per record.
 
 Side:       task.
 Invariants: results are those of a loop over single records, and keys are in the order in which they were first seen,
             whatever representation the state has.  It is in columns only while every chunk is; the first chunk that
-            cannot be done exactly in columns ends that for good.  The back end knows all rows: on the heap they are
-            here, and in RocksDB those of a generation (``CachedRows``); each generation has a form of its own.
+            cannot be done exactly in columns ends that for good.  Else it is a slot for each key, and a list of results
+            by slot.  The back end knows all rows: on the heap they are here, and in RocksDB those of a generation
+            (``CachedRows``); each generation has a form of its own.
 Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``).
 """
 
@@ -19,11 +21,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from flowlet.chain.key_extractor import field_selected_by
+from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.record_loop import RecordLoop
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
-from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
-from flowlet.operators.keyed_operator import KeyedInput
+from flowlet.common.typeinfo import TypeInformation
+from flowlet.datastream.user_functions.aggregations import Aggregation
+from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction, Layout
+from flowlet.keys.column_key import ColumnKey
+from flowlet.keys.exact_keys import exact_key
+from flowlet.keys.key_index import KeyIndex, Slots
+from flowlet.operators.keyed_operator import KeyedInput, is_state_used, write_current_key
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
+from flowlet.serde.type_serializer import preview
 from flowlet.state.state_backends import RowHolder
 from flowlet.state.state_snapshots import (
     AGGREGATES,
@@ -33,6 +43,8 @@ from flowlet.state.state_snapshots import (
     StateShare,
 )
 from flowlet.state.state_table import rows_by_key_group
+from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
+from flowlet.typed.value_conversion import changes_values
 from netstack.late import dataclass
 
 if TYPE_CHECKING:
@@ -40,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class StateForm(Enum):
-    """What a keyed aggregation keeps for each key."""
+    """What an ``AggregationSnapshot`` has for each key."""
 
     COLUMNS = "columns"  # a row of columns
     SUMS = "sums"  # the second field of a pair, of which the key is the first one
@@ -83,12 +95,8 @@ class AggregationSnapshot:
 
 FINAL_CHUNK_RECORDS: Final = 1_000
 FINAL_CHUNK_ROWS: Final = 16_384  # of columns
-# More Python objects at a time leave the cache: 16,000 pairs cost 410 ns each in a reduce function that is called,
-# 2,000 cost 210.
-MAX_RECORDS: Final = 2_000
 RECORDS_PER_SAMPLE: Final = 512  # whose size is looked at where RocksDB keeps the rows: some ns per record
-# Smaller chunks are done record by record, as long as the state is a dictionary: columns cost 60 us each time, a record
-# 0.2 us.
+# Smaller chunks are done record by record, as long as the state is: columns cost 60 us each time, a record 0.2 us.
 MIN_COLUMN_ROWS: Final = 256
 
 
@@ -97,6 +105,31 @@ class _Missing:
 
 
 MISSING: Final[Any] = _Missing()
+_MISSES_PER_LOOK: Final = 64
+_SAMPLES_PER_LOOK: Final = 8
+
+
+class LoadedSlots(Slots):
+    """Slots of the keys whose rows are in ``results``; a key that is not is loaded, with its row.
+
+    Before that the rows may go, and the slots with them: no slot may be in use then.
+    """
+
+    __slots__ = ("_cache", "_num_missing", "_results")
+
+    def __init__(self, cache: "CachedRows", results: list[Any]) -> None:
+        super().__init__()
+        self._cache = cache
+        self._results = results
+        self._num_missing = 0
+
+    def __missing__(self, key: Any) -> int:
+        self._num_missing += 1
+        # A reduce behind another operator of its chain is given no chunks: so it looks here how large its results are.
+        looks = self._num_missing % _MISSES_PER_LOOK == 0
+        self._cache.begin(self._results[:: 1 + len(self._results) // _SAMPLES_PER_LOOK] if looks else ())
+        self._results.append(self._cache.load(key, MISSING))
+        return super().__missing__(key)
 
 
 def column_of_key(columns: Columns, field: int | str | None) -> Column | None:
@@ -135,51 +168,69 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         super().__init__(name)
         self._key_input = KeyedInput(self, key_selector, is_shown=False)
         self._key_field = field_selected_by(key_selector)
+        self._allows_null = isinstance(key_selector, ColumnKey)
         self._emit_on_finish = emit_on_finish
         self._emits_batches = emits_batches
-        self._form = StateForm.RECORDS
-        self._state: dict[Any, Any] = {}
         self._columnar = columnar  # None from the first chunk on that cannot be done in columns
+        self._is_in_columns = False
         self._has_timestamps = False
         self._cache: CachedRows | None = None  # None: all rows are here
+        self._uses_state = False  # whether the functions use keyed state; known from ``open`` on
+        # While all keys come in columns of one kind.
+        self._index: KeyIndex | None = KeyIndex(allows_null=self._allows_null)
+        self._is_indexable = True  # whether an index may be made of all keys so far
+        self._slots = Slots()  # while there is no index: exact key -> slot
+        self._num_looked_up = 0  # records since then; to make an index, or to leave it, costs as much as there are keys
+        self._loops_find_slots = False  # the text of a loop reads the slots: there is no index any more
+        self._results: list[Any] = []  # by slot; the same list all the time
 
     def open(self) -> None:
         """Open the functions, and take over what was restored."""
         super().open()
         if self.ctx.keyed_state is not None and not self._emit_on_finish:  # BATCH has no checkpoints, and ends keys
             self._cache = self.ctx.keyed_state.open_rows(self)
-
-    def set_key_context(self, record: object) -> None:
-        """Make the record's key the current one."""
-        self.ctx.key_context.current_key = self._key_input.keys([record])[0]
+        self._uses_state = self.state_refusal is None and is_state_used(self.ctx)
+        if self._cache is not None:
+            self._cache.is_shared = self._uses_state
+            self._slots = LoadedSlots(self._cache, self._results)
+        if self._takes_keys:
+            self._loops_find_slots = True
+            self._leave_index()
+        self._loop = self._record_loop(self._write_advance)
+        self._silent_loop = RecordLoop(self.name, self._write_silent, [], self.ctx.attention)
+        self._silent_results: list[Any] = []
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Bring the state up to date with each record."""
         if not len(chunk):
             return
+        chunk = self._taken(chunk)
+        if self._columnar is not None and self._process_columns(chunk, self._columnar):
+            return
+        if not self._emits_batches and not self._emit_on_finish:
+            self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk))
+            return
+        self._silent_results.clear()
+        self._silent_loop.run(chunk.records(), None, len(chunk), self._keys_or_slots(chunk))
+        if self._emits_batches:
+            self._emit_last(chunk, self._silent_results)
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``; record by record until a mail waits."""
+        if not len(chunk) or self._columnar is not None or self._emits_batches or self._emit_on_finish:
+            return super().process_some(chunk)
+        chunk = self._taken(chunk)
+        return self._loop.run(
+            chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk), self.ctx.interrupts
+        )
+
+    def _taken(self, chunk: Chunk) -> Chunk:
+        """The records to combine, of which there is at least one."""
         if chunk.has_timestamps:
             self._has_timestamps = True
         if self._cache is not None:
             self._cache.begin(self._samples(chunk))
-        if self._columnar is not None and self._process_columns(chunk, self._columnar):
-            return
-        if self._emits_batches or self._emit_on_finish:
-            results: list[Any] = []
-            self._advance_chunk(chunk, results)
-            if self._emits_batches:
-                self._emit_last(chunk, results)
-            return
-        self._advance_and_emit(chunk)
-
-    def _advance_and_emit(self, chunk: Chunk) -> None:
-        """Emit the result after each record; also those before one that fails."""
-        for part in chunk.parts(MAX_RECORDS):
-            results: list[Any] = []
-            try:
-                self._advance_chunk(part, results)
-            finally:
-                stamps = part.timestamps
-                self.output.collect(Chunk(results, None if stamps is None else stamps[: len(results)]))
+        return chunk
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Ahead of the last one, emit what ``emit_on_finish`` kept back, as Flink does: behind it the results would be
@@ -211,7 +262,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
 
     def close(self) -> None:
         """Let the state go."""
-        self._state = {}
+        self._take_records([], [])
         self._columnar = None
         super().close()
 
@@ -237,47 +288,168 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
 
     def take_rows(self, keys: list[Any], values: Iterable[Any] | ColumnRows) -> None:
         """See ``RowHolder``."""
-        form = self._form
-        # Before the records: what takes them over looks at the form.
         self._columnar = None if self._columnar is None else self._columnar.emptied()
         if isinstance(values, ColumnRows) and self._columnar is not None and self._columnar.load(keys, values.columns):
-            self._form = StateForm.COLUMNS
+            self._is_in_columns = True
             return
         if isinstance(values, ColumnRows):
             self._columnar = None
         self._take_records(keys, list(values))
-        if self._cache is not None and form is not StateForm.COLUMNS:
-            self._form = form  # a loop goes on in it
 
     # -- records
 
-    @abstractmethod
-    def _advance_chunk(self, chunk: Chunk, results: list[Any]) -> None:
-        """Append the result after each record."""
-
     @property
-    def _has_keys(self) -> bool:
-        """Whether there are records of any key yet."""
-        return bool(self._state)
+    def _takes_keys(self) -> bool:
+        """Whether the loops are given keys, and find the slots themselves."""
+        return self._uses_state or self._cache is not None
 
-    def _records(self) -> tuple[list[Any], Iterable[Any]]:
-        """Keys, and a record of each, as ``held_rows`` gives them."""
-        return list(self._state), list(self._state.values())
+    def _write_first(self, code: LoopCode, result: str, record: str) -> None:
+        """Generate the statements that make the first record of a key its result."""
+        code.line(f"{result} = {record}")
 
-    def _take_records(self, keys: list[Any], records: list[Any]) -> None:
-        """The state is these records from now on."""
-        self._state.clear()
-        self._state.update(zip(keys, records, strict=True))
-        self._form = self._form_of(records)
+    @abstractmethod
+    def _write_next(self, code: LoopCode, result: str, so_far: str, record: str) -> None:
+        """Generate the statements that combine the result so far with the next record."""
 
-    def _form_of(self, records: list[Any]) -> StateForm:
-        """In which form these records are kept."""
-        return StateForm.RECORDS
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Behind another operator of its chain: emit the result after the record."""
+        self._loops_find_slots = True
+        self._leave_index()
+        if key is None:
+            key = self._key_input.write_key(code, record)
+        slot = self._write_slot(code, key, is_exact=False)
+        self.out.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
+
+    def _write_slot(self, code: LoopCode, key: str, *, is_exact: bool) -> str:
+        """The statements that find the slot of a key, and make the key the current one if the function uses keyed
+        state.
+        """
+        if self._uses_state:
+            write_current_key(code, self.ctx, key)
+        slot, state = code.variable("s"), code.bind(self._results, "state")
+        exact = key
+        if not is_exact:
+            exact = f"{key} if type({key}) is {code.bind(str, 'kind')} else {code.bind(exact_key, 'exact_key')}({key})"
+        code.line(f"{slot} = {code.bind(self._slots, 'slots')}[{exact}]")
+        code.line(f"if {slot} == len({state}): {state}.append({code.bind(MISSING, 'MISSING')})")
+        return slot
+
+    def _write_advance(self, code: LoopCode, record: str, timestamp: str | None, key_or_slot: str | None) -> None:
+        slot = self._slot_of(code, key_or_slot)
+        self.out.write(code, self._write_result(code, record, slot), timestamp, count="num_records")
+
+    def _write_silent(self, code: LoopCode, record: str, timestamp: str | None, key_or_slot: str | None) -> None:
+        slot = self._slot_of(code, key_or_slot)
+        code.line(f"{code.bind(self._silent_results, 'results')}.append({self._write_result(code, record, slot)})")
+
+    def _slot_of(self, code: LoopCode, key_or_slot: str | None) -> str:
+        assert key_or_slot is not None, "the loop is given keys or slots"
+        if not self._takes_keys:
+            return key_or_slot
+        return self._write_slot(code, key_or_slot, is_exact=not self._uses_state)
+
+    def _write_result(self, code: LoopCode, record: str, slot: str) -> str:
+        """The statements that bring the state up to date; returns the variable with the result."""
+        state, so_far, result = code.bind(self._results, "state"), code.variable("so_far"), code.variable("v")
+        code.line(f"{so_far} = {state}[{slot}]")
+        with code.block(f"if {so_far} is {code.bind(MISSING, 'MISSING')}:"):
+            self._write_first(code, result, record)
+        with code.block("else:"):
+            self._write_next(code, result, so_far, record)
+        code.line(f"{state}[{slot}] = {result}")
+        return result
+
+    # -- the state: a slot for each key, and a list of results by slot
+
+    def _keys_or_slots(self, chunk: Chunk) -> list[Any]:
+        """For the loops: keys, if the function uses keyed state, exact keys, if not all rows are here, or slots."""
+        if self._uses_state:
+            return self._key_input.keys_of(chunk)
+        return self._state_slots(chunk) if self._cache is None else self._key_input.exact_keys_of(chunk)
 
     def _samples(self, chunk: Chunk) -> Sequence[Any]:
         """Some values like those that are kept."""
+        step = 1 + len(self._results) * RECORDS_PER_SAMPLE // (RECORDS_PER_SAMPLE + len(chunk))
+        if found := self._results[::step]:
+            return found
         num_samples = 1 + len(chunk) // RECORDS_PER_SAMPLE
         return chunk.values[:num_samples] if chunk.columns is None else chunk.columns.slice(0, num_samples).to_list()
+
+    def _state_slots(self, chunk: Chunk) -> list[int]:
+        """The slot of each record; there is a place for each."""
+        slots = self._indexed_slots(chunk)
+        num_slots = len(self._slots) if self._index is None else self._index.num_slots
+        if num_slots > len(self._results):
+            self._results.extend([MISSING] * (num_slots - len(self._results)))
+        return slots
+
+    def _indexed_slots(self, chunk: Chunk) -> list[int]:
+        """By the column that is the key, if there is one; else record by record."""
+        column = self._known_key_column(chunk) if self._is_indexable and not self._loops_find_slots else None
+        if column is not None and (index := self._made_index(len(chunk))) is not None:
+            found = index.slots(column)
+            if found is not None:
+                slots: list[int] = found.tolist()
+                return slots
+            self._is_indexable = False
+        self._leave_index()
+        self._num_looked_up += len(chunk)
+        return [self._slots[key] for key in self._key_input.exact_keys_of(chunk)]
+
+    def _made_index(self, num_records: int) -> KeyIndex | None:
+        """The index for so many more records, made of the keys so far; None if these are of several kinds, or more than
+        those records.
+        """
+        if self._index is None:
+            if self._num_looked_up + num_records < len(self._slots):
+                return None
+            index = KeyIndex(allows_null=self._allows_null)
+            if self._slots and not index.load(list(self._slots)):
+                self._is_indexable = False
+                return None
+            self._index = index
+            self._slots.clear()
+        return self._index
+
+    def _known_key_column(self, chunk: Chunk) -> Column | None:
+        """The keys as a column; None for a few records in a list, or for which there is no index yet: columns cost more
+        than they save for them.
+        """
+        is_short = len(chunk) < MIN_COLUMN_ROWS
+        if is_short and (self._index is None or not self._index.num_slots):
+            return None
+        if chunk.columns is not None:
+            return self._key_column(chunk.columns)
+        if is_short or chunk.key_column is not None:
+            return None if is_short else chunk.key_column
+        return None if chunk.keys is None else column_of(chunk.keys)
+
+    def _leave_index(self) -> None:
+        """From now on keys are looked up one by one: there are few so far, or not all are in columns of one kind."""
+        if self._index is not None:
+            self._num_looked_up = 0
+            self._slots.update(zip(self._index.keys(), range(len(self._results)), strict=False))
+            self._index = None
+
+    def _records(self) -> tuple[list[Any], list[Any]]:
+        """Keys, and a record of each, as ``held_rows`` gives them."""
+        keys = list(self._slots) if self._index is None else self._index.keys()
+        # A key whose first record failed has a slot, and no result.
+        kept = [(key, result) for key, result in zip(keys, self._results, strict=False) if result is not MISSING]
+        return [key for key, _ in kept], [result for _, result in kept]
+
+    def _take_records(self, keys: list[Any], records: list[Any]) -> None:
+        """The state is these records from now on."""
+        self._is_in_columns = False
+        self._results[:] = records  # the same list and dictionary: loops hold them
+        self._slots.clear()
+        if self._index is not None:
+            self._index.close()
+        self._index = None
+        self._slots.update(zip(keys, range(len(keys)), strict=True))
+        self._is_indexable, self._num_looked_up = True, 0
+        if keys and not self._loops_find_slots:
+            self._made_index(len(keys))
 
     def _emit_last(self, chunk: Chunk, results: list[Any]) -> None:
         rows = sorted({key: row for row, key in enumerate(self._key_input.exact_keys_of(chunk))}.values())
@@ -291,16 +463,16 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
     def _process_columns(self, chunk: Chunk, columnar: ColumnarReduction) -> bool:
         """False: go on record by record."""
         columns = chunk.columns
-        if self._form is not StateForm.COLUMNS:
+        if not self._is_in_columns:
             if columns is None:
                 return False
             # Rows that were records once cannot become columns again: so the first ones stay in columns, however few
             # they are.
-            if len(chunk) < MIN_COLUMN_ROWS and (columns.shape is not Shape.ROW or self._has_keys):
+            if len(chunk) < MIN_COLUMN_ROWS and (columns.shape is not Shape.ROW or self._results):
                 return False
             if self._cache is not None:
                 self._cache.end()
-            elif self._has_keys and not self._adopt(columnar):
+            elif self._results and not self._adopt(columnar):
                 return False
         elif columns is None:
             columns = columns_of(chunk.values)
@@ -316,7 +488,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         if not is_taken:
             self._leave_columns(columnar)
             return False
-        self._form = StateForm.COLUMNS
+        self._is_in_columns = True
         return True
 
     def _advance_columns(self, chunk: Chunk, columns: Columns, key: Column, columnar: ColumnarReduction) -> bool:
@@ -349,7 +521,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
     def _adopt(self, columnar: ColumnarReduction) -> bool:
         """Put the records so far into columns; if they do not fit, nothing ever will."""
         keys, records = self._records()
-        columns = columns_of(list(records))
+        columns = columns_of(records)
         if columns is not None and columnar.load(keys, columns):
             self._take_records([], [])
             return True
@@ -371,3 +543,49 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
             part = columns.slice(start, start + FINAL_CHUNK_ROWS)
             timestamps = np.full(part.num_rows, MAX_TIMESTAMP) if self._has_timestamps else None
             self.output.collect(Chunk.of_columns(part, timestamps))
+
+
+class KeyedReduceOperator(KeyedAggregationOperator):
+    """``reduce``: the first record of a key as it is, then the function's result for the result so far and the next
+    record.
+
+    Args:
+        key_selector: a callable, or an object with ``get_key(value)``.
+        reduce_function: a callable of two records, or an object with ``reduce(value1, value2)``.
+        emit_on_finish: only the last result of each key, at the end (``RuntimeExecutionMode.BATCH``).
+        emits_batches: only the last result of each key in a chunk.
+        result_type: results are converted to it before the function sees them again; None: they stay as they are.
+        name: for people.
+    """
+
+    state_refusal: str | None = None
+
+    def __init__(
+        self,
+        key_selector: Any,
+        reduce_function: Any,
+        *,
+        emit_on_finish: bool = False,
+        emits_batches: bool = False,
+        result_type: TypeInformation | None = None,
+        name: str = "Keyed Reduce",
+    ) -> None:
+        columnar = None
+        if isinstance(reduce_function, Aggregation) and (known := reduce_function.known) is not None:
+            columnar = ColumnarReduction(
+                Aggregate(known.method), known.field, num_fields=known.num_fields, skips_nulls=known.skips_nulls
+            )
+        super().__init__(
+            key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar
+        )
+        self.result_type = None if result_type is None or not changes_values(result_type) else result_type
+        self._reduce_function = self._add(reduce_function, "reduce")
+        # A declared reduction, and one that emits no single results, is given chunks when it is chained.
+        self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
+
+    def _write_next(self, code: LoopCode, result: str, so_far: str, record: str) -> None:
+        call = f"{code.bind(self._reduce_function.call, 'reduce')}({so_far}, {record})"
+        code.line(f"{result} = {call}", Blame(self.name, self.ctx.subtask, record))
+        if self.result_type is not None:
+            conversion = RecordConversion(DeclaredOutput(self.result_type), preview, self.name, self.ctx.subtask)
+            code.line(f"{result} = {code.bind(conversion.convert, 'convert')}({result})")

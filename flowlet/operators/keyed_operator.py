@@ -44,7 +44,7 @@ class KeyedInput:
         """The key of each record; not asked for again where the sender took it.
 
         Raises:
-            UserFunctionError: as ``keys``.
+            UserFunctionError: the selector failed, or gave something that cannot be a key.
         """
         return self.keys_and_exact(chunk)[0]
 
@@ -53,7 +53,7 @@ class KeyedInput:
         their own stand-ins.
 
         Raises:
-            UserFunctionError: as ``keys``.
+            UserFunctionError: the selector failed, or gave something that cannot be a key.
         """
         known = None if self._is_shown_column else _known_keys(chunk)
         if known is None:
@@ -65,20 +65,10 @@ class KeyedInput:
         """``exact_keys``, of keys that are asked for as ``keys_of`` asks.
 
         Raises:
-            UserFunctionError: as ``keys``.
+            UserFunctionError: the selector failed, or gave something that cannot be a key.
         """
         known = _known_keys(chunk)
         return self.exact(self.selected(chunk.values) if known is None else known, chunk)
-
-    def keys(self, values: list[Any]) -> list[Any]:
-        """The key of each record, as the user knows it.
-
-        Raises:
-            UserFunctionError: the selector failed, or gave something that cannot be a key.
-        """
-        keys = self.selected(values)
-        self.exact(keys, Chunk(values))
-        return keys
 
     def write_key(self, code: LoopCode, record: str) -> str:
         """The statements that take the key of the record in a variable, for an operator that does
@@ -129,11 +119,6 @@ class KeyedRecordOperator(RecordOperator):
         self._used_keys = None if key_selector is None else KeyedInput(self, key_selector)
         if key_selector is not None:
             self.state_refusal = None
-
-    def set_key_context(self, record: object) -> None:
-        """Make the record's key the current one, if the function uses it."""
-        if self._used_keys is not None:
-            self.ctx.key_context.current_key = self._used_keys.keys([record])[0]
 
     def _keys_of(self, chunk: Chunk) -> list[Any] | None:
         return None if self._used_keys is None else self._used_keys.keys_of(chunk)

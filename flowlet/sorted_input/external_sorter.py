@@ -24,12 +24,13 @@ from typing import Final
 import numpy as np
 
 from flowlet.columns import ArrayColumn, CodedColumn, Column, NameTable
+from flowlet.columns.table import exact_type
 from flowlet.errors import FlowletError
 from flowlet.io.chunk_content import ChunkContent, estimated_bytes
 from flowlet.records import Chunk
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
-from flowlet.sorted_input.sort_codes import RunKeys, are_texts, integer_codes
+from flowlet.sorted_input.sort_codes import RunKeys, integer_codes
 from flowlet.sorted_input.sorted_block import Block, joined, joined_chunks, merged, with_key_column
 from netstack.late import dataclass
 
@@ -171,7 +172,8 @@ class WaitingRecords:
             codes = self._numbers(keys)
         columns = chunk.columns
         field = None if columns is None or columns.key_position is None else columns.fields[columns.key_position]
-        has_texts = keys is field and keys.accept(are_texts)
+        kind = exact_type(keys.as_list()) if keys.has_objects else keys.value_type
+        has_texts = keys is field and kind is str
         block = Block(chunk, codes, chunk.timestamp_array)
         self._waiting.append(_Waiting(block, has_texts))
         num_fields = 0 if columns is None else len(columns.fields)

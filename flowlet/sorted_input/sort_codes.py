@@ -23,15 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import (
-    CodedColumn,
-    Column,
-    ColumnVisitor,
-    ConstantColumn,
-    ListColumn,
-    NameTable,
-    ShortTextColumn,
-)
+from flowlet.columns import Column, ListColumn, NameTable
 from flowlet.columns.table import exact_type
 from flowlet.keys.exact_keys import exact_keys, key_bytes
 from flowlet.keys.key_index import KeyIndex
@@ -158,23 +150,3 @@ class RunKeys:
     def names(self) -> NameTable | None:
         """The keys by number, where the index has them."""
         return None if self._is_of_codes else NameTable(self._index.keys())
-
-
-class _AreTexts(ColumnVisitor[bool]):
-    def visit_any(self, column: Column) -> bool:
-        return False
-
-    def visit_list(self, column: ListColumn) -> bool:
-        return column.value_type is str or exact_type(column.values) is str
-
-    def visit_constant(self, column: ConstantColumn) -> bool:
-        return column.value_type is str
-
-    def visit_coded(self, column: CodedColumn) -> bool:
-        return column.names.types == {str}
-
-    def visit_short_texts(self, column: ShortTextColumn) -> bool:
-        return True
-
-
-are_texts: Final = _AreTexts()

@@ -30,7 +30,7 @@ from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
 from flowlet.operators import process_operator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
-from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.deploy_blobs import dump_chain, load_chain
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value

@@ -128,10 +128,6 @@ class WindowOperator(UserFunctionOperator):
     def _refusal_of(self, function: UserFunction) -> str | None:
         return _NO_STATE if function is self._combining else None
 
-    def set_key_context(self, record: object) -> None:
-        """Make the record's key the current one."""
-        self.ctx.key_context.current_key = self._keys.keys([record])[0]
-
     # -- records
 
     def process_chunk(self, chunk: Chunk) -> None:

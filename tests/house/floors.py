@@ -111,7 +111,6 @@ ROOMS: Final = (
         (
             "flowlet.kernels",
             "flowlet.operators.keyed_aggregation_operator",
-            "flowlet.operators.keyed_reduce_operator",
             "flowlet.operators.keyed_sum_operator",
         ),
     ),

@@ -83,7 +83,7 @@ FOR_OTHER_JOBS = (
     "flowlet.joins",
     "flowlet.kernels",
     "flowlet.keys.key_columns",
-    "flowlet.operators.keyed_reduce_operator",
+    "flowlet.operators.keyed_aggregation_operator",
     "flowlet.types",
     "flowlet.serde.element_serializer",
     "flowlet.sorted_input",

@@ -6,8 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, Columns, ListColumn, Shape, columns_of
-from flowlet.io.record_writer import LaneArray, PendingColumns, Route, lanes_of
+from flowlet.io.record_writer import LaneArray, PendingColumns, Route
 from flowlet.records import Chunk
+
+
+def lanes_of(lanes: Any) -> LaneArray:
+    return np.asarray(lanes, np.uint16)
 
 
 def chunk_of(values: list[Any], timestamps: list[int] | None = None) -> Chunk:

@@ -16,7 +16,7 @@ from flowlet.datastream import ReduceFunction
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.user_functions.aggregations import extreme_of
 from flowlet.operators import keyed_aggregation_operator
-from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
 from flowlet.records import Chunk
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
@@ -231,7 +231,7 @@ def test_a_snapshot_ends_a_generation_and_one_without_records_writes_nothing(
 
     assert isinstance(first, KeyedStateSnapshot)
     assert first == second
-    assert harness.operator._state == {}
+    assert harness.operator._results == []
     rows = [states[AGGREGATES] for states in first.groups.values()]
     assert sorted((key, value) for each in rows for key, value in zip(each.keys, each.values, strict=True)) == [
         ("a", ("a", 1)),

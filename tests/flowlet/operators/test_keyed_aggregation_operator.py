@@ -18,9 +18,13 @@ from flowlet.datastream.user_functions.aggregations import Extreme, Total, extre
 from flowlet.errors import UserFunctionError
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.key_index import KeyIndex
-from flowlet.operators import keyed_aggregation_operator, keyed_reduce_operator
-from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, KeyedAggregationOperator, StateForm
-from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators import keyed_aggregation_operator
+from flowlet.operators.keyed_aggregation_operator import (
+    AggregationSnapshot,
+    KeyedAggregationOperator,
+    KeyedReduceOperator,
+    StateForm,
+)
 from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
 from flowlet.state.state_snapshots import AGGREGATES, ColumnRows, KeyedStateSnapshot
@@ -70,8 +74,7 @@ STREAMS = st.lists(CHUNKS, max_size=4) | st.lists(CHUNKS | ODD_CHUNKS, max_size=
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that tests need few records."""
-    for module in (keyed_aggregation_operator, keyed_reduce_operator):
-        monkeypatch.setattr(module, "MIN_COLUMN_ROWS", 3)
+    monkeypatch.setattr(keyed_aggregation_operator, "MIN_COLUMN_ROWS", 3)
 
 
 def coded(columns: Columns, table: NameTable) -> Columns:

@@ -14,7 +14,7 @@ from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import TaskCancelled
 from flowlet.mailbox.task_timings import TaskTimings
-from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk
 from flowlet.task.one_input_stream_task import OneInputStreamTask

@@ -26,7 +26,7 @@ from flowlet.datastream import (
 from flowlet.errors import JobGraphError, JobSubmissionError, UserFunctionError
 from flowlet.keys.exact_keys import key_group
 from flowlet.mailbox.task_mailbox import MailOptions
-from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
 from flowlet.testing import (
