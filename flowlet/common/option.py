@@ -1,10 +1,10 @@
-"""``Option``: the row of one option: its names, type, bounds, default, condition, and what it says to people.
+"""``Option``: the row of one option: its names, type, bounds, default and condition.
 
 Side:   pure.
 Units:  durations in milliseconds.
 Rules:  a parser takes the text of an option and raises ValueError if it is not of the type.  A row whose value travels
         with a job is the field of a settings class, ``timeout_ms: int = duration(...).field()``; any other row is a
-        constant of ``known_options``.
+        constant of ``known_options``.  Docstrings say what an option decides.
 Source: Flink ``ConfigOption``.
 """
 
@@ -32,7 +32,6 @@ class Option(Generic[T]):
         name: as in Flink if Flink has it.
         parse: makes the value of the text; ValueError: it is not of the type.
         allowed: what a value must be, for the error and for people.
-        says: what it decides, for people: the last column of ``docs/options.md``.
         default: the value where the option is not set; None: its reader decides.
         other_names: older names for the same, which count if ``name`` is not set.
         needs: without this the option has no effect, and is refused (``refuse``); None: it always has one.
@@ -44,7 +43,6 @@ class Option(Generic[T]):
     name: str
     parse: Callable[[str], T]
     allowed: str
-    says: str
     default: T | None = None
     other_names: tuple[str, ...] = ()
     needs: Enum | None = None
@@ -102,23 +100,23 @@ class Option(Generic[T]):
         return cast("T", made)
 
 
-def text(name: str, *other_names: str, says: str, allowed: str = "a text that is not empty") -> Option[str]:
+def text(name: str, *other_names: str, allowed: str = "a text that is not empty") -> Option[str]:
     """An option that is any text."""
-    return Option(name, parse_text, allowed, says, None, other_names)
+    return Option(name, parse_text, allowed, None, other_names)
 
 
-def boolean(name: str, *other_names: str, says: str, default: bool | None = None) -> Option[bool]:
+def boolean(name: str, *other_names: str, default: bool | None = None) -> Option[bool]:
     """An option that is true or false."""
-    return Option(name, parse_boolean, "true or false", says, default, other_names)
+    return Option(name, parse_boolean, "true or false", default, other_names)
 
 
-def whole_number(name: str, *other_names: str, says: str, least: int, default: int | None = None) -> Option[int]:
+def whole_number(name: str, *other_names: str, least: int, default: int | None = None) -> Option[int]:
     """An option that is an integer of at least ``least``."""
     allowed = f"a whole number of {least} or more"
-    return Option(name, at_least(int, least), allowed, says, default, other_names, least=least)
+    return Option(name, at_least(int, least), allowed, default, other_names, least=least)
 
 
-def number(name: str, *, says: str, least: float, most: float, default: float) -> Option[float]:
+def number(name: str, *, least: float, most: float, default: float) -> Option[float]:
     """An option that is a number."""
 
     def parse(text: str) -> float:
@@ -127,16 +125,16 @@ def number(name: str, *, says: str, least: float, most: float, default: float) -
             raise ValueError(text)
         return value
 
-    return Option(name, parse, f"a number from {least:g} to {most:g}", says, default)
+    return Option(name, parse, f"a number from {least:g} to {most:g}", default)
 
 
-def duration(name: str, *other_names: str, says: str, least: int = 0, default: int | None = None) -> Option[int]:
+def duration(name: str, *other_names: str, least: int = 0, default: int | None = None) -> Option[int]:
     """An option that is a length of time in milliseconds."""
     allowed = "a duration such as '10 s' or '1 min'" + (f" of {least} ms or more" if least else "")
-    return Option(name, at_least(duration_ms, least), allowed, says, default, other_names, least=least)
+    return Option(name, at_least(duration_ms, least), allowed, default, other_names, least=least)
 
 
-def choice(name: str, choices: Mapping[str, T], *other_names: str, says: str, default: str | None = None) -> Option[T]:
+def choice(name: str, choices: Mapping[str, T], *other_names: str, default: str | None = None) -> Option[T]:
     """An option that is one of several words, in any case; ``default``: the word as people see it, which need not be
     one of ``choices``: then the field has its own.
     """
@@ -148,10 +146,10 @@ def choice(name: str, choices: Mapping[str, T], *other_names: str, says: str, de
             raise ValueError(text) from None
 
     value = None if default is None else choices.get(default.lower())
-    return Option(name, parse, f"one of {', '.join(choices)}", says, value, other_names, shown=default)
+    return Option(name, parse, f"one of {', '.join(choices)}", value, other_names, shown=default)
 
 
-def fixed(name: str, accepted: str, *other_names: str, missing: str, says: str) -> Option[str]:
+def fixed(name: str, accepted: str, *other_names: str, missing: str) -> Option[str]:
     """An option with one value, which says what happens anyway; ``missing``: what another one would need."""
 
     def parse(text: str) -> str:
@@ -160,7 +158,7 @@ def fixed(name: str, accepted: str, *other_names: str, missing: str, says: str) 
         return accepted
 
     allowed = f"possible here: {missing}; use {accepted!r} or leave it out"
-    return Option(name, parse, allowed, says, accepted, other_names, is_fixed=True)
+    return Option(name, parse, allowed, accepted, other_names, is_fixed=True)
 
 
 def duration_ms(text: str) -> int:
