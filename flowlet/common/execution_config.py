@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_kind, check_number
 from flowlet.common.configuration import Configuration
 from flowlet.common.flinks_options import (
     CLEANER,
@@ -226,11 +226,9 @@ class ExecutionConfig(ExplainsMissing):
 
     def set_use_snapshot_compression(self, use_snapshot_compression: bool) -> "ExecutionConfig":  # noqa: FBT001  # PyFlink's signature
         """Without an effect, which a warning says: snapshots are not compressed.  Raises ConfigError: it is no bool."""
-        if not isinstance(use_snapshot_compression, bool):
-            raise ConfigError(f"set_use_snapshot_compression() needs True or False, got {use_snapshot_compression!r}")
-        if use_snapshot_compression:
-            return self._turn("set_use_snapshot_compression")
-        return self._turn_back("set_use_snapshot_compression")
+        check_kind(use_snapshot_compression, bool, "set_use_snapshot_compression() needs True or False", ConfigError)
+        turn = self._turn if use_snapshot_compression else self._turn_back
+        return turn("set_use_snapshot_compression")
 
     def is_use_snapshot_compression(self) -> bool:
         """Whether it was asked for; snapshots are not compressed."""
@@ -372,20 +370,16 @@ def config_of(options: Configuration) -> ExecutionConfig:
 
 
 def _checked_interval(interval: int, what: str) -> int:
-    if not is_whole_number(interval) or interval < 0:
-        raise JobGraphError(f"the {what} interval must be 0 or more milliseconds, got {interval!r}")
+    check_number(interval, 0, f"the {what} interval must be 0 or more milliseconds")
     return interval
 
 
 def check_parallelism(parallelism: int, whose: str) -> None:
     """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number of 1 or more."""
-    if not is_whole_number(parallelism) or parallelism < 1:
-        raise JobGraphError(f"{whose} parallelism must be a whole number of 1 or more, got {parallelism!r}")
+    check_number(parallelism, 1, f"{whose} parallelism must be a whole number of 1 or more")
 
 
 def check_max_parallelism(max_parallelism: int, whose: str) -> None:
     """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number in 1..32768."""
-    if not is_whole_number(max_parallelism) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
-        raise JobGraphError(
-            f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}, got {max_parallelism!r}"
-        )
+    needs = f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}"
+    check_number(max_parallelism, 1, needs, at_most=MAX_MAX_PARALLELISM)

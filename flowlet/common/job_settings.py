@@ -41,18 +41,6 @@ IGNORES_UNCLAIMED_STATE: Final = "execution.state-recovery.ignore-unclaimed-stat
 RETENTION: Final = "execution.checkpointing.externalized-checkpoint-retention"
 
 
-class Needs(Enum):
-    """What some options need to have an effect; those of a restart strategy need a ``RestartKind``."""
-
-    BATCH_MODE = "the job may run in BATCH mode"
-    CHECKPOINTS = "checkpoints or savepoints are taken"
-    PERIODIC_CHECKPOINTS = "checkpoints are taken"
-    RECOVERY = "the job starts from a checkpoint or savepoint"
-    RESTARTS = "the job starts again after a failure"
-    GATE = "the job has a remote gate, and checkpoints are taken"
-    ROCKSDB = "keyed state is in RocksDB"
-
-
 class RestartKind(Enum):
     """Flink's strategies, by the value of ``restart-strategy.type``; DEFAULT: EXPONENTIAL_DELAY with checkpoints, else
     NONE.
@@ -102,15 +90,15 @@ class BatchSettings:
         "execution.batch-shuffle-mode",
         {"all_exchanges_blocking": True, "all_exchanges_pipelined": False},
         default="ALL_EXCHANGES_BLOCKING",
-    ).field(Needs.BATCH_MODE)
-    sorts_inputs: bool = boolean("execution.sorted-inputs.enabled", default=True).field(Needs.BATCH_MODE)
-    ends_keys: bool = boolean("execution.batch-state-backend.enabled", default=True).field(Needs.BATCH_MODE)
+    ).field()
+    sorts_inputs: bool = boolean("execution.sorted-inputs.enabled", default=True).field()
+    ends_keys: bool = boolean("execution.batch-state-backend.enabled", default=True).field()
     sort_memory_bytes: int = Option(
         "execution.sorted-inputs.memory",
         at_least(parse_bytes, _LEAST_SORT_MEMORY_BYTES),
         "a size such as '128 mb', of 64 kb or more",
         128 << 20,  # Flink's
-    ).field(Needs.BATCH_MODE)
+    ).field()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,45 +137,39 @@ class CheckpointSettings:
     interval_ms: int | None = duration(CHECKPOINT_INTERVAL, least=_MIN_INTERVAL_MS).field()
     directory: str = text(
         "execution.checkpointing.dir", "state.checkpoints.dir", allowed="the path or URL of a directory"
-    ).field(Needs.PERIODIC_CHECKPOINTS, default="")
+    ).field(default="")
     is_exactly_once: bool = choice(
         "execution.checkpointing.mode", {"exactly_once": True, "at_least_once": False}, default="EXACTLY_ONCE"
-    ).field(Needs.CHECKPOINTS)
-    timeout_ms: int = duration("execution.checkpointing.timeout", least=_MIN_INTERVAL_MS, default=600_000).field(
-        Needs.CHECKPOINTS
-    )
-    min_pause_ms: int = duration("execution.checkpointing.min-pause", default=0).field(Needs.PERIODIC_CHECKPOINTS)
-    max_concurrent: int = whole_number("execution.checkpointing.max-concurrent-checkpoints", least=1, default=1).field(
-        Needs.PERIODIC_CHECKPOINTS
-    )
+    ).field()
+    timeout_ms: int = duration("execution.checkpointing.timeout", least=_MIN_INTERVAL_MS, default=600_000).field()
+    min_pause_ms: int = duration("execution.checkpointing.min-pause", default=0).field()
+    max_concurrent: int = whole_number("execution.checkpointing.max-concurrent-checkpoints", least=1, default=1).field()
     tolerable_failures: int = Option(
         "execution.checkpointing.tolerable-failed-checkpoints", at_least(int, 0), "a whole number of 0 or more", 0
-    ).field(Needs.PERIODIC_CHECKPOINTS)
+    ).field()
     num_retained: int = whole_number(
         "execution.checkpointing.num-retained", "state.checkpoints.num-retained", least=1, default=1
-    ).field(Needs.PERIODIC_CHECKPOINTS)
+    ).field()
     after_tasks_finish: bool = boolean(
         AFTER_TASKS_FINISH, "execution.checkpointing.checkpoints-after-tasks-finish.enabled", default=True
-    ).field(Needs.CHECKPOINTS)
+    ).field()
     is_unaligned: bool = boolean(
         "execution.checkpointing.unaligned.enabled", "execution.checkpointing.unaligned", default=False
-    ).field(Needs.PERIODIC_CHECKPOINTS)
+    ).field()
     aligned_timeout_ms: int = duration(
         "execution.checkpointing.aligned-checkpoint-timeout", "execution.checkpointing.alignment-timeout", default=0
-    ).field(Needs.PERIODIC_CHECKPOINTS)
+    ).field()
     is_retained_on_cancellation: bool = choice(
         RETENTION,
         {"delete_on_cancellation": False, "retain_on_cancellation": True, "no_externalized_checkpoints": False},
         default="NO_EXTERNALIZED_CHECKPOINTS",
-    ).field(Needs.PERIODIC_CHECKPOINTS)
+    ).field()
     is_retained_on_failure: bool = choice(  # the same option
         RETENTION,
         {"delete_on_cancellation": True, "retain_on_cancellation": True, "no_externalized_checkpoints": False},
         default="NO_EXTERNALIZED_CHECKPOINTS",
     ).field()
-    restore_fallback: bool = boolean("flowlet.checkpointing.restore-fallback", default=False).field(
-        Needs.PERIODIC_CHECKPOINTS
-    )
+    restore_fallback: bool = boolean("flowlet.checkpointing.restore-fallback", default=False).field()
     savepoint_directory: str = text(
         "execution.checkpointing.savepoint-dir", "state.savepoints.dir", allowed="the path or URL of a directory"
     ).field(default="")
@@ -232,15 +214,10 @@ class GateSettings:
 
     acknowledge: Acknowledge = choice(
         "flowlet.gate.acknowledge", {each.value: each for each in Acknowledge}, default="checkpointed"
-    ).field(Needs.GATE)
+    ).field()
     retries: RetryRule = choice(
         "flowlet.gate.retries", {each.value: each for each in RetryRule}, default="same-rows"
-    ).field(Needs.GATE)
-
-
-_FIXED_DELAY: Final = RestartKind.FIXED_DELAY
-_FAILURE_RATE: Final = RestartKind.FAILURE_RATE
-_EXPONENTIAL: Final = RestartKind.EXPONENTIAL_DELAY
+    ).field()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,39 +250,33 @@ class RestartSettings:
             "none": RestartKind.NONE,
             "off": RestartKind.NONE,
             "disable": RestartKind.NONE,
-            "fixed-delay": _FIXED_DELAY,
-            "fixeddelay": _FIXED_DELAY,
-            "failure-rate": _FAILURE_RATE,
-            "failurerate": _FAILURE_RATE,
-            "exponential-delay": _EXPONENTIAL,
-            "exponentialdelay": _EXPONENTIAL,
+            "fixed-delay": RestartKind.FIXED_DELAY,
+            "fixeddelay": RestartKind.FIXED_DELAY,
+            "failure-rate": RestartKind.FAILURE_RATE,
+            "failurerate": RestartKind.FAILURE_RATE,
+            "exponential-delay": RestartKind.EXPONENTIAL_DELAY,
+            "exponentialdelay": RestartKind.EXPONENTIAL_DELAY,
         },
         "restart-strategy",
         default="default",
     ).field(default=RestartKind.DEFAULT)
-    attempts: int = whole_number("restart-strategy.fixed-delay.attempts", least=0, default=1).field(_FIXED_DELAY)
-    delay_ms: int = duration("restart-strategy.fixed-delay.delay", default=1000).field(_FIXED_DELAY)
+    attempts: int = whole_number("restart-strategy.fixed-delay.attempts", least=0, default=1).field()
+    delay_ms: int = duration("restart-strategy.fixed-delay.delay", default=1000).field()
     max_failures: int = whole_number(
         "restart-strategy.failure-rate.max-failures-per-interval", least=1, default=1
-    ).field(_FAILURE_RATE)
-    interval_ms: int = duration("restart-strategy.failure-rate.failure-rate-interval", least=1, default=60_000).field(
-        _FAILURE_RATE
-    )
+    ).field()
+    interval_ms: int = duration("restart-strategy.failure-rate.failure-rate-interval", least=1, default=60_000).field()
     initial_backoff_ms: int = duration(
         "restart-strategy.exponential-delay.initial-backoff", least=1, default=1000
-    ).field(_EXPONENTIAL)
-    max_backoff_ms: int = duration("restart-strategy.exponential-delay.max-backoff", least=1, default=60_000).field(
-        _EXPONENTIAL
-    )
+    ).field()
+    max_backoff_ms: int = duration("restart-strategy.exponential-delay.max-backoff", least=1, default=60_000).field()
     multiplier: float = number(
         "restart-strategy.exponential-delay.backoff-multiplier", least=1.001, most=1000, default=1.5
-    ).field(_EXPONENTIAL)
-    jitter: float = number("restart-strategy.exponential-delay.jitter-factor", least=0, most=1, default=0.1).field(
-        _EXPONENTIAL
-    )
+    ).field()
+    jitter: float = number("restart-strategy.exponential-delay.jitter-factor", least=0, most=1, default=0.1).field()
     reset_ms: int = duration(
         "restart-strategy.exponential-delay.reset-backoff-threshold", least=1, default=3_600_000
-    ).field(_EXPONENTIAL)
+    ).field()
     max_attempts: int = Option(
         "restart-strategy.exponential-delay.attempts-before-reset-backoff",
         lambda text: ANY_NUMBER if int(text) == UNLIMITED else at_least(int, 1)(text),
@@ -313,10 +284,10 @@ class RestartSettings:
         ANY_NUMBER,
         least=ANY_NUMBER,
         shown=str(UNLIMITED),
-    ).field(_EXPONENTIAL)
+    ).field()
     is_regional: bool = choice(
         "jobmanager.execution.failover-strategy", {"region": True, "full": False}, default="region"
-    ).field(Needs.RESTARTS)
+    ).field()
 
     def __post_init__(self) -> None:
         for name, value, least in _below_least(self):
@@ -336,7 +307,7 @@ class RestartSettings:
 
 
 # Read by restart_settings: the delay_ms of another strategy.
-FAILURE_RATE_DELAY: Final = duration("restart-strategy.failure-rate.delay", default=1000).needing(_FAILURE_RATE)
+FAILURE_RATE_DELAY: Final = duration("restart-strategy.failure-rate.delay", default=1000)
 """Before each restart."""
 
 
@@ -368,7 +339,7 @@ class StateSettings:
     ).field()
     directories: tuple[str, ...] = Option(
         "state.backend.rocksdb.localdir", _directories, "an absolute path, or several parted by commas"
-    ).field(Needs.ROCKSDB, default=())
+    ).field(default=())
 
 
 def check_rocksdb() -> None:
@@ -409,7 +380,7 @@ class JobSettings:
     ).field(default="")
     ignores_unclaimed_state: bool = boolean(
         IGNORES_UNCLAIMED_STATE, "execution.savepoint.ignore-unclaimed-state", default=False
-    ).field(Needs.RECOVERY)
+    ).field()
     state: StateSettings = dataclasses.field(default_factory=StateSettings)
     gates: GateSettings = dataclasses.field(default_factory=GateSettings)
     batch: BatchSettings | None = None  # None: the job is no BATCH job

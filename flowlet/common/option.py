@@ -1,4 +1,4 @@
-"""``Option``: the row of one option: its names, type, bounds, default and condition.
+"""``Option``: the row of one option: its names, type, bounds and default.
 
 Side:   pure.
 Units:  durations in milliseconds.
@@ -10,7 +10,6 @@ Source: Flink ``ConfigOption``.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Any, Final, Generic, TypeVar, cast
 
 from flowlet.common.configuration import Configuration, parse_boolean, parsed_option
@@ -34,7 +33,6 @@ class Option(Generic[T]):
         allowed: what a value must be, for the error and for people.
         default: the value where the option is not set; None: its reader decides.
         other_names: older names for the same, which count if ``name`` is not set.
-        needs: without this the option has no effect, and is refused (``refuse``); None: it always has one.
         least: the least number; the settings that a job brings are held to it, too.
         shown: the default for people, if it is not the text of ``default``.
         is_fixed: there is one value, the default.
@@ -45,7 +43,6 @@ class Option(Generic[T]):
     allowed: str
     default: T | None = None
     other_names: tuple[str, ...] = ()
-    needs: Enum | None = None
     least: float | None = None
     shown: str | None = None
     is_fixed: bool = False
@@ -84,20 +81,15 @@ class Option(Generic[T]):
         """The value of a text that stands under one of the names.  Raises ConfigError: it is not of the type."""
         return parsed_option(name, text, self.parse, self.allowed)
 
-    def needing(self, needs: Enum) -> "Option[T]":
-        """This row with a condition."""
-        return dataclasses.replace(self, needs=needs)
-
-    def field(self, needs: Enum | None = None, *, default: Any = None) -> T:
+    def field(self, *, default: Any = None) -> T:
         """The field of a settings class that holds the value.
 
         Args:
             needs: the row's condition.
             default: the field's own, if the option has none.
         """
-        row = self if needs is None else self.needing(needs)
-        made = dataclasses.field(default=row.default if default is None else default, metadata={_ROW: row})
-        return cast("T", made)
+        value = self.default if default is None else default
+        return cast("T", dataclasses.field(default=value, metadata={_ROW: self}))
 
 
 def text(name: str, *other_names: str, allowed: str = "a text that is not empty") -> Option[str]:

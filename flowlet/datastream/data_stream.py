@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
-from flowlet.common.checks import check_kind, check_name, is_name, is_whole_number
+from flowlet.common.checks import check_kind, check_name, check_number, is_name
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
 from flowlet.common.job_client import CollectedRecords, JobClient, JobControl, SubmittedJob
 from flowlet.common.not_yet import missing_attribute, missing_names
@@ -560,11 +560,8 @@ class DataStream(StreamSettings):
         environment's timeout.
         """
         transformation = self._settings("set_buffer_timeout")
-        if not is_whole_number(timeout_millis) or timeout_millis < -1:
-            raise JobGraphError(
-                f"operator {transformation.operator_name!r}: its buffer timeout must be -1 (the environment's), 0 "
-                f"(none) or milliseconds, got {timeout_millis!r}"
-            )
+        needs = "its buffer timeout must be -1 (the environment's), 0 (none) or milliseconds"
+        check_number(timeout_millis, -1, f"operator {transformation.operator_name!r}: {needs}")
         transformation.buffer_timeout_ms = None if timeout_millis == -1 else timeout_millis
         return self
 
@@ -856,8 +853,8 @@ class DataStream(StreamSettings):
             JobGraphError: the program or the limit is invalid.
             JobExecutionError: the job failed.
         """
-        if limit is not None and (not is_whole_number(limit) or limit < 1):
-            raise JobGraphError(f"execute_and_collect() needs a limit of 1 or more records, got {limit!r}")
+        if limit is not None:
+            check_number(limit, 1, "execute_and_collect() needs a limit of 1 or more records")
         collect = CollectTransformation(name="Collect", input=self._transformation)
 
         def read(submitted: SubmittedJob) -> CloseableIterator | list[Any]:

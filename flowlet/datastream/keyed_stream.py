@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from flowlet.common.checks import check_kind, is_name, is_whole_number
 from flowlet.common.time import Length, millis_of
-from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation, Types
+from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.common.types import Row
 from flowlet.datastream.data_stream import CloseableIterator, DataStream, partition
 from flowlet.datastream.functions import (
@@ -55,8 +55,6 @@ from flowlet.keys.column_key import ColumnKey
 from netstack.late import dataclass
 
 if TYPE_CHECKING:
-    from flowlet.datastream.data_stream import DataStream
-    from flowlet.datastream.output_tag import OutputTag
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 
 F = TypeVar("F")
@@ -71,11 +69,8 @@ class _Windows(Generic[F, P]):
     _is_keyed: bool
 
     def __init__(self, keyed_stream: "KeyedStream", window_assigner: WindowAssigner[Any, Any]) -> None:
-        if not isinstance(window_assigner, WindowAssigner):
-            raise JobGraphError(
-                "windows need an assigner such as TumblingEventTimeWindows.of(Time.seconds(5)), got "
-                f"{window_assigner!r}"
-            )
+        needs = "windows need an assigner such as TumblingEventTimeWindows.of(Time.seconds(5))"
+        check_kind(window_assigner, WindowAssigner, needs)
         self._keyed_stream = keyed_stream
         self._assigner = window_assigner
         self._trigger: Trigger[Any, Any] | None = None
@@ -150,10 +145,7 @@ class _Windows(Generic[F, P]):
         function = (
             None if window_function is None else checked_object(window_function, "aggregate", *self._function_classes)
         )
-        accumulator = (
-            Types.ROW(accumulator_type) if isinstance(accumulator_type, list) else declared_type(accumulator_type)
-        )
-        return self._windowed(combine, function, accumulator, output_type)
+        return self._windowed(combine, function, declared_type(accumulator_type), output_type)
 
     def apply(self, window_function: F, output_type: TypeInformation | None = None) -> DataStream:
         """Call a function with all records of each window."""
@@ -322,10 +314,8 @@ class IntervalJoined:
         return self._left._then("Interval Join", factory, declared_type(output_type), second_input=second_input)
 
     def _with_late_tag(self, index: int, output_tag: "OutputTag", method: str) -> Self:
-        tag_id = getattr(output_tag, "tag_id", None)
-        if not isinstance(tag_id, str):
-            raise JobGraphError(f"{method}() needs an OutputTag, got {output_tag!r}")
-        self._late_tags[index] = tag_id
+        check_kind(output_tag, OutputTag, f"{method}() needs an OutputTag")
+        self._late_tags[index] = output_tag.tag_id
         return self
 
 

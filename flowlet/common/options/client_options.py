@@ -21,7 +21,7 @@ from typing import Final
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.job_client import ProgressMode
-from flowlet.common.option import boolean, duration, settings_of, text, whole_number
+from flowlet.common.option import boolean, duration, text, whole_number
 from flowlet.errors import ConfigError
 from netstack.late import dataclass
 
@@ -104,11 +104,6 @@ class ClientRetry:
 
     max_attempts: int = whole_number("rest.retry.max-attempts", least=0, default=20).field()
     delay_ms: int = duration("rest.retry.delay", least=1, default=3000).field()
-
-    @classmethod
-    def of_options(cls, options: Configuration) -> "ClientRetry":
-        """What the options say."""
-        return settings_of(cls, options)
 
 
 def run_options(variables: Mapping[str, str]) -> Configuration | None:

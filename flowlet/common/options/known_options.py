@@ -11,6 +11,8 @@ Rules:  an option is added as a row, and nowhere else: a field of the settings c
 """
 
 import difflib
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from flowlet.common.configuration import Configuration
@@ -69,6 +71,15 @@ BY_NAME: Final = {name: row for row in KNOWN for name in row.names}
 # Similarities by difflib; names share long beginnings.  Not measured.
 _SURE: Final = 0.9
 _LIKELY: Final = 0.6
+
+
+def replace_options(options: Configuration, former: Iterable[str], texts: Mapping[str, str]) -> None:
+    """Unset the options of the former names, and set others, each in place of its older names; nothing is checked."""
+    older = (BY_NAME[name].other_names for name in texts if name in BY_NAME)
+    for name in (*former, *chain.from_iterable(older)):
+        options.remove_config(name)
+    for name, text in texts.items():
+        options.set_string(name, text)
 
 
 def check_options(options: Configuration) -> None:
