@@ -13,7 +13,7 @@ Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 
 from typing import Final
 
-# What moved and kept its name: the module before, the module now, both in flowlet, and qualified names.
+# What moved and kept its name: the modules before, the oldest first, the module now, all in flowlet, and the names.
 _MOVED: Final = (
     ("common.units.memory_size", "common.written_values", "MemorySize"),
     ("windows.window_columns_snapshot", "windows.window_columns_operator", "WindowColumnsSnapshot"),
@@ -41,10 +41,16 @@ _MOVED: Final = (
     ("connectors.number_source", "connectors.numbers.reader", "NumberPosition"),
     ("connectors.text_line_source", "connectors.files.reader", "SplitPosition TextPosition"),
     ("connectors.write_ahead.committable_rows", "connectors.write_ahead_writer", "CommittableRows"),
-    ("datastream.connectors.bucket_assigner", "connectors.files.api", "BucketAssigner BucketContext"),
     ("datastream.connectors.committer", "datastream.connectors.base", "CommitRequest Committer"),
     (
-        "datastream.connectors.jdbc",
+        "datastream.connectors.sink_writer",
+        "datastream.connectors.base",
+        "CommittingSinkWriter SinkWriter SinkWriterContext StatefulSinkWriter WriterInitContext",
+    ),
+    ("datastream.connectors.split_source", "datastream.connectors.base", "SplitSource"),
+    # The descriptions of connectors, which are in the folders of their systems now.
+    (
+        "datastream.connectors.jdbc datastream.connectors.database_statement",
         "connectors.database.statement",
         (
             "JdbcConnectionOptions JdbcConnectionOptions.JdbcConnectionOptionsBuilder JdbcExecutionOptions "
@@ -52,55 +58,54 @@ _MOVED: Final = (
         ),
     ),
     (
-        "datastream.connectors.file_sink",
+        "datastream.connectors.database_statement",
+        "connectors.database.statement",
+        "DatabaseKind DatabaseStatement DatabaseUrl Statement",
+    ),
+    ("datastream.connectors.jdbc", "connectors.database.api", "JdbcExactlyOnceSink JdbcSink"),
+    (
+        "datastream.connectors.bucket_assigner datastream.connectors.file_sink datastream.connectors.file_system",
         "connectors.files.api",
-        "BulkWriterFactory FileSink FileSink.BaseBuilder FileSink.BulkFormatBuilder FileSink.RowFormatBuilder",
-    ),
-    ("datastream.connectors.kafka_sink", "connectors.kafka.api", "KafkaSink KafkaSinkBuilder"),
-    ("datastream.connectors.kafka_source", "connectors.kafka.api", "KafkaSource KafkaSourceBuilder"),
-    (
-        "datastream.connectors.kafka_offsets",
-        "connectors.kafka.api",
-        "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaTopicPartition",
+        "BucketAssigner BucketContext",
     ),
     (
-        "datastream.connectors.kafka_serialization",
-        "connectors.kafka.api",
-        "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder KafkaTopicSelector",
-    ),
-    (
-        "datastream.connectors.rolling_policy",
+        "datastream.connectors.rolling_policy datastream.connectors.file_sink datastream.connectors.file_system",
         "connectors.files.api",
         (
             "DefaultRollingPolicy OnCheckpointRollingPolicy OutputFileConfig OutputFileConfig.OutputFileConfigBuilder "
             "RollingPolicy"
         ),
     ),
-    # Where these were for a while, behind their first names.
     (
-        "datastream.connectors.file_sink",
+        "datastream.connectors.file_sink datastream.connectors.file_system",
         "connectors.files.api",
         (
-            "BasePathBucketAssigner BucketAssigner BucketContext DateTimeBucketAssigner DefaultRollingPolicy "
-            "OnCheckpointRollingPolicy OutputFileConfig OutputFileConfig.OutputFileConfigBuilder RollingPolicy"
+            "BasePathBucketAssigner BulkWriterFactory DateTimeBucketAssigner FileSink FileSink.BaseBuilder "
+            "FileSink.BulkFormatBuilder FileSink.RowFormatBuilder"
         ),
     ),
+    ("datastream.connectors.file_system", "connectors.files.api", "FileSource FileSourceBuilder StreamFormat"),
     (
-        "datastream.connectors.kafka_source",
+        "datastream.connectors.kafka_offsets datastream.connectors.kafka_source datastream.connectors.kafka",
         "connectors.kafka.api",
         "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaTopicPartition",
     ),
     (
-        "datastream.connectors.kafka_sink",
+        "datastream.connectors.kafka_serialization datastream.connectors.kafka_sink datastream.connectors.kafka",
         "connectors.kafka.api",
         "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder KafkaTopicSelector",
     ),
     (
-        "datastream.connectors.sink_writer",
-        "datastream.connectors.base",
-        "CommittingSinkWriter SinkWriter SinkWriterContext StatefulSinkWriter WriterInitContext",
+        "datastream.connectors.kafka_sink datastream.connectors.kafka",
+        "connectors.kafka.api",
+        "KafkaSink KafkaSinkBuilder",
     ),
-    ("datastream.connectors.split_source", "datastream.connectors.base", "SplitSource"),
+    (
+        "datastream.connectors.kafka_source datastream.connectors.kafka",
+        "connectors.kafka.api",
+        "KafkaSource KafkaSourceBuilder",
+    ),
+    ("datastream.connectors.kafka", "connectors.kafka.api", "ExactlyOnceKafkaSink FlushingKafkaSink"),
     (
         "datastream.formats.csv",
         "datastream.formats.bulk_formats",
@@ -122,38 +127,12 @@ _MOVED: Final = (
     ("splits.kafka_split", "splits.split_kinds", "KafkaSplit KafkaTopics OffsetKind OffsetRule"),
     ("splits.number_split", "splits.split_kinds", "NumberRange NumberSplit"),
     ("splits.planned_split", "splits.split_kinds", "PlannedSplit PlannedSplits"),
-    # The descriptions of connectors, which are in the folders of their systems now.
-    (
-        "datastream.connectors.file_system",
-        "connectors.files.api",
-        (
-            "BasePathBucketAssigner BucketAssigner BucketContext BulkWriterFactory DateTimeBucketAssigner StreamFormat "
-            "DefaultRollingPolicy FileSource FileSourceBuilder OnCheckpointRollingPolicy OutputFileConfig "
-            "RollingPolicy FileSink FileSink.BaseBuilder FileSink.BulkFormatBuilder FileSink.RowFormatBuilder "
-            "OutputFileConfig.OutputFileConfigBuilder"
-        ),
-    ),
-    (
-        "datastream.connectors.kafka",
-        "connectors.kafka.api",
-        (
-            "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaRecordSerializationSchema KafkaTopicPartition "
-            "KafkaRecordSerializationSchemaBuilder KafkaSink KafkaSinkBuilder KafkaSource KafkaSourceBuilder "
-            "ExactlyOnceKafkaSink FlushingKafkaSink KafkaTopicSelector"
-        ),
-    ),
-    ("datastream.connectors.jdbc", "connectors.database.api", "JdbcExactlyOnceSink JdbcSink"),
-    (
-        "datastream.connectors.database_statement",
-        "connectors.database.statement",
-        (
-            "DatabaseKind DatabaseStatement DatabaseUrl JdbcConnectionOptions JdbcExecutionOptions Statement "
-            "JdbcConnectionOptions.JdbcConnectionOptionsBuilder JdbcExecutionOptions.Builder"
-        ),
-    ),
 )
 RENAMED: Final[dict[str, str]] = {
-    f"flowlet.{before}:{name}": f"flowlet.{now}:{name}" for before, now, names in _MOVED for name in names.split()
+    f"flowlet.{before}:{name}": f"flowlet.{now}:{name}"
+    for modules, now, names in _MOVED
+    for before in modules.split()
+    for name in names.split()
 }
 """From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
 one comes first.

@@ -6,19 +6,25 @@ Side: any.
 """
 
 import argparse
+import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from flowlet.common import job_settings
 from flowlet.common.flinks_options import IGNORED, IGNORED_PREFIXES
-from flowlet.common.option import Option
-from flowlet.common.options.known_options import KNOWN
+from flowlet.common.option import Option, rows_by_field
+from flowlet.common.options import client_options, known_options
+from flowlet.common.options.known_options import KNOWN, SETTINGS
 from flowlet.rpc.config_file import JOB_MANAGER_OPTIONS, TASK_MANAGER_OPTIONS
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+_ENTRY: Final = re.compile(r"^    (\w+): (.*?\.)$(?=\n    \w+: |\n*\Z|\n\n)", re.MULTILINE | re.DOTALL)
 _TABLE: Final = re.compile(r"^[^\n]* ?\| ?[^\n]*\n\|?---[-|]*\n(?:[^\n]*\|[^\n]*\n)+", re.MULTILINE)
 
 
@@ -43,7 +49,32 @@ def _table(head: str, rows: Iterable[str]) -> str:
 
 def _row(option: Option[Any]) -> str:
     allowed = f"only `{option.default}`" if option.is_fixed else option.allowed
-    return f"| {_code(option.names)} | {allowed} | {_shown(option)} | {option.says} |"
+    return f"| {_code(option.names)} | {allowed} | {_shown(option)} | {meanings().get(option.name, '')} |"
+
+
+def meanings() -> dict[str, str]:
+    """What each option decides, in the words of the product: the first sentence of its docstring, or of its entry among
+    the arguments of a settings class.
+    """
+    found: dict[str, str] = {}
+    for settings in SETTINGS:
+        entries = dict(_ENTRY.findall(inspect.getdoc(settings) or ""))
+        for field, option in rows_by_field(settings).items():
+            if field in entries:  # else it is a second field of the same option
+                found.setdefault(option.name, _sentence(entries[field]))
+    for module in (client_options, known_options, job_settings):
+        for statement, following in pairwise(ast.parse(inspect.getsource(module)).body):
+            if not isinstance(statement, ast.AnnAssign) or not isinstance(following, ast.Expr):
+                continue
+            option = getattr(module, ast.unparse(statement.target))
+            text = ast.literal_eval(following.value)
+            if isinstance(option, Option):
+                found[option.name] = _sentence(text[:1].lower() + text[1:])
+    return found
+
+
+def _sentence(text: str) -> str:
+    return re.split(r"\.(?:\s|$)", " ".join(text.split()))[0]
 
 
 def _shown(option: Option[Any]) -> str:

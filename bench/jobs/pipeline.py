@@ -61,7 +61,7 @@ def into_operator(stream: DataStream, name: str, make: Callable[[], StreamOperat
     As ``sink_to`` does; the API has no sinks of one's own yet.
     """
     factory = OperatorFactory.of("bench.jobs.pipeline:made_operator", make=make)
-    return stream._into(stream._step(name, factory, stream.get_type()))
+    return DataStreamSink(stream._add(name, factory, stream.get_type()))
 
 
 def made_operator(make: Callable[[], StreamOperator], *, name: str) -> StreamOperator:  # noqa: ARG001  # a factory's

@@ -3,6 +3,7 @@
 Side: pure.
 """
 
+import math
 from types import UnionType
 from typing import Any
 
@@ -31,9 +32,11 @@ def check_kind(
         raise error(f"{needs}, got {value!r} of type {type(value).__name__}")
 
 
-def check_number(value: Any, at_least: int, needs: str, error: type[FlowletError] = JobGraphError) -> None:
-    """Check that a value is a whole number of ``at_least`` or more; raises as ``check_kind``."""
-    if not is_whole_number(value) or value < at_least:
+def check_number(
+    value: Any, at_least: int, needs: str, error: type[FlowletError] = JobGraphError, *, at_most: float = math.inf
+) -> None:
+    """Check that a value is a whole number from ``at_least`` to ``at_most``; raises as ``check_kind``."""
+    if not is_whole_number(value) or not at_least <= value <= at_most:
         raise error(f"{needs}, got {value!r}")
 
 

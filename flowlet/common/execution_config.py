@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_kind, check_number
 from flowlet.common.configuration import Configuration
 from flowlet.common.flinks_options import (
     CLEANER,
@@ -56,51 +56,46 @@ _SWITCHES: Final = {
 class EnvironmentSettings:
     """What ``StreamExecutionEnvironment`` and ``ExecutionConfig`` decide while a program is built.
 
+    Args:
+        parallelism: subtasks of each operator; else the usable cores, on a remote cluster 1.
+        max_parallelism: key groups; else they follow from the parallelism.
+        job_name: the job's name, if `execute()` gets none.
+        is_chaining_enabled: whether operators may share a task.
+        has_auto_generated_uids: whether operators without a uid may run.
+        auto_watermark_interval_ms: how often watermark generators are called; 0: only at the end.
+        latency_tracking_interval_ms: how often sources send a latency marker; 0: never.
+        runtime_mode: running results, final ones, or final ones if all inputs end.
+        buffer_timeout_ms: the longest time that a record waits for its buffer to fill.
+        is_buffer_timeout_enabled: `false`: records wait until their buffer is full.
+
     Raises:
         JobGraphError: the max parallelism is out of range.
     """
 
-    parallelism: int | None = whole_number(
-        "parallelism.default", least=1, says="subtasks of each operator; else the usable cores, on a remote cluster 1"
-    ).field()
-    max_parallelism: int | None = whole_number(
-        "pipeline.max-parallelism", least=1, says="key groups; else they follow from the parallelism"
-    ).field()
-    job_name: str | None = text("pipeline.name", says="the job's name, if `execute()` gets none").field()
+    parallelism: int | None = whole_number("parallelism.default", least=1).field()
+    max_parallelism: int | None = whole_number("pipeline.max-parallelism", least=1).field()
+    job_name: str | None = text("pipeline.name").field()
     is_chaining_enabled: bool = boolean(
-        "pipeline.operator-chaining.enabled",
-        "pipeline.operator-chaining",
-        default=True,
-        says="whether operators may share a task",
+        "pipeline.operator-chaining.enabled", "pipeline.operator-chaining", default=True
     ).field()
-    has_auto_generated_uids: bool = boolean(
-        "pipeline.auto-generate-uids", default=True, says="whether operators without a uid may run"
-    ).field()
+    has_auto_generated_uids: bool = boolean("pipeline.auto-generate-uids", default=True).field()
     auto_watermark_interval_ms: int = duration(
-        "pipeline.auto-watermark-interval",
-        default=DEFAULT_AUTO_WATERMARK_INTERVAL_MS,
-        says="how often watermark generators are called; 0: only at the end",
+        "pipeline.auto-watermark-interval", default=DEFAULT_AUTO_WATERMARK_INTERVAL_MS
     ).field()
-    latency_tracking_interval_ms: int = duration(
-        "metrics.latency.interval", default=0, says="how often sources send a latency marker; 0: never"
-    ).field()
+    latency_tracking_interval_ms: int = duration("metrics.latency.interval", default=0).field()
     runtime_mode: str = choice(
         "execution.runtime-mode",
         {"streaming": "STREAMING", "batch": "BATCH", "automatic": "AUTOMATIC"},
         default="STREAMING",
-        says="running results, final ones, or final ones if all inputs end",
     ).field()
     buffer_timeout_ms: int = Option(
         "execution.buffer-timeout.interval",
         lambda found: -1 if found == "-1" else duration_ms(found),
         "a duration such as '100 ms', or -1 (no limit)",
-        "the longest time that a record waits for its buffer to fill",
         100,
         ("execution.buffer-timeout",),
     ).field()
-    is_buffer_timeout_enabled: bool = boolean(
-        "execution.buffer-timeout.enabled", default=True, says="`false`: records wait until their buffer is full"
-    ).field()
+    is_buffer_timeout_enabled: bool = boolean("execution.buffer-timeout.enabled", default=True).field()
 
     def __post_init__(self) -> None:
         if self.max_parallelism is not None:
@@ -231,11 +226,9 @@ class ExecutionConfig(ExplainsMissing):
 
     def set_use_snapshot_compression(self, use_snapshot_compression: bool) -> "ExecutionConfig":  # noqa: FBT001  # PyFlink's signature
         """Without an effect, which a warning says: snapshots are not compressed.  Raises ConfigError: it is no bool."""
-        if not isinstance(use_snapshot_compression, bool):
-            raise ConfigError(f"set_use_snapshot_compression() needs True or False, got {use_snapshot_compression!r}")
-        if use_snapshot_compression:
-            return self._turn("set_use_snapshot_compression")
-        return self._turn_back("set_use_snapshot_compression")
+        check_kind(use_snapshot_compression, bool, "set_use_snapshot_compression() needs True or False", ConfigError)
+        turn = self._turn if use_snapshot_compression else self._turn_back
+        return turn("set_use_snapshot_compression")
 
     def is_use_snapshot_compression(self) -> bool:
         """Whether it was asked for; snapshots are not compressed."""
@@ -377,20 +370,16 @@ def config_of(options: Configuration) -> ExecutionConfig:
 
 
 def _checked_interval(interval: int, what: str) -> int:
-    if not is_whole_number(interval) or interval < 0:
-        raise JobGraphError(f"the {what} interval must be 0 or more milliseconds, got {interval!r}")
+    check_number(interval, 0, f"the {what} interval must be 0 or more milliseconds")
     return interval
 
 
 def check_parallelism(parallelism: int, whose: str) -> None:
     """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number of 1 or more."""
-    if not is_whole_number(parallelism) or parallelism < 1:
-        raise JobGraphError(f"{whose} parallelism must be a whole number of 1 or more, got {parallelism!r}")
+    check_number(parallelism, 1, f"{whose} parallelism must be a whole number of 1 or more")
 
 
 def check_max_parallelism(max_parallelism: int, whose: str) -> None:
     """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number in 1..32768."""
-    if not is_whole_number(max_parallelism) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
-        raise JobGraphError(
-            f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}, got {max_parallelism!r}"
-        )
+    needs = f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}"
+    check_number(max_parallelism, 1, needs, at_most=MAX_MAX_PARALLELISM)

@@ -1,16 +1,15 @@
-"""``Option``: the row of one option: its names, type, bounds, default, condition, and what it says to people.
+"""``Option``: the row of one option: its names, type, bounds and default.
 
 Side:   pure.
 Units:  durations in milliseconds.
 Rules:  a parser takes the text of an option and raises ValueError if it is not of the type.  A row whose value travels
         with a job is the field of a settings class, ``timeout_ms: int = duration(...).field()``; any other row is a
-        constant of ``known_options``.
+        constant of ``known_options``.  Docstrings say what an option decides.
 Source: Flink ``ConfigOption``.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Any, Final, Generic, TypeVar, cast
 
 from flowlet.common.configuration import Configuration, parse_boolean, parsed_option
@@ -32,10 +31,8 @@ class Option(Generic[T]):
         name: as in Flink if Flink has it.
         parse: makes the value of the text; ValueError: it is not of the type.
         allowed: what a value must be, for the error and for people.
-        says: what it decides, for people: the last column of ``docs/options.md``.
         default: the value where the option is not set; None: its reader decides.
         other_names: older names for the same, which count if ``name`` is not set.
-        needs: without this the option has no effect, and is refused (``refuse``); None: it always has one.
         least: the least number; the settings that a job brings are held to it, too.
         shown: the default for people, if it is not the text of ``default``.
         is_fixed: there is one value, the default.
@@ -44,10 +41,8 @@ class Option(Generic[T]):
     name: str
     parse: Callable[[str], T]
     allowed: str
-    says: str
     default: T | None = None
     other_names: tuple[str, ...] = ()
-    needs: Enum | None = None
     least: float | None = None
     shown: str | None = None
     is_fixed: bool = False
@@ -86,39 +81,34 @@ class Option(Generic[T]):
         """The value of a text that stands under one of the names.  Raises ConfigError: it is not of the type."""
         return parsed_option(name, text, self.parse, self.allowed)
 
-    def needing(self, needs: Enum) -> "Option[T]":
-        """This row with a condition."""
-        return dataclasses.replace(self, needs=needs)
-
-    def field(self, needs: Enum | None = None, *, default: Any = None) -> T:
+    def field(self, *, default: Any = None) -> T:
         """The field of a settings class that holds the value.
 
         Args:
             needs: the row's condition.
             default: the field's own, if the option has none.
         """
-        row = self if needs is None else self.needing(needs)
-        made = dataclasses.field(default=row.default if default is None else default, metadata={_ROW: row})
-        return cast("T", made)
+        value = self.default if default is None else default
+        return cast("T", dataclasses.field(default=value, metadata={_ROW: self}))
 
 
-def text(name: str, *other_names: str, says: str, allowed: str = "a text that is not empty") -> Option[str]:
+def text(name: str, *other_names: str, allowed: str = "a text that is not empty") -> Option[str]:
     """An option that is any text."""
-    return Option(name, parse_text, allowed, says, None, other_names)
+    return Option(name, parse_text, allowed, None, other_names)
 
 
-def boolean(name: str, *other_names: str, says: str, default: bool | None = None) -> Option[bool]:
+def boolean(name: str, *other_names: str, default: bool | None = None) -> Option[bool]:
     """An option that is true or false."""
-    return Option(name, parse_boolean, "true or false", says, default, other_names)
+    return Option(name, parse_boolean, "true or false", default, other_names)
 
 
-def whole_number(name: str, *other_names: str, says: str, least: int, default: int | None = None) -> Option[int]:
+def whole_number(name: str, *other_names: str, least: int, default: int | None = None) -> Option[int]:
     """An option that is an integer of at least ``least``."""
     allowed = f"a whole number of {least} or more"
-    return Option(name, at_least(int, least), allowed, says, default, other_names, least=least)
+    return Option(name, at_least(int, least), allowed, default, other_names, least=least)
 
 
-def number(name: str, *, says: str, least: float, most: float, default: float) -> Option[float]:
+def number(name: str, *, least: float, most: float, default: float) -> Option[float]:
     """An option that is a number."""
 
     def parse(text: str) -> float:
@@ -127,16 +117,16 @@ def number(name: str, *, says: str, least: float, most: float, default: float) -
             raise ValueError(text)
         return value
 
-    return Option(name, parse, f"a number from {least:g} to {most:g}", says, default)
+    return Option(name, parse, f"a number from {least:g} to {most:g}", default)
 
 
-def duration(name: str, *other_names: str, says: str, least: int = 0, default: int | None = None) -> Option[int]:
+def duration(name: str, *other_names: str, least: int = 0, default: int | None = None) -> Option[int]:
     """An option that is a length of time in milliseconds."""
     allowed = "a duration such as '10 s' or '1 min'" + (f" of {least} ms or more" if least else "")
-    return Option(name, at_least(duration_ms, least), allowed, says, default, other_names, least=least)
+    return Option(name, at_least(duration_ms, least), allowed, default, other_names, least=least)
 
 
-def choice(name: str, choices: Mapping[str, T], *other_names: str, says: str, default: str | None = None) -> Option[T]:
+def choice(name: str, choices: Mapping[str, T], *other_names: str, default: str | None = None) -> Option[T]:
     """An option that is one of several words, in any case; ``default``: the word as people see it, which need not be
     one of ``choices``: then the field has its own.
     """
@@ -148,10 +138,10 @@ def choice(name: str, choices: Mapping[str, T], *other_names: str, says: str, de
             raise ValueError(text) from None
 
     value = None if default is None else choices.get(default.lower())
-    return Option(name, parse, f"one of {', '.join(choices)}", says, value, other_names, shown=default)
+    return Option(name, parse, f"one of {', '.join(choices)}", value, other_names, shown=default)
 
 
-def fixed(name: str, accepted: str, *other_names: str, missing: str, says: str) -> Option[str]:
+def fixed(name: str, accepted: str, *other_names: str, missing: str) -> Option[str]:
     """An option with one value, which says what happens anyway; ``missing``: what another one would need."""
 
     def parse(text: str) -> str:
@@ -160,7 +150,7 @@ def fixed(name: str, accepted: str, *other_names: str, missing: str, says: str) 
         return accepted
 
     allowed = f"possible here: {missing}; use {accepted!r} or leave it out"
-    return Option(name, parse, allowed, says, accepted, other_names, is_fixed=True)
+    return Option(name, parse, allowed, accepted, other_names, is_fixed=True)
 
 
 def duration_ms(text: str) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_number, is_whole_number
 from flowlet.common.time import Duration, Time, millis_of
 from flowlet.errors import ConfigError
 
@@ -166,8 +166,7 @@ class RestartStrategies:
 
 
 def _count(given: Any, name: str, lowest: int) -> int:
-    if not is_whole_number(given) or given < lowest:
-        raise ConfigError(f"{name} must be a whole number of {lowest} or more, got {given!r}")
+    check_number(given, lowest, f"{name} must be a whole number of {lowest} or more", ConfigError)
     return int(given)
 
 

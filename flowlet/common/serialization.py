@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_number
 from flowlet.common.not_yet import missing_names
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.errors import JobGraphError
@@ -155,10 +155,7 @@ class RowFieldExtractorSchema(SerializationSchema):
     """
 
     def __init__(self, field_index: int) -> None:
-        if not is_whole_number(field_index) or field_index < 0:
-            raise JobGraphError(
-                f"RowFieldExtractorSchema needs the position of a field, 0 or more, got {field_index!r}"
-            )
+        check_number(field_index, 0, "RowFieldExtractorSchema needs the position of a field, 0 or more")
         self._field_index = field_index
 
     def serialize(self, element: Any) -> bytes | None:

@@ -125,7 +125,7 @@ def _wait(
         is_ordered=method.startswith("ordered"),
         retry_strategy=retry_strategy,
     )
-    return stream._then(stream._step("async wait operator", factory, declared_type(output_type)))
+    return stream._then("async wait operator", factory, declared_type(output_type))
 
 
 def _checked_function(method: str, function: Any) -> Any:

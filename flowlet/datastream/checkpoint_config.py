@@ -16,7 +16,7 @@ from flowlet.common.flinks_options import FORCED_UNALIGNED, IGNORED, warn_of_set
 from flowlet.common.job_settings import UNLIMITED, CheckpointSettings
 from flowlet.common.not_yet import ExplainsMissing
 from flowlet.common.option import row_of, view_of
-from flowlet.common.options.known_options import BY_NAME
+from flowlet.common.options.known_options import replace_options
 from flowlet.common.time import Duration, Length, millis_of
 from flowlet.datastream.checkpoint_storage import BUFFER, THRESHOLD, CheckpointStorage, FileSystemCheckpointStorage
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
@@ -165,18 +165,9 @@ class CheckpointConfig(ExplainsMissing):
 
     def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
         """Set where checkpoints are kept: the option ``execution.checkpointing.dir``.  In PyFlink until 1.20."""
-        if not isinstance(storage, CheckpointStorage):
-            raise ConfigError(
-                f"a CheckpointStorage is needed, such as FileSystemCheckpointStorage('/a/directory'), got {storage!r}"
-            )
-        options = storage.options()
-        for name in (THRESHOLD, BUFFER):
-            self._options.remove_config(name)
-        for name, text in options.items():
-            if name in BY_NAME:
-                BY_NAME[name].set(self._options, text)
-            else:
-                self._options.set_string(name, text)
+        needs = "a CheckpointStorage is needed, such as FileSystemCheckpointStorage('/a/directory')"
+        check_kind(storage, CheckpointStorage, needs, ConfigError)
+        replace_options(self._options, (THRESHOLD, BUFFER), storage.options())
         return self
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> Self:

@@ -29,20 +29,14 @@ from flowlet.datastream.formats.arrow_schemas import (
     schema_with_sum,
 )
 from flowlet.datastream.functions import KeySelector
-from flowlet.datastream.keyed_stream import EMIT_ROWS, AllWindowedStream, KeyedStream, WindowedStream, emits_batches_of
+from flowlet.datastream.keyed_stream import EMIT_ROWS, AllWindowedStream, KeyedStream, WindowedStream
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.user_functions.aggregations import Aggregation, Total, extreme_of
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Global, KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
-from flowlet.graph.transformation import (
-    GraphValue,
-    OperatorFactory,
-    OperatorTransformation,
-    PartitionTransformation,
-    Transformation,
-)
+from flowlet.graph.transformation import GraphValue, OperatorFactory, PartitionTransformation, Transformation
 from flowlet.kernels.time_column import TimeColumn
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin, JoinedColumn
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, PartsLayout, WindowedAggregation
@@ -216,7 +210,7 @@ class ColumnStream(DataStream):
             schema=self.schema,
             output_schema=schema,
         )
-        return self._columns(self._step("Map Batches", factory, PickledBytesTypeInfo()), schema)
+        return self._columns("Map Batches", factory, schema)
 
     @overload
     def key_by(self, key_selector: str, key_type: TypeInformation | None = None) -> "KeyedColumnStream": ...
@@ -295,7 +289,7 @@ class ColumnStream(DataStream):
     def to_records(self) -> DataStream:
         """The rows as single ``Row`` records."""
         factory = OperatorFactory.of("flowlet.operators.record_batches:ToRecordsOperator")
-        return self._then(self._step("To Records", factory, PickledBytesTypeInfo()))
+        return self._then("To Records", factory, PickledBytesTypeInfo())
 
     def to_arrow(self, schema: Any = None) -> "ColumnStream":
         """The rows with another schema, for example with wider types; None: this stream."""
@@ -314,9 +308,7 @@ class ColumnStream(DataStream):
         factory = OperatorFactory.of(
             "flowlet.operators.record_batches:SelectColumnsOperator", positions=positions, schema=self.schema
         )
-        step = rows._step("Select", factory, PickledBytesTypeInfo(), is_internal=True)
-        step.parallelism = rows._transformation.parallelism  # so that it is in the task of its input
-        return self._columns(step, pa.schema([self.schema.field(name) for name in names]))
+        return rows._internal("Select", factory, pa.schema([self.schema.field(name) for name in names]))
 
     def _unpartitioned(self) -> "ColumnStream":
         """The stream in front of its partitionings, for a step whose results are partitioned anew: only the last
@@ -331,9 +323,14 @@ class ColumnStream(DataStream):
     def _partitioned(self, partitioner: StreamPartitioner) -> "ColumnStream":
         return ColumnStream(self._environment, data_stream.partition(self, partitioner), self.schema)
 
-    def _columns(self, transformation: OperatorTransformation, schema: Any) -> "ColumnStream":
-        self._environment._add_operator(transformation)
-        return ColumnStream(self._environment, transformation, schema)
+    def _columns(self, name: str, factory: OperatorFactory, schema: Any, **settings: Any) -> "ColumnStream":
+        """The columns of an operator that reads this stream; ``settings``: as of ``_add``."""
+        step = self._add(name, factory, PickledBytesTypeInfo(), **settings)
+        return ColumnStream(self._environment, step, schema)
+
+    def _internal(self, name: str, factory: OperatorFactory, schema: Any) -> "ColumnStream":
+        """The columns of an operator that is part of the next step and in the task of its input."""
+        return self._columns(name, factory, schema, is_internal=True, parallelism=self._transformation.parallelism)
 
 
 class KeyedColumnStream(KeyedStream):
@@ -361,7 +358,7 @@ class KeyedColumnStream(KeyedStream):
             emit: ``"row"``: one result per row; ``"batch"``: one per key and batch.
         """
         column = check_summable(self.schema, position_to_sum)
-        return self._aggregated("Sum", Total(column, skips_nulls=True), emit, schema_with_sum(self.schema, column))
+        return self._aggregated("sum", Total(column, skips_nulls=True), emit, schema_with_sum(self.schema, column))
 
     def count(self, *, emit: str = EMIT_ROWS) -> ColumnStream:
         """The number of rows of each key so far, in the key's column and ``count``; ``emit``: see ``sum``."""
@@ -371,7 +368,7 @@ class KeyedColumnStream(KeyedStream):
                 "count() adds a column 'count', but the key has that name; rename the key with map_batches(...)"
             )
         schema = pa.schema([self.schema.field(key), pa.field("count", pa.int64())])
-        return self._columns(self._counted((key, "count"), emit), schema)
+        return ColumnStream(self._environment, self._counted((key, "count"), emit), schema)
 
     def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
         """The first row of each key, its column replaced by the lowest value so far; ``emit``: see ``sum``."""
@@ -413,25 +410,17 @@ class KeyedColumnStream(KeyedStream):
 
     def _extreme(self, method: str, position: int | str, emit: str) -> ColumnStream:
         column = check_comparable(self.schema, position, method)
-        return self._aggregated(
-            method.replace("_", " ").title(), extreme_of(method, column, skips_nulls=True), emit, self.schema
-        )
+        return self._aggregated(method, extreme_of(method, column, skips_nulls=True), emit, self.schema)
 
-    def _aggregated(self, name: str, function: Aggregation, emit: str, schema: Any) -> ColumnStream:
-        emits_batches = emits_batches_of(name, emit)
-        return self._columns(self._reduced(name, function, PickledBytesTypeInfo(), emits_batches=emits_batches), schema)
-
-    def _columns(self, transformation: OperatorTransformation, schema: Any) -> ColumnStream:
-        self._environment._add_operator(transformation)
-        return ColumnStream(self._environment, transformation, schema)
+    def _aggregated(self, method: str, function: Aggregation, emit: str, schema: Any) -> ColumnStream:
+        return ColumnStream(self._environment, self._reduced(method, function, PickledBytesTypeInfo(), emit), schema)
 
 
 def to_columns(stream: DataStream, schema: Any) -> ColumnStream:
     """See ``DataStream.to_arrow``."""
     known = declared_schema(stream.get_type()) if schema is None else check_schema(schema, "to_arrow")
     factory = OperatorFactory.of("flowlet.operators.record_batches:ToColumnsOperator", schema=known)
-    rows = stream._then(stream._step("To Arrow", factory, PickledBytesTypeInfo()))
-    return ColumnStream(stream._environment, rows._transformation, known)
+    return ColumnStream(stream._environment, stream._add("To Arrow", factory, PickledBytesTypeInfo()), known)
 
 
 class WindowedColumnStream:
@@ -533,9 +522,7 @@ class WindowedColumnStream:
             schema=rows.schema,
             layout=layout,
         )
-        step = rows._step("Local Window", factory, PickledBytesTypeInfo(), is_internal=True)
-        step.parallelism = rows._transformation.parallelism  # so that it is in the task of its input
-        return self._aggregated(aggregation, rows._columns(step, layout.schema), layout)
+        return self._aggregated(aggregation, rows._internal("Local Window", factory, layout.schema), layout)
 
     def _aggregated(
         self, aggregation: WindowedAggregation, rows: "ColumnStream", layout: PartsLayout | None = None
@@ -548,13 +535,10 @@ class WindowedColumnStream:
             layout=layout,
             is_batch=GraphValue.IS_BATCH,
         )
-        sent = rows._partitioned(Global() if self._key is None else KeyGroups(ColumnKey(self._key)))
-        step = sent._step("Window All" if self._key is None else "Window", factory, PickledBytesTypeInfo())
+        schema = aggregation.output_schema()
         if self._key is None:
-            step.parallelism = 1
-            step.max_parallelism = 1
-            step.is_non_parallel = True
-        return rows._columns(step, aggregation.output_schema())
+            return rows._partitioned(Global())._columns("Window All", factory, schema).force_non_parallel()
+        return rows._partitioned(KeyGroups(ColumnKey(self._key)))._columns("Window", factory, schema)
 
     # -- as records
 
@@ -659,9 +643,7 @@ class JoinedColumnStreams:
         keyed_left, keyed_right = (
             side._partitioned(KeyGroups(ColumnKey(key))) for side, key in zip(sides, (left_key, right_key), strict=True)
         )
-        step = keyed_left._step("Join", factory, PickledBytesTypeInfo())
-        step.second_input = keyed_right._transformation
-        return left._columns(step, join.output_schema())
+        return keyed_left._columns("Join", factory, join.output_schema(), second_input=keyed_right._transformation)
 
     def _with_key(self, side: int, column: str) -> "JoinedColumnStreams":
         check_key(self._sides[side].schema, column)

@@ -9,11 +9,12 @@ import importlib
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
-from flowlet.common.checks import check_kind, check_name, is_name, is_whole_number
+from flowlet.common.checks import check_kind, check_name, check_number, is_name
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
 from flowlet.common.job_client import CollectedRecords, JobClient, JobControl, SubmittedJob
 from flowlet.common.not_yet import missing_attribute, missing_names
@@ -264,11 +265,7 @@ class StreamSettings:
         """Set the number of subtasks of the operator."""
         transformation = self._settings("set_parallelism")
         check_parallelism(parallelism, f"operator {transformation.operator_name!r}: its")
-        if transformation.is_non_parallel and parallelism != 1:
-            raise JobGraphError(
-                f"operator {transformation.operator_name!r} cannot run in parallel: its parallelism must be 1, got "
-                f"{parallelism}; set the parallelism of the operators behind it"
-            )
+        _check_can_be_parallel(transformation, "parallelism", parallelism)
         transformation.parallelism = parallelism
         return self
 
@@ -311,6 +308,14 @@ class DataStreamSink(StreamSettings):
     """The end of a stream, whose settings can still be changed."""
 
     __slots__ = ()
+
+
+def _check_can_be_parallel(transformation: Transformation, what: str, number: int) -> None:
+    if transformation.is_non_parallel and number != 1:
+        raise JobGraphError(
+            f"operator {transformation.operator_name!r} cannot run in parallel: its {what} must be 1, got {number}; "
+            "set the parallelism of the operators behind it"
+        )
 
 
 def checked_text(text: str, method: str) -> str:
@@ -360,7 +365,7 @@ class ConnectedStreams:
             raise JobGraphError("connect() needs two streams of the same environment")
         self.stream1 = stream1
         self.stream2 = stream2
-        self._then = stream1._then if then is None else then
+        self._then = partial(DataStream, stream1._environment) if then is None else then
 
     def key_by(
         self,
@@ -379,7 +384,7 @@ class ConnectedStreams:
         factory = OperatorFactory.of(
             "flowlet.operators.co_functions:CoMapOperator", function=function, key_selectors=self._key_selectors
         )
-        return self._then(self._step("Co-Map", factory, output_type))
+        return self._connected("Co-Map", factory, output_type)
 
     def flat_map(self, func: CoFlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns any number of records for each record of either stream."""
@@ -387,7 +392,7 @@ class ConnectedStreams:
         factory = OperatorFactory.of(
             "flowlet.operators.co_functions:CoFlatMapOperator", function=function, key_selectors=self._key_selectors
         )
-        return self._then(self._step("Co-Flat Map", factory, output_type))
+        return self._connected("Co-Flat Map", factory, output_type)
 
     def process(
         self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: TypeInformation | None = None
@@ -414,7 +419,7 @@ class ConnectedStreams:
             key_selectors=self._key_selectors,
             is_batch=GraphValue.IS_BATCH,
         )
-        return self._then(self._step("Keyed Co-Process" if is_keyed else "Co-Process", factory, output_type))
+        return self._connected("Keyed Co-Process" if is_keyed else "Co-Process", factory, output_type)
 
     @property
     def _key_selectors(self) -> tuple[Any, Any] | None:
@@ -422,9 +427,9 @@ class ConnectedStreams:
         selectors = (self.stream1._key_selector, self.stream2._key_selector)
         return None if None in selectors else selectors
 
-    def _step(self, name: str, factory: OperatorFactory, output_type: TypeInformation | None) -> OperatorTransformation:
+    def _connected(self, name: str, factory: OperatorFactory, output_type: TypeInformation | None) -> "DataStream":
         second_input = self.stream2._transformation
-        return self.stream1._step(name, factory, declared_type(output_type), second_input=second_input)
+        return self._then(self.stream1._add(name, factory, declared_type(output_type), second_input=second_input))
 
 
 class BroadcastStream:
@@ -489,9 +494,8 @@ class BroadcastConnectedStream:
             is_batch=GraphValue.IS_BATCH,
         )
         name = "Co-Process-Broadcast-Keyed" if is_keyed else "Co-Process-Broadcast"
-        step = stream._step(name, factory, declared_type(output_type), inputs_read_last=(0,))
-        step.second_input = self.broadcast_stream.input_stream._transformation
-        return stream._then(step)
+        second_input = self.broadcast_stream.input_stream._transformation
+        return stream._then(name, factory, declared_type(output_type), second_input=second_input, inputs_read_last=(0,))
 
 
 # Called on a stream without keys, these raise NotKeyedError, which says what to do.
@@ -539,10 +543,7 @@ class DataStream(StreamSettings):
         """Set the number of key groups: the highest parallelism to which the operator can be rescaled."""
         transformation = self._settings("set_max_parallelism")
         check_max_parallelism(max_parallelism, f"operator {transformation.operator_name!r}: its")
-        if transformation.is_non_parallel and max_parallelism != 1:
-            raise JobGraphError(
-                f"operator {transformation.operator_name!r} cannot run in parallel: its max parallelism must be 1"
-            )
+        _check_can_be_parallel(transformation, "max parallelism", max_parallelism)
         transformation.max_parallelism = max_parallelism
         return self
 
@@ -559,11 +560,8 @@ class DataStream(StreamSettings):
         environment's timeout.
         """
         transformation = self._settings("set_buffer_timeout")
-        if not is_whole_number(timeout_millis) or timeout_millis < -1:
-            raise JobGraphError(
-                f"operator {transformation.operator_name!r}: its buffer timeout must be -1 (the environment's), 0 "
-                f"(none) or milliseconds, got {timeout_millis!r}"
-            )
+        needs = "its buffer timeout must be -1 (the environment's), 0 (none) or milliseconds"
+        check_number(timeout_millis, -1, f"operator {transformation.operator_name!r}: {needs}")
         transformation.buffer_timeout_ms = None if timeout_millis == -1 else timeout_millis
         return self
 
@@ -586,7 +584,7 @@ class DataStream(StreamSettings):
         factory = OperatorFactory.of(
             "flowlet.operators.process_operator:FlatMapOperator", function=function, key_selector=self._key_selector
         )
-        return self._then(self._step("FlatMap", factory, results, takes_single_records=True, takes_unconverted=True))
+        return self._then("FlatMap", factory, results, takes_single_records=True, takes_unconverted=True)
 
     def filter(self, func: Callable[[Any], Any] | FilterFunction) -> "DataStream":
         """Keep the records for which the function returns True."""
@@ -594,9 +592,8 @@ class DataStream(StreamSettings):
         factory = OperatorFactory.of(
             "flowlet.operators.process_operator:FilterOperator", function=function, key_selector=self._key_selector
         )
-        kept = self._step("Filter", factory, self.get_type(), takes_single_records=True, takes_unconverted=True)
-        kept.passes_records_on = True
-        return self._then(kept)
+        settings = {"takes_single_records": True, "takes_unconverted": True, "passes_records_on": True}
+        return self._then("Filter", factory, self.get_type(), **settings)
 
     def project(self, *field_indexes: int) -> "DataStream":
         """Keep these fields of tuples, in this order.
@@ -655,10 +652,9 @@ class DataStream(StreamSettings):
             strategy=watermark_strategy,
             emits_watermarks=GraphValue.IS_STREAMING,
         )
-        step = self._step("Timestamps/Watermarks", factory, self.get_type(), passes_records_on=True)
         # As in Flink, with the parallelism of the input: so no exchange lies between a source and its watermarks.
-        step.parallelism = self._transformation.parallelism
-        return self._then(step)
+        settings = {"passes_records_on": True, "parallelism": self._transformation.parallelism}
+        return self._then("Timestamps/Watermarks", factory, self.get_type(), **settings)
 
     def get_side_output(self, output_tag: OutputTag) -> "DataStream":
         """A side output of the operator that makes this stream.
@@ -736,8 +732,8 @@ class DataStream(StreamSettings):
         factory = OperatorFactory.of(
             "flowlet.operators.co_functions:SplitOperator", function=output_selector, selections=()
         )
-        step = self._step("Split", factory, self.get_type(), passes_records_on=True)
-        return SplitStream(step, self._then(step).get_side_output)
+        step = self._add("Split", factory, self.get_type(), passes_records_on=True)
+        return SplitStream(step, DataStream(self._environment, step).get_side_output)
 
     def to_arrow(self, schema: Any = None) -> "ColumnStream":
         """Convert the records to columns, on which the next operators work.  Not in PyFlink.
@@ -817,17 +813,14 @@ class DataStream(StreamSettings):
         )
         # PyFlink makes the text of a row in Python.
         is_fused = isinstance(self.get_type(), RowTypeInfo)
-        printed = self._step("Print to Std. Out", factory, self.get_type(), label="Sink: {}", is_sink=True)
-        printed.takes_unconverted = is_fused
-        return self._into(printed)
+        return self._into("Print to Std. Out", factory, takes_unconverted=is_fused)
 
     def sink_to(self, sink: Sink) -> "DataStreamSink":
         """Send each record to a sink."""
         check_kind(sink, Sink, "sink_to() needs a sink such as DiscardingSink()")
         committables = Types.PICKLED_BYTE_ARRAY()  # what a sink hands to its committer is no record
         factory = OperatorFactory.of("flowlet.client.translate:sink_operator", sink=sink, type_info=self.get_type())
-        written = self._step("Sink", factory, committables, label="{}: Writer", is_sink=True)
-        target = self._into(written)
+        written = self._add("Sink", factory, committables, label="{}: Writer", is_sink=True)
         if isinstance(sink, SupportsGlobalCommitter):
             commits = OperatorTransformation(
                 name="Sink",
@@ -836,7 +829,7 @@ class DataStream(StreamSettings):
                 factory=OperatorFactory.of("flowlet.sinks.commit_runner:GlobalCommitOperator", sink=sink),
             )
             self._environment._add_operator(commits)
-        return target
+        return DataStreamSink(written)
 
     def add_sink(self, sink_func: SinkFunction | Callable[[Any], object] | Sink) -> "DataStreamSink":
         """Call a function with each record; sinks that PyFlink gives to ``add_sink``, such as ``JdbcSink``, are taken,
@@ -846,7 +839,7 @@ class DataStream(StreamSettings):
             return self.sink_to(sink_func)
         function = checked_function(sink_func, SinkFunction, "add_sink", 1)
         factory = OperatorFactory.of("flowlet.sinks.function_sink:FunctionSink", function=function)
-        return self._into(self._step("Unnamed", factory, self.get_type(), label="Sink: {}", is_sink=True))
+        return self._into("Unnamed", factory)
 
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None
@@ -860,8 +853,8 @@ class DataStream(StreamSettings):
             JobGraphError: the program or the limit is invalid.
             JobExecutionError: the job failed.
         """
-        if limit is not None and (not is_whole_number(limit) or limit < 1):
-            raise JobGraphError(f"execute_and_collect() needs a limit of 1 or more records, got {limit!r}")
+        if limit is not None:
+            check_number(limit, 1, "execute_and_collect() needs a limit of 1 or more records")
         collect = CollectTransformation(name="Collect", input=self._transformation)
 
         def read(submitted: SubmittedJob) -> CloseableIterator | list[Any]:
@@ -891,32 +884,26 @@ class DataStream(StreamSettings):
         """What ``key_by`` was given; None: the stream is not keyed."""
         return key_selector_of(self._transformation)
 
-    def _step(
+    def _add(
         self, name: str, factory: OperatorFactory, output_type: TypeInformation, **settings: Any
     ) -> OperatorTransformation:
-        """An operator that reads this stream; ``settings``: further fields of its transformation."""
-        return OperatorTransformation(
-            name=name,
-            factory=factory,
-            output_type=output_type,
-            input=self._transformation,
-            parallelism=self._environment.get_parallelism(),
-            **settings,
-        )
-
-    def _then(self, step: OperatorTransformation) -> "DataStream":
+        """Add an operator that reads this stream; ``settings``: further fields of its transformation."""
+        settings = {"input": self._transformation, "parallelism": self._environment.get_parallelism(), **settings}
+        step = OperatorTransformation(name=name, factory=factory, output_type=output_type, **settings)
         self._environment._add_operator(step)
-        return DataStream(self._environment, step)
+        return step
 
-    def _into(self, step: OperatorTransformation) -> "DataStreamSink":
-        self._environment._add_operator(step)
-        return DataStreamSink(step)
+    def _then(self, name: str, factory: OperatorFactory, output_type: TypeInformation, **settings: Any) -> "DataStream":
+        return DataStream(self._environment, self._add(name, factory, output_type, **settings))
+
+    def _into(self, name: str, factory: OperatorFactory, **settings: Any) -> "DataStreamSink":
+        return DataStreamSink(self._add(name, factory, self.get_type(), label="Sink: {}", is_sink=True, **settings))
 
     def _mapped(self, name: str, function: Any, output_type: TypeInformation) -> "DataStream":
         factory = OperatorFactory.of(
             "flowlet.operators.process_operator:MapOperator", function=function, key_selector=self._key_selector
         )
-        return self._then(self._step(name, factory, output_type, takes_single_records=True, takes_unconverted=True))
+        return self._then(name, factory, output_type, takes_single_records=True, takes_unconverted=True)
 
     def _processed(self, name: str, function: Any, output_type: TypeInformation, *, has_timers: bool) -> "DataStream":
         factory = OperatorFactory.of(
@@ -926,9 +913,7 @@ class DataStream(StreamSettings):
             is_batch=GraphValue.IS_BATCH,
         )
         takes_single = not has_timers  # a timer of the clock needs a thread that no source keeps busy
-        return self._then(
-            self._step(name, factory, output_type, takes_single_records=takes_single, takes_unconverted=True)
-        )
+        return self._then(name, factory, output_type, takes_single_records=takes_single, takes_unconverted=True)
 
     def _partitioned(self, partitioner: StreamPartitioner) -> "DataStream":
         return DataStream(self._environment, partition(self, partitioner))

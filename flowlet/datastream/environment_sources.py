@@ -53,8 +53,8 @@ class EnvironmentSources(ABC):
                 f"from_collection() needs a list of elements, got {collection!r} of type {type(collection).__name__}"
             )
         elements = list(collection)
+        check_type_information(type_info, "from_collection")
         if type_info is not None:
-            check_type_information(type_info, "from_collection")
             elements = [_declared_element(index, element, type_info) for index, element in enumerate(elements)]
         operator = OperatorFactory.of("flowlet.operators.source_operator:CollectionSource", values=GraphValue.SOURCE)
         return self._source("Collection Source", elements, operator, type_info, is_parallel=False)
@@ -69,8 +69,7 @@ class EnvironmentSources(ABC):
         """
         check_kind(source_func, SourceFunction, "add_source() needs a SourceFunction object")
         check_name(source_name, "add_source() needs a name that is not empty")
-        if type_info is not None:
-            check_type_information(type_info, "add_source")
+        check_type_information(type_info, "add_source")
         operator = OperatorFactory.of("flowlet.connectors.blocking_source:BlockingSource", function=GraphValue.SOURCE)
         return self._source(source_name, source_func, operator, type_info, is_bounded=False, is_parallel=False)
 
@@ -92,13 +91,9 @@ class EnvironmentSources(ABC):
                 f"from_source() needs a source such as FileSource, got {source!r} of type {type(source).__name__}"
             )
         check_name(source_name, "from_source() needs a name that is not empty")
-        if type_info is not None:
-            check_type_information(type_info, "from_source")
-        if not isinstance(watermark_strategy, WatermarkStrategy):
-            raise JobGraphError(
-                "from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got "
-                f"{watermark_strategy!r}"
-            )
+        check_type_information(type_info, "from_source")
+        needs = "from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks()"
+        check_kind(watermark_strategy, WatermarkStrategy, needs)
         runtime_source: OperatorFactory | GraphValue = GraphValue.SOURCE
         if isinstance(source, BuiltInSource):
             runtime_source = OperatorFactory.of(
@@ -158,8 +153,7 @@ class EnvironmentSources(ABC):
         Raises:
             JobGraphError: an argument is not of its kind, or the type needs ``allow_pickle``.
         """
-        if type_info is not None:
-            check_type_information(type_info, "from_remote_gate")
+        check_type_information(type_info, "from_remote_gate")
         check_kind(watermark_strategy, WatermarkStrategy | None, "from_remote_gate() needs a WatermarkStrategy or None")
         output_type = type_info or PickledBytesTypeInfo()
         gate = RemoteGate(name, output_type, producers, event_time=event_time, allow_pickle=allow_pickle)

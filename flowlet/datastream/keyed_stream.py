@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from flowlet.common.checks import check_kind, is_name, is_whole_number
 from flowlet.common.time import Length, millis_of
-from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation, Types
+from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.common.types import Row
 from flowlet.datastream.data_stream import CloseableIterator, DataStream, partition
 from flowlet.datastream.functions import (
@@ -55,8 +55,6 @@ from flowlet.keys.column_key import ColumnKey
 from netstack.late import dataclass
 
 if TYPE_CHECKING:
-    from flowlet.datastream.data_stream import DataStream
-    from flowlet.datastream.output_tag import OutputTag
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 
 F = TypeVar("F")
@@ -71,11 +69,8 @@ class _Windows(Generic[F, P]):
     _is_keyed: bool
 
     def __init__(self, keyed_stream: "KeyedStream", window_assigner: WindowAssigner[Any, Any]) -> None:
-        if not isinstance(window_assigner, WindowAssigner):
-            raise JobGraphError(
-                "windows need an assigner such as TumblingEventTimeWindows.of(Time.seconds(5)), got "
-                f"{window_assigner!r}"
-            )
+        needs = "windows need an assigner such as TumblingEventTimeWindows.of(Time.seconds(5))"
+        check_kind(window_assigner, WindowAssigner, needs)
         self._keyed_stream = keyed_stream
         self._assigner = window_assigner
         self._trigger: Trigger[Any, Any] | None = None
@@ -150,10 +145,7 @@ class _Windows(Generic[F, P]):
         function = (
             None if window_function is None else checked_object(window_function, "aggregate", *self._function_classes)
         )
-        accumulator = (
-            Types.ROW(accumulator_type) if isinstance(accumulator_type, list) else declared_type(accumulator_type)
-        )
-        return self._windowed(combine, function, accumulator, output_type)
+        return self._windowed(combine, function, declared_type(accumulator_type), output_type)
 
     def apply(self, window_function: F, output_type: TypeInformation | None = None) -> DataStream:
         """Call a function with all records of each window."""
@@ -192,11 +184,14 @@ class _Windows(Generic[F, P]):
             key_selector=stream._key_selector,
             is_batch=GraphValue.IS_BATCH,
         )
-        step = stream._step(type(self._assigner).__name__, factory, declared_type(output_type))
-        step.description = f"{self._kind}({self._assigner}, {type(trigger).__name__}, {functions})"
-        # Other windows may have timers of the clock, and columns are not taken apart on the way.
-        step.takes_single_records = spec.is_aligned and not isinstance(stream._key_selector, ColumnKey)
-        return stream._then(step)
+        return stream._then(
+            type(self._assigner).__name__,
+            factory,
+            declared_type(output_type),
+            description=f"{self._kind}({self._assigner}, {type(trigger).__name__}, {functions})",
+            # Other windows may have timers of the clock, and columns are not taken apart on the way.
+            takes_single_records=spec.is_aligned and not isinstance(stream._key_selector, ColumnKey),
+        )
 
 
 class WindowedStream(_Windows[WindowFunction[Any, Any, Any, Any], ProcessWindowFunction[Any, Any, Any, Any]]):
@@ -315,15 +310,12 @@ class IntervalJoined:
             late_tags=tuple(self._late_tags),
             is_batch=GraphValue.IS_BATCH,
         )
-        step = self._left._step("Interval Join", factory, declared_type(output_type))
-        step.second_input = self._right._transformation
-        return self._left._then(step)
+        second_input = self._right._transformation
+        return self._left._then("Interval Join", factory, declared_type(output_type), second_input=second_input)
 
     def _with_late_tag(self, index: int, output_tag: "OutputTag", method: str) -> Self:
-        tag_id = getattr(output_tag, "tag_id", None)
-        if not isinstance(tag_id, str):
-            raise JobGraphError(f"{method}() needs an OutputTag, got {output_tag!r}")
-        self._late_tags[index] = tag_id
+        check_kind(output_tag, OutputTag, f"{method}() needs an OutputTag")
+        self._late_tags[index] = output_tag.tag_id
         return self
 
 
@@ -356,7 +348,7 @@ class KeyedStream(DataStream):
     def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction) -> DataStream:
         """Combine the records of each key: a result per record, or in BATCH mode one per key at the end."""
         function = checked_function(func, ReduceFunction, "reduce", 2)
-        return self._then(self._reduced("Reduce", function, self.get_type(), emits_batches=False))
+        return DataStream(self._environment, self._reduced("reduce", function, self.get_type()))
 
     def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
         """The first record of each key, its field replaced by the sum so far.
@@ -367,19 +359,18 @@ class KeyedStream(DataStream):
                 the network; the last result of each key does not.
         """
         _check_position("sum", position_to_sum)
-        emits_batches = emits_batches_of("sum", emit)
         factory = OperatorFactory.of(
             "flowlet.operators.keyed_sum_operator:KeyedSumOperator",
             key_selector=self._key_selector,
             position=position_to_sum,
             emit_on_finish=GraphValue.IS_BATCH,
-            emits_batches=GraphValue.IS_STREAMING if emits_batches else False,
+            emits_batches=emits_batches_of("sum", emit),
         )
-        return self._then(self._step("Sum", factory, self.get_type()))
+        return self._then("Sum", factory, self.get_type())
 
     def count(self, *, emit: str = EMIT_ROWS) -> DataStream:
         """Pairs of each key and the number of its records so far; ``emit``: see ``sum``.  Not in PyFlink."""
-        return self._then(self._counted(None, emit))
+        return DataStream(self._environment, self._counted(None, emit))
 
     def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
         """The first record of each key, its field replaced by the lowest value so far; arguments as for ``sum``."""
@@ -449,23 +440,24 @@ class KeyedStream(DataStream):
     def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:
         _check_position(method, position)
         function = extreme_of(method, position)
-        name, emits_batches = method.replace("_", " ").title(), emits_batches_of(method, emit)
-        return self._then(self._reduced(name, function, self.get_type(), emits_batches=emits_batches))
+        return DataStream(self._environment, self._reduced(method, function, self.get_type(), emit))
 
     def _reduced(
-        self, name: str, function: Any, output_type: TypeInformation, *, emits_batches: bool
+        self, method: str, function: Any, output_type: TypeInformation, emit: str = EMIT_ROWS
     ) -> OperatorTransformation:
+        emits_batches = emits_batches_of(method, emit)
         is_declared = isinstance(function, Aggregation)
         factory = OperatorFactory.of(
             "flowlet.operators.keyed_aggregation_operator:KeyedReduceOperator",
             key_selector=self._key_selector,
             reduce_function=function,
             emit_on_finish=GraphValue.IS_BATCH,
-            emits_batches=GraphValue.IS_STREAMING if emits_batches else False,
+            emits_batches=emits_batches,
             # As in PyFlink the result so far is kept in its declared type: the function sees its names, for example.
             result_type=None if is_declared else output_type,
         )
-        return self._step(name, factory, output_type, takes_single_records=not (emits_batches or is_declared))
+        name = method.replace("_", " ").title()
+        return self._add(name, factory, output_type, takes_single_records=not (emits_batches or is_declared))
 
     def _counted(self, field_names: tuple[str, str] | None, emit: str) -> OperatorTransformation:
         factory = OperatorFactory.of(
@@ -473,9 +465,9 @@ class KeyedStream(DataStream):
             key_selector=self._key_selector,
             field_names=field_names,
             emit_on_finish=GraphValue.IS_BATCH,
-            emits_batches=GraphValue.IS_STREAMING if emits_batches_of("count", emit) else False,
+            emits_batches=emits_batches_of("count", emit),
         )
-        return self._step("Count", factory, PickledBytesTypeInfo())
+        return self._add("Count", factory, PickledBytesTypeInfo())
 
     def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
         raise JobGraphError(
@@ -496,11 +488,11 @@ class _WithKey(WrappingFunction, MapFunction):
         return Row(self._select(value), value)
 
 
-def emits_batches_of(method: str, emit: Any) -> bool:
+def emits_batches_of(method: str, emit: Any) -> GraphValue | bool:
     """Whether a keyed aggregation emits one result per key and chunk.  Raises JobGraphError: ``emit`` says neither."""
     if emit not in (EMIT_ROWS, EMIT_BATCHES):
         raise JobGraphError(f"{method}() emits {EMIT_ROWS!r} or {EMIT_BATCHES!r}, got emit={emit!r}")
-    return bool(emit == EMIT_BATCHES)
+    return GraphValue.IS_STREAMING if emit == EMIT_BATCHES else False
 
 
 def _check_position(method: str, position: Any) -> None:

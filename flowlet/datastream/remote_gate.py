@@ -4,7 +4,7 @@ Side:   pure.
 Source: none in PyFlink.
 """
 
-from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.checks import check_number, is_name
 from flowlet.common.typeinfo import LocalTimeTypeInfo, RowTypeInfo, TypeInformation, Types, holds_any_object
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
@@ -43,9 +43,9 @@ class RemoteGate:
             raise JobGraphError(
                 f"a remote gate needs a name of 1 to {MAX_NAME_BYTES} printable bytes, got {self.name!r}"
             )
-        if self.producers is not None and (not is_whole_number(self.producers) or self.producers < 1):
-            raise JobGraphError(
-                f"gate {self.name!r}: producers must be a number of partitions, from 1, or None, got {self.producers!r}"
+        if self.producers is not None:
+            check_number(
+                self.producers, 1, f"gate {self.name!r}: producers must be a number of partitions, from 1, or None"
             )
         self._check_trust()
         if self.event_time is not None:

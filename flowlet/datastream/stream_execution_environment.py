@@ -47,7 +47,7 @@ from flowlet.common.options.client_options import (
     run_options,
 )
 from flowlet.common.options.job_options import job_settings, refuse_gate_options, state_settings
-from flowlet.common.options.known_options import BY_NAME, check_options
+from flowlet.common.options.known_options import BY_NAME, check_options, replace_options
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.common.restart_strategy import RestartStrategies, RestartStrategyConfiguration
 from flowlet.common.written_values import JOB_MANAGER_VARIABLE, checked_address, parse_address
@@ -67,7 +67,7 @@ from flowlet.datastream.state_backend import (
 from flowlet.errors import ConfigError, FlowletError, JobGraphError, without_our_frames
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, check_uids, execution_plan
 from flowlet.graph.transformation import CollectTransformation, SourceTransformation, Transformation
-from netstack.late import dataclass, import_many
+from netstack.late import import_many
 
 __all__ = ["StreamExecutionEnvironment"]
 
@@ -138,7 +138,8 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         self._config = config_of(self._configuration)
         self._default_local_parallelism = len(os.sched_getaffinity(0))
         self._operators: list[Transformation] = []  # those added since the last attempt to start a job
-        self._unstarted = _Attempt()  # the last attempt, if it failed
+        # The last attempt, if it failed: its operators, and the end of the stream that the client reads.
+        self._unstarted: tuple[Sequence[Transformation], Transformation | None] = ((), None)
         self._unexecuted = _Unexecuted()
         self._jobs: list[JobControl] = []  # those that were not released yet
         self._submit_graph = submit or _submit_with_client
@@ -217,15 +218,10 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
 
     def set_state_backend(self, state_backend: StateBackend) -> Self:
         """Choose where keyed state is kept: sets the options ``state.backend.*``."""
-        if not isinstance(state_backend, StateBackend):
-            raise JobGraphError(
-                "set_state_backend() needs HashMapStateBackend() or EmbeddedRocksDBStateBackend(), got "
-                f"{state_backend!r}"
-            )
-        for name in ("state.backend", row_of(StateSettings, "directories").name, PREDEFINED_OPTIONS, TRANSFER_THREADS):
-            self._configuration.remove_config(name)
-        for name, text in state_backend.options().items():
-            self._configuration.set_string(name, text)
+        needs = "set_state_backend() needs HashMapStateBackend() or EmbeddedRocksDBStateBackend()"
+        check_kind(state_backend, StateBackend, needs)
+        former = ("state.backend", row_of(StateSettings, "directories").name, PREDEFINED_OPTIONS, TRANSFER_THREADS)
+        replace_options(self._configuration, former, state_backend.options())
         return self
 
     def get_state_backend(self) -> StateBackend:
@@ -370,16 +366,10 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
 
     def set_restart_strategy(self, restart_strategy_configuration: RestartStrategyConfiguration) -> Self:
         """Set how jobs start again after a failure: sets the options ``restart-strategy.*``."""
-        if not isinstance(restart_strategy_configuration, RestartStrategyConfiguration):
-            raise ConfigError(
-                "set_restart_strategy() needs a strategy such as RestartStrategies.fixed_delay_restart(3, 1000), got "
-                f"{restart_strategy_configuration!r}"
-            )
-        for name in self._configuration.key_set():
-            if name == "restart-strategy" or name.startswith("restart-strategy."):
-                self._configuration.remove_config(name)
-        for name, text in restart_strategy_configuration.options().items():
-            self._configuration.set_string(name, text)
+        needs = "set_restart_strategy() needs a strategy such as RestartStrategies.fixed_delay_restart(3, 1000)"
+        check_kind(restart_strategy_configuration, RestartStrategyConfiguration, needs, ConfigError)
+        former = [name for name in self._configuration.key_set() if name.split(".")[0] == "restart-strategy"]
+        replace_options(self._configuration, former, restart_strategy_configuration.options())
         return self
 
     def get_restart_strategy(self) -> RestartStrategyConfiguration:
@@ -453,9 +443,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
             return self._execute_detached(job_name)
         try:
             progress = progress_mode(os.environ)
-            return self._start(
-                lambda submitted: self._wait(submitted.job, progress), job_name, is_attached=True, progress=progress
-            )
+            return self._start(lambda submitted: self._wait(submitted.job, progress), job_name, progress=progress)
         except FlowletError as error:
             raise without_our_frames(error) from error.__cause__
 
@@ -495,10 +483,11 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         self._operators.append(transformation)
         self._unexecuted.built(transformation.operator_name)
 
-    def _next_attempt(self, collect: CollectTransformation | None) -> "_Attempt":
+    def _next_attempt(self, collect: CollectTransformation | None) -> Sequence[Transformation]:
         """What was added since the last attempt; the last attempt again if it failed and this is the same call."""
-        is_same_call = not self._operators and (collect is None or collect.input is self._unstarted.collected)
-        return _Attempt(self._unstarted.operators if is_same_call else self._operators, collect)
+        operators, collected = self._unstarted
+        is_same_call = not self._operators and (collect is None or collect.input is collected)
+        return operators if is_same_call else self._operators
 
     def _stream_graph(
         self,
@@ -516,19 +505,14 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
             auto_watermark_interval_ms=self._config.get_auto_watermark_interval(),
             latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
             client_heartbeat=client_heartbeat,
-            client_retry=ClientRetry.of_options(self._configuration),
+            client_retry=settings_of(ClientRetry, self._configuration),
             job=job,
             dependencies=settings_of(DependencySettings, self._configuration),
         )
-        graph = build_stream_graph(
-            self._next_attempt(collect).roots(), job_name or self._found.job_name or DEFAULT_JOB_NAME, settings
-        )
-        sources = [
-            node.transformation
-            for node in graph.nodes.values()
-            if isinstance(node.transformation, SourceTransformation)
-        ]
-        if not any(isinstance(each.source, RemoteGate) for each in sources):
+        roots = [*self._next_attempt(collect), *([] if collect is None else [collect])]
+        graph = build_stream_graph(roots, job_name or self._found.job_name or DEFAULT_JOB_NAME, settings)
+        steps = (node.transformation for node in graph.nodes.values())
+        if not any(isinstance(each, SourceTransformation) and isinstance(each.source, RemoteGate) for each in steps):
             refuse_gate_options(self._configuration)
         if not self._config.has_auto_generated_uids_enabled():
             check_uids(graph)
@@ -575,8 +559,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         job_name: str | None,
         collect: CollectTransformation | None = None,
         *,
-        is_attached: bool = False,
-        progress: ProgressMode = ProgressMode.OFF,
+        progress: ProgressMode | None = None,
     ) -> _T:
         """Start the next job (see the class for what that is) and use it; if that raises, it is released, and after
         Ctrl-C cancelled.
@@ -585,10 +568,10 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
 
         def keep(job: JobControl) -> None:
             jobs.append(job)
-            job.announce(progress)
+            job.announce(ProgressMode.OFF if progress is None else progress)
 
         try:
-            return use(self._submit(job_name, collect, keep, is_attached=is_attached))
+            return use(self._submit(job_name, collect, keep, is_attached=progress is not None))
         except BaseException as error:
             for job in jobs:
                 if isinstance(error, KeyboardInterrupt):
@@ -607,7 +590,8 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         heartbeat = ClientHeartbeat.of_options(
             self._configuration, is_collecting=collect is not None, is_attached=is_attached
         )
-        self._unstarted, self._operators = self._next_attempt(collect), []
+        self._unstarted = (self._next_attempt(collect), None if collect is None else collect.input)
+        self._operators = []
         self._unexecuted.clear()
         try:
             graph = self._stream_graph(job_name, collect, heartbeat)
@@ -616,7 +600,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
             submitted = self._submit_graph(graph, self._address(), is_in_process(os.environ), keep)
         except FlowletError as error:
             raise without_our_frames(error) from error.__cause__
-        self._unstarted = _Attempt()
+        self._unstarted = ((), None)
         self._jobs.append(submitted.job)
         return submitted
 
@@ -673,23 +657,6 @@ class _Unexecuted:
                     f"flowlet: the streams up to {operator!r} were built and never executed: call execute() of their "
                     "environment\n"
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """The program of one attempt to start a job."""
-
-    operators: Sequence[Transformation] = ()
-    collect: CollectTransformation | None = None
-
-    @property
-    def collected(self) -> Transformation | None:
-        """The end of the stream that the client reads."""
-        return None if self.collect is None else self.collect.input
-
-    def roots(self) -> list[Transformation]:
-        """What the graph is built from."""
-        return [*self.operators, *([] if self.collect is None else [self.collect])]
 
 
 def _options_of_file() -> Configuration | None:

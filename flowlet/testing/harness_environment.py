@@ -29,7 +29,7 @@ from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
-from flowlet.testing.manual_processing_time_service import MailedProcessingTimeService, TestProcessingTimeService
+from flowlet.testing.manual_processing_time_service import MailedProcessingTimeService
 from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLoop
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import KeyContext
@@ -249,25 +249,24 @@ class HarnessEnvironment:
     """
 
     def __init__(self, operator_name: str, place: SubtaskPlace, now_ms: int) -> None:
-        self.clock = TestProcessingTimeService(now_ms)
         self.mails = MailboxHarness(when_parked=self._make_progress)
         self.executor = self.mails.executor(_PRIORITY)
+        self.clock = MailedProcessingTimeService(now_ms, self.executor)
         self.latency = LatencyStats(_OPERATOR_ID, place.subtask)
         self._loop: SteppedEventLoop | None = None
         # When each is done; no timers: they end after ``quiesce``, too.
         self._delays: list[tuple[int, AvailabilityFuture]] = []
         key_context = KeyContext()
-        service = MailedProcessingTimeService(self.clock, self.executor)
         self.timers = KeyedTimerServiceManager(
             key_context,
-            service,
+            self.clock,
             place.key_groups,
             place.max_parallelism,
             should_interrupt=lambda: self.executor.should_interrupt,
             clock_ns=lambda: 0,  # what a test sees must not depend on how quick the machine is
         )
         self.keyed_state: KeyedStateBackend = HeapKeyedStateBackend(
-            key_context, service.current_time_ms, place.key_groups, place.max_parallelism
+            key_context, self.clock.current_time_ms, place.key_groups, place.max_parallelism
         )
         self.operator_state = OperatorStateBackend(place.subtask)
         self.ctx = OperatorContext(
@@ -280,7 +279,7 @@ class HarnessEnvironment:
             operator_id=_OPERATOR_ID,
             key_context=key_context,
             executor=self.executor,
-            clock=service,
+            clock=self.clock,
             timers=self.timers,
             keyed_state=self.keyed_state,
             operator_state=self.operator_state,

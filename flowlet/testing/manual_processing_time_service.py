@@ -61,7 +61,7 @@ class TestProcessingTimeService:
         self.paused_ns = 0
 
     def __repr__(self) -> str:
-        return f"<TestProcessingTimeService at {self._now_ms} ms, {self.num_timers} timers>"
+        return f"<{type(self).__name__} at {self._now_ms} ms, {self.num_timers} timers>"
 
     @property
     def num_timers(self) -> int:
@@ -87,13 +87,15 @@ class TestProcessingTimeService:
         self._now_ms = now_ms
         while self._heap and self._heap[0][0] <= self._now_ms and not self._is_quiesced:
             _, _, timer = heappop(self._heap)
-            if timer.is_done:
-                continue
-            timer.is_done = timer.period_ms is None
-            timer.callback(timer.timestamp_ms)
-            if timer.period_ms is not None and not timer.is_done:
-                timer.timestamp_ms += timer.period_ms
-                self._push(timer)
+            if not timer.is_done:
+                self._fire(timer)
+
+    def _fire(self, timer: ManualTimer) -> None:
+        timer.is_done = timer.period_ms is None
+        timer.callback(timer.timestamp_ms)
+        if timer.period_ms is not None and not timer.is_done:
+            timer.timestamp_ms += timer.period_ms
+            self._push(timer)
 
     def advance(self, duration_ms: int) -> None:
         """Move the clock forwards; 0 fires timers that are due already."""
@@ -136,74 +138,24 @@ class TestProcessingTimeService:
         self._is_shut_down = True
 
 
-TimerCallback = Callable[[int], object]
+class MailedProcessingTimeService(TestProcessingTimeService):
+    """The clock of an operator in a harness; ``executor`` puts the mails of timers, with the operator's priority."""
 
-
-class MailedTimer:
-    """A timer that can be cancelled even while its mail is pending."""
-
-    __slots__ = ("_callback", "_clock", "_executor", "_is_done", "_period_ms", "_timer")
-
-    def __init__(
-        self,
-        clock: TestProcessingTimeService,
-        executor: MailboxExecutor,
-        callback: TimerCallback,
-        timestamp_ms: int,
-        period_ms: int | None = None,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, now_ms: int, executor: MailboxExecutor) -> None:
+        super().__init__(now_ms)
         self._executor = executor
-        self._callback = callback
-        self._period_ms = period_ms  # None: fires once
-        self._is_done = False
-        self._timer: ManualTimer = clock.register_timer(timestamp_ms, self._put_mail)
 
-    def cancel(self) -> None:
-        """Prevent further calls."""
-        self._is_done = True
-        self._timer.cancel()
+    def _fire(self, timer: ManualTimer) -> None:
+        self._executor.execute(lambda: self._run(timer), "timer for %s", timer.timestamp_ms)
 
-    def _put_mail(self, timestamp_ms: int) -> None:
-        self._executor.execute(lambda: self._run(timestamp_ms), "timer for %s", timestamp_ms)
-
-    def _run(self, timestamp_ms: int) -> None:
-        if self._is_done:
+    def _run(self, timer: ManualTimer) -> None:
+        """Run the mail of a timer, which may have been cancelled since."""
+        if timer.is_done:
             return
-        self._callback(timestamp_ms)
-        if self._period_ms is None:
-            self._is_done = True
-        elif not self._is_done:
+        timer.is_done = timer.period_ms is None
+        timer.callback(timer.timestamp_ms)
+        if timer.period_ms is not None and not timer.is_done:
             # From the end of the call, as the real service: after a long jump of the clock there is one late call, not
             # one per period.
-            self._timer = self._clock.register_timer(self._clock.current_time_ms() + self._period_ms, self._put_mail)
-
-
-class MailedProcessingTimeService:
-    """The clock of an operator in a harness; ``executor`` puts the mails, with the operator's priority."""
-
-    def __init__(self, clock: TestProcessingTimeService, executor: MailboxExecutor) -> None:
-        self._clock = clock
-        self._executor = executor
-
-    def __repr__(self) -> str:
-        return f"<MailedProcessingTimeService on {self._clock!r}>"
-
-    def current_time_ms(self) -> int:
-        """The time of the manual clock."""
-        return self._clock.current_time_ms()
-
-    def relative_time_ns(self) -> int:
-        """The time of the manual clock; in a harness no backpressure is subtracted."""
-        return self._clock.relative_time_ns()
-
-    def register_timer(self, timestamp_ms: int, callback: TimerCallback) -> MailedTimer:
-        """Call ``callback(timestamp_ms)`` in a mail once the clock has reached ``timestamp_ms``."""
-        return MailedTimer(self._clock, self._executor, callback, timestamp_ms)
-
-    def schedule_with_fixed_delay(
-        self, callback: TimerCallback, *, initial_delay_ms: int, period_ms: int
-    ) -> MailedTimer:
-        """Call ``callback(t)`` repeatedly, ``period_ms`` after the end of the previous call."""
-        first_ms = self._clock.current_time_ms() + initial_delay_ms
-        return MailedTimer(self._clock, self._executor, callback, first_ms, period_ms)
+            timer.timestamp_ms = self.current_time_ms() + timer.period_ms
+            self._push(timer)

@@ -15,7 +15,7 @@ Absent:     chains of operators: use a ``MiniCluster`` for whole jobs.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from types import TracebackType
 from typing import Any, Final, Self
@@ -55,51 +55,53 @@ def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
         JobGraphError: the function is of another class (a plain callable could be any function), or key selectors are
             missing.
     """
-    match function:
-        case StreamOperator():
-            return function
-        case functions.MapFunction():
-            return process_operator.MapOperator(function, *key_selectors)
-        case functions.FlatMapFunction():
-            return process_operator.FlatMapOperator(function, *key_selectors)
-        case functions.FilterFunction():
-            return process_operator.FilterOperator(function, *key_selectors)
-        case AsyncFunction():
-            return AsyncWaitOperator(function, timeout_ms=_ASYNC_TIMEOUT_MS, capacity=_ASYNC_CAPACITY, is_ordered=True)
-        case functions.ProcessFunction():
-            return process_operator.ProcessOperator(function, *key_selectors)
-        case functions.CoMapFunction():
-            return CoMapOperator(function, _pair(key_selectors))
-        case functions.CoFlatMapFunction():
-            return CoFlatMapOperator(function, _pair(key_selectors))
-        case functions.CoProcessFunction():
-            return process_operator.CoProcessOperator(function, _pair(key_selectors))
-        case _:
-            return _keyed_operator_of(function, key_selectors)
+    if isinstance(function, StreamOperator):
+        return function
+    for kind, make, num_needed in _OPERATORS:
+        if not isinstance(function, kind):
+            continue
+        if num_needed not in (None, len(key_selectors)):
+            raise JobGraphError(
+                f"a {type(function).__name__} needs {num_needed} key selectors, got {len(key_selectors)}"
+            )
+        return make(function, *key_selectors)
+    raise JobGraphError(
+        f"no operator is known for a {type(function).__name__}; pass an operator, such as MapOperator(function)"
+    )
 
 
-def _keyed_operator_of(function: Any, key_selectors: tuple[Any, ...]) -> StreamOperator:
-    if not isinstance(
-        function, functions.KeyedProcessFunction | functions.ReduceFunction | functions.KeyedCoProcessFunction
-    ):
-        raise JobGraphError(
-            f"no operator is known for a {type(function).__name__}; pass an operator, such as MapOperator(function)"
-        )
-    num_needed = 2 if isinstance(function, functions.KeyedCoProcessFunction) else 1
-    if len(key_selectors) != num_needed:
-        raise JobGraphError(f"a {type(function).__name__} needs {num_needed} key selectors, got {len(key_selectors)}")
-    if isinstance(function, functions.KeyedProcessFunction):
-        return process_operator.ProcessOperator(function, *key_selectors)
-    if isinstance(function, functions.ReduceFunction):
-        return KeyedReduceOperator(key_selectors[0], function)
-    return process_operator.CoProcessOperator(function, _pair(key_selectors))
+def _of_two_inputs(operator: Callable[[Any, tuple[Any, Any] | None], StreamOperator]) -> Callable[..., StreamOperator]:
+    def make(function: Any, *key_selectors: Any) -> StreamOperator:
+        if not key_selectors:
+            return operator(function, None)
+        first, second = key_selectors
+        return operator(function, (first, second))
+
+    return make
 
 
-def _pair(key_selectors: tuple[Any, ...]) -> tuple[Any, Any] | None:
-    if not key_selectors:
-        return None
-    first, second = key_selectors
-    return first, second
+def _async_operator(function: Any, *_key_selectors: Any) -> StreamOperator:
+    return AsyncWaitOperator(function, timeout_ms=_ASYNC_TIMEOUT_MS, capacity=_ASYNC_CAPACITY, is_ordered=True)
+
+
+def _reduce_operator(function: Any, key_selector: Any) -> StreamOperator:
+    return KeyedReduceOperator(key_selector, function)
+
+
+# By the class of a function: what makes its operator, and how many key selectors that needs; None: any number.
+_OPERATORS: Final[tuple[tuple[type[Any], Callable[..., StreamOperator], int | None], ...]] = (
+    (functions.MapFunction, process_operator.MapOperator, None),
+    (functions.FlatMapFunction, process_operator.FlatMapOperator, None),
+    (functions.FilterFunction, process_operator.FilterOperator, None),
+    (AsyncFunction, _async_operator, None),
+    (functions.ProcessFunction, process_operator.ProcessOperator, None),
+    (functions.CoMapFunction, _of_two_inputs(CoMapOperator), None),
+    (functions.CoFlatMapFunction, _of_two_inputs(CoFlatMapOperator), None),
+    (functions.CoProcessFunction, _of_two_inputs(process_operator.CoProcessOperator), None),
+    (functions.KeyedProcessFunction, process_operator.ProcessOperator, 1),
+    (functions.ReduceFunction, _reduce_operator, 1),
+    (functions.KeyedCoProcessFunction, _of_two_inputs(process_operator.CoProcessOperator), 2),
+)
 
 
 @dataclass(frozen=True, slots=True)

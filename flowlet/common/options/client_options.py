@@ -21,7 +21,7 @@ from typing import Final
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.job_client import ProgressMode
-from flowlet.common.option import boolean, duration, settings_of, text, whole_number
+from flowlet.common.option import boolean, duration, text, whole_number
 from flowlet.errors import ConfigError
 from netstack.late import dataclass
 
@@ -35,29 +35,22 @@ _FLINKS_TIMEOUT_MS: Final = 180_000
 _COLLECT_TIMEOUT_MS: Final = 60_000
 _HEARTBEATS_PER_TIMEOUT: Final = 6
 # Read by job_manager_address and config_file.
-JOB_MANAGER: Final = text(
-    "flowlet.jobmanager",
-    allowed="host:port",
-    says="the JobManager; else `FLOWLET_JOBMANAGER`, else a cluster of the job's own",
-)
-REST_ADDRESS: Final = text("rest.address", "jobmanager.rpc.address", allowed="a host", says="the JobManager's host")
-REST_PORT: Final = whole_number("rest.port", least=1, default=8081, says="the port at `rest.address`")
+JOB_MANAGER: Final = text("flowlet.jobmanager", allowed="host:port")
+"""The JobManager; else `FLOWLET_JOBMANAGER`, else a cluster of the job's own."""
+REST_ADDRESS: Final = text("rest.address", "jobmanager.rpc.address", allowed="a host")
+"""The JobManager's host."""
+REST_PORT: Final = whole_number("rest.port", least=1, default=8081)
+"""The port at `rest.address`."""
 
 # Read by ClientHeartbeat.of_options.
-IS_ATTACHED: Final = boolean(
-    "execution.attached", says="whether a job needs its client; else if its results are read or `execute()` waits"
-)
-ENDS_WITH_CLIENT: Final = boolean(
-    "execution.shutdown-on-attached-exit",
-    default=False,
-    says="whether a job whose results are not read ends with its client",
-)
-CLIENT_INTERVAL: Final = whole_number(
-    "client.heartbeat.interval", least=1, says="milliseconds between signs of life of the client"
-)
-CLIENT_TIMEOUT: Final = whole_number(
-    "client.heartbeat.timeout", least=1, says="milliseconds without one after which the job is cancelled"
-)
+IS_ATTACHED: Final = boolean("execution.attached")
+"""Whether a job needs its client; else if its results are read or `execute()` waits."""
+ENDS_WITH_CLIENT: Final = boolean("execution.shutdown-on-attached-exit", default=False)
+"""Whether a job whose results are not read ends with its client."""
+CLIENT_INTERVAL: Final = whole_number("client.heartbeat.interval", least=1)
+"""Milliseconds between signs of life of the client."""
+CLIENT_TIMEOUT: Final = whole_number("client.heartbeat.timeout", least=1)
+"""Milliseconds without one after which the job is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +94,16 @@ class ClientHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ClientRetry:
-    """A request that gets no answer is tried ``max_attempts`` times more, with pauses of at most ``delay_ms``."""
+    """A request that gets no answer is tried ``max_attempts`` times more, with pauses of at most ``delay_ms``.
 
-    max_attempts: int = whole_number(
-        "rest.retry.max-attempts",
-        least=0,
-        default=20,
-        says="how often a client asks again for a JobManager that keeps its jobs (`--job-store`) and does not answer",
-    ).field()
-    delay_ms: int = duration(
-        "rest.retry.delay",
-        least=1,
-        default=3000,
-        says="the longest pause before it asks again; the first ones are shorter",
-    ).field()
+    Args:
+        max_attempts: how often a client asks again for a JobManager that keeps its jobs (`--job-store`) and does not
+            answer.
+        delay_ms: the longest pause before it asks again; the first ones are shorter.
+    """
 
-    @classmethod
-    def of_options(cls, options: Configuration) -> "ClientRetry":
-        """What the options say."""
-        return settings_of(cls, options)
+    max_attempts: int = whole_number("rest.retry.max-attempts", least=0, default=20).field()
+    delay_ms: int = duration("rest.retry.delay", least=1, default=3000).field()
 
 
 def run_options(variables: Mapping[str, str]) -> Configuration | None:

@@ -5,7 +5,7 @@ Rules:  an option that would have no effect, because what it belongs to is not u
 Source: Flink ``CheckpointConfig``, ``RestartBackoffTimeStrategyFactoryLoader``, ``ExecutionOptions``.
 """
 
-from enum import Enum
+from collections.abc import Sequence
 from typing import Any, Final
 
 from flowlet.common.configuration import Configuration
@@ -17,16 +17,16 @@ from flowlet.common.job_settings import (
     CheckpointSettings,
     GateSettings,
     JobSettings,
-    Needs,
     RestartKind,
     RestartSettings,
     StateSettings,
 )
-from flowlet.common.option import Option, row_of, settings_of
-from flowlet.common.options.known_options import KNOWN
+from flowlet.common.option import Option, row_of, rows_by_field, settings_of, view_of
 from flowlet.common.paths import absolute_url, check_checkpoint_url
 from flowlet.errors import ConfigError, JobGraphError, StorageError
 
+# What counts for savepoints, too.
+_OF_ANY_CHECKPOINT: Final = ("is_exactly_once", "timeout_ms", "after_tasks_finish")
 _NO_CHECKPOINTS: Final = f"no checkpoints are taken: set {CHECKPOINT_INTERVAL!r} too, or leave it out"
 
 
@@ -48,6 +48,8 @@ def job_settings(
     checkpoints = checkpoint_settings(options, default_directory) if takes_checkpoints else None
     is_periodic = checkpoints is not None and checkpoints.is_periodic
     restart = restart_settings(options, has_checkpoints=is_periodic)
+    if not is_periodic:
+        refuse(options, _NO_CHECKPOINTS, *_rows(GateSettings))
     return settings_of(
         JobSettings,
         options,
@@ -55,7 +57,7 @@ def job_settings(
         restart=restart,
         recovery_path=recovery_path(options),
         state=state_settings(options),
-        gates=gate_settings(options, has_checkpoints=is_periodic),
+        gates=settings_of(GateSettings, options),
         batch=batch_settings(options, runtime_mode),
     )
 
@@ -72,35 +74,29 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
         JobGraphError: there is no directory, checkpoints cannot be kept in what it names, or unaligned ones do not go
             with the rest.
     """
-    interval_ms = row_of(CheckpointSettings, "interval_ms").find(options)
-    savepoint_directory = row_of(CheckpointSettings, "savepoint_directory").find(options) or ""
-    if savepoint_directory:
-        savepoint_directory = _checked_url(savepoint_directory)
-    if interval_ms is None:
-        if not savepoint_directory and row_of(JobSettings, "recovery_path").find(options) is None:
-            refuse(options, _NO_CHECKPOINTS, Needs.CHECKPOINTS, Needs.PERIODIC_CHECKPOINTS)
-            return None
-        refuse(options, _NO_CHECKPOINTS, Needs.PERIODIC_CHECKPOINTS)
-        return settings_of(CheckpointSettings, options, savepoint_directory=savepoint_directory)
-    directory = row_of(CheckpointSettings, "directory")
-    found = directory.find(options) or default_directory
-    if not found:
+    found = view_of(CheckpointSettings, options)
+    savepoint_directory = _checked_url(found.savepoint_directory) if found.savepoint_directory else ""
+    if found.interval_ms is None:
+        refuse(options, _NO_CHECKPOINTS, *_rows(CheckpointSettings, but=(*_OF_ANY_CHECKPOINT, "savepoint_directory")))
+        if savepoint_directory or view_of(JobSettings, options).recovery_path:
+            return settings_of(CheckpointSettings, options, savepoint_directory=savepoint_directory)
+        refuse(options, _NO_CHECKPOINTS, *_rows(CheckpointSettings, but=("savepoint_directory",)))
+        return None
+    directory = found.directory or default_directory
+    if not directory:
         raise JobGraphError(
             "checkpoints of a job on a cluster need a directory that the JobManager and all TaskManagers reach: set "
-            f"the option {directory.name!r}, to the path of a shared file system or a URL such as "
-            "s3://bucket/checkpoints"
+            f"the option {row_of(CheckpointSettings, 'directory').name!r}, to the path of a shared file system or a "
+            "URL such as s3://bucket/checkpoints"
         )
-    unaligned = row_of(CheckpointSettings, "is_unaligned")
-    timeout = row_of(CheckpointSettings, "aligned_timeout_ms")
-    if not unaligned.get(options) and timeout.get(options):
-        refuse_rows(
-            options, f"no checkpoint may become unaligned: set {unaligned.name!r} too, or leave it out", timeout
-        )
-    directory_url = _checked_url(found)
-    num_retained = row_of(CheckpointSettings, "num_retained")
-    restore_fallback = row_of(CheckpointSettings, "restore_fallback")
-    if restore_fallback.get(options) and num_retained.get(options) == 1:
-        refuse_rows(options, f"only one checkpoint is kept: set {num_retained.name!r} to 2 or more", restore_fallback)
+    if found.aligned_timeout_ms and not found.is_unaligned:
+        unaligned = row_of(CheckpointSettings, "is_unaligned").name
+        why = f"no checkpoint may become unaligned: set {unaligned!r} too, or leave it out"
+        refuse(options, why, row_of(CheckpointSettings, "aligned_timeout_ms"))
+    directory_url = _checked_url(directory)
+    if found.restore_fallback and found.num_retained == 1:
+        why = f"only one checkpoint is kept: set {row_of(CheckpointSettings, 'num_retained').name!r} to 2 or more"
+        refuse(options, why, row_of(CheckpointSettings, "restore_fallback"))
     return settings_of(CheckpointSettings, options, directory=directory_url, savepoint_directory=savepoint_directory)
 
 
@@ -120,13 +116,10 @@ def recovery_path(options: Configuration) -> str:
     Raises:
         ConfigError: an option is not of its type, or has no effect.
     """
-    path: str = row_of(JobSettings, "recovery_path").find(options) or ""
+    path = view_of(JobSettings, options).recovery_path
     if not path:
-        refuse(
-            options,
-            f"the job starts from no checkpoint or savepoint: set {RECOVERY_PATH!r}, or leave it out",
-            Needs.RECOVERY,
-        )
+        why = f"the job starts from no checkpoint or savepoint: set {RECOVERY_PATH!r}, or leave it out"
+        refuse(options, why, row_of(JobSettings, "ignores_unclaimed_state"))
         return ""
     try:
         return absolute_url(path)
@@ -134,20 +127,9 @@ def recovery_path(options: Configuration) -> str:
         raise ConfigError(f"option {RECOVERY_PATH!r}: {error}") from error
 
 
-def gate_settings(options: Configuration, *, has_checkpoints: bool) -> GateSettings:
-    """What writes into remote gates can rely on.
-
-    Raises:
-        ConfigError: an option is not of its kind, or has no effect.
-    """
-    if not has_checkpoints:
-        refuse(options, _NO_CHECKPOINTS, Needs.GATE)
-    return settings_of(GateSettings, options)
-
-
 def refuse_gate_options(options: Configuration) -> None:
     """Raise ConfigError if an option about remote gates is set, because the job has none."""
-    refuse(options, "the job has no remote gate: leave it out", Needs.GATE)
+    refuse(options, "the job has no remote gate: leave it out", *_rows(GateSettings))
 
 
 def state_settings(options: Configuration) -> StateSettings:
@@ -162,10 +144,10 @@ def state_settings(options: Configuration) -> StateSettings:
         backend = row_of(StateSettings, "is_rocksdb").name
         why = f"keyed state is kept on the heap: set {backend!r} to 'rocksdb', or leave it out"
         if found.is_incremental:
-            refuse_rows(options, why, incremental)
-        refuse(options, why, Needs.ROCKSDB)
-    elif found.is_incremental and row_of(CheckpointSettings, "interval_ms").find(options) is None:
-        refuse_rows(options, _NO_CHECKPOINTS, incremental)
+            refuse(options, why, incremental)
+        refuse(options, why, row_of(StateSettings, "directories"))
+    elif found.is_incremental and view_of(CheckpointSettings, options).interval_ms is None:
+        refuse(options, _NO_CHECKPOINTS, incremental)
     return found
 
 
@@ -176,17 +158,20 @@ def restart_settings(options: Configuration, *, has_checkpoints: bool) -> Restar
         ConfigError: an option is not of its type, or belongs to another strategy.
         JobGraphError: two options contradict each other.
     """
-    kind = row_of(RestartSettings, "kind").find(options) or RestartKind.DEFAULT
+    kind = view_of(RestartSettings, options).kind
     used = kind
     if kind is RestartKind.DEFAULT:
         used = RestartKind.EXPONENTIAL_DELAY if has_checkpoints else RestartKind.NONE
     name = row_of(RestartSettings, "kind").name
+    of_strategies = (*_rows(RestartSettings), FAILURE_RATE_DELAY)
     for strategy in (RestartKind.FIXED_DELAY, RestartKind.FAILURE_RATE, RestartKind.EXPONENTIAL_DELAY):
         if strategy is not used:
             wanted = f"set {name!r} to {strategy.value!r}, or leave it out"
-            refuse(options, f"the restart strategy is {used.value!r}: {wanted}", strategy)
+            rows = (row for row in of_strategies if row.name.startswith(f"restart-strategy.{strategy.value}."))
+            refuse(options, f"the restart strategy is {used.value!r}: {wanted}", *rows)
     if used is RestartKind.NONE:
-        refuse(options, f"nothing starts again: set {name!r} too, or leave it out", Needs.RESTARTS)
+        why = f"nothing starts again: set {name!r} too, or leave it out"
+        refuse(options, why, row_of(RestartSettings, "is_regional"))
     if kind is RestartKind.FAILURE_RATE:
         return settings_of(RestartSettings, options, delay_ms=FAILURE_RATE_DELAY.get(options))
     return settings_of(RestartSettings, options)
@@ -199,29 +184,28 @@ def batch_settings(options: Configuration, runtime_mode: str) -> BatchSettings |
         ConfigError: an option is not of its type, or has no effect.
     """
     if runtime_mode == "STREAMING":
-        refuse(options, "the job runs in STREAMING mode: leave it out", Needs.BATCH_MODE)
+        refuse(options, "the job runs in STREAMING mode: leave it out", *_rows(BatchSettings))
         return None
-    sorts_inputs = row_of(BatchSettings, "sorts_inputs")
-    ends_keys = row_of(BatchSettings, "ends_keys")
-    if sorts_inputs.get(options):
+    if view_of(BatchSettings, options).sorts_inputs:
         return settings_of(BatchSettings, options)
-    refuse_rows(options, f"{sorts_inputs.name!r} is false: leave it out", row_of(BatchSettings, "sort_memory_bytes"))
+    sorts_inputs = row_of(BatchSettings, "sorts_inputs").name
+    refuse(options, f"{sorts_inputs!r} is false: leave it out", row_of(BatchSettings, "sort_memory_bytes"))
+    ends_keys = row_of(BatchSettings, "ends_keys")
     if ends_keys.find(options):
         raise ConfigError(
-            f"option {ends_keys.name!r} is true, which needs inputs that are sorted by key: {sorts_inputs.name!r} is "
-            "false"
+            f"option {ends_keys.name!r} is true, which needs inputs that are sorted by key: {sorts_inputs!r} is false"
         )
     return settings_of(BatchSettings, options, ends_keys=False)
 
 
-def refuse(options: Configuration, why: str, *needs: Enum) -> None:
-    """Raise ConfigError if an option is set that needs one of these, none of which there is; ``why``: for people."""
-    refuse_rows(options, why, *(row for row in KNOWN if row.needs in needs))
-
-
-def refuse_rows(options: Configuration, why: str, *rows: Option[Any]) -> None:
+def refuse(options: Configuration, why: str, *rows: Option[Any]) -> None:
     """Raise ConfigError if one of these options is set; ``why``: it has no effect, for people."""
     for row in rows:
         name = row.is_set(options)
         if name is not None:
             raise ConfigError(f"option {name!r} is set and has no effect, because {why}")
+
+
+def _rows(settings: Any, *, but: Sequence[str] = ()) -> list[Option[Any]]:
+    """The rows of a settings class, without those of some fields."""
+    return [row for field, row in rows_by_field(settings).items() if field not in but]

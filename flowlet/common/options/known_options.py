@@ -3,13 +3,16 @@ sets.
 
 Side:   pure.
 Rules:  an option is added as a row, and nowhere else: a field of the settings class that it belongs to, or a constant
-        of ``client_options``.  ``python -m tests.options_page --write`` puts it into
-        ``docs/options.md``.  An option that nothing reads, or whose value is wrong, is an error at once.  A name that
-        is nearly that of a known option is taken for a slip; only then the options of Flink are looked at, by the
-        beginnings of their names.
+        of ``client_options``.  What it decides stands in the first sentence of its entry in the docstring of the class,
+        or of the docstring of the constant: ``python -m tests.options_page --write`` puts it into ``docs/options.md``.
+        An option that nothing reads, or whose value is wrong, is an error at once.  A name that is nearly that of a
+        known option is taken for a slip; only then the options of Flink are looked at, by the beginnings of their
+        names.
 """
 
 import difflib
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from flowlet.common.configuration import Configuration
@@ -29,23 +32,21 @@ from flowlet.common.options import client_options
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.errors import ConfigError
 
-_FIXED: Final = (
-    fixed(
-        "execution.checkpointing.storage",
-        "filesystem",
-        "state.checkpoint-storage",
-        missing="checkpoints are files in the directory 'execution.checkpointing.dir'",
-        says="checkpoints are files",
-    ),
-    fixed(
-        "execution.state-recovery.claim-mode",
-        "NO_CLAIM",
-        "execution.savepoint-restore-mode",
-        missing="a job never changes the checkpoint that it starts from",
-        says="a job never changes the checkpoint that it starts from",
-    ),
+_STORAGE: Final = fixed(
+    "execution.checkpointing.storage",
+    "filesystem",
+    "state.checkpoint-storage",
+    missing="checkpoints are files in the directory 'execution.checkpointing.dir'",
 )
-_SETTINGS: Final = (
+"""Checkpoints are files."""
+_CLAIM_MODE: Final = fixed(
+    "execution.state-recovery.claim-mode",
+    "NO_CLAIM",
+    "execution.savepoint-restore-mode",
+    missing="a job never changes the checkpoint that it starts from",
+)
+"""A job never changes the checkpoint that it starts from."""
+SETTINGS: Final = (
     EnvironmentSettings,
     BatchSettings,
     JobSettings,
@@ -57,10 +58,11 @@ _SETTINGS: Final = (
     DependencySettings,
 )
 _ROWS: Final[tuple[Option[Any], ...]] = (
-    *(row for settings in _SETTINGS for row in rows_by_field(settings).values()),
+    *(row for settings in SETTINGS for row in rows_by_field(settings).values()),
     FAILURE_RATE_DELAY,
     *(each for each in vars(client_options).values() if isinstance(each, Option)),
-    *_FIXED,
+    _STORAGE,
+    _CLAIM_MODE,
 )
 # A second field of the same option is no second option.
 KNOWN: Final = tuple({row.name: row for row in reversed(_ROWS)}.values())[::-1]
@@ -69,6 +71,15 @@ BY_NAME: Final = {name: row for row in KNOWN for name in row.names}
 # Similarities by difflib; names share long beginnings.  Not measured.
 _SURE: Final = 0.9
 _LIKELY: Final = 0.6
+
+
+def replace_options(options: Configuration, former: Iterable[str], texts: Mapping[str, str]) -> None:
+    """Unset the options of the former names, and set others, each in place of its older names; nothing is checked."""
+    older = (BY_NAME[name].other_names for name in texts if name in BY_NAME)
+    for name in (*former, *chain.from_iterable(older)):
+        options.remove_config(name)
+    for name, text in texts.items():
+        options.set_string(name, text)
 
 
 def check_options(options: Configuration) -> None:

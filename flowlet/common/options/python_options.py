@@ -68,46 +68,34 @@ class DependencySettings:
     """The files that TaskManagers get besides the functions, as paths on the client's machine.
 
     Args:
+        python_files: `add_python_file()`: modules that every task can import ([shipping](shipping.md)).
+        requirements: `set_python_requirements()`: what pip installs for the job.
         packages: a folder of what pip installs; None: pip asks its index.
-        executable: the Python of TaskManagers that the program starts.
-        ships_modules: whether modules beside the program travel, too.
+        archives: `add_python_archive()`: unpacked into the working directory of tasks.
+        cached: `register_cached_file()`: files that functions find by name.
+        executable: `set_python_executable()`: of TaskManagers that the program starts.
+        ships_modules: whether modules that lie beside the program travel with the job.
     """
 
-    python_files: tuple[str, ...] = Option(
-        "python.files",
-        _paths,
-        "paths of files or folders, parted by commas",
-        "`add_python_file()`: modules that every task can import ([shipping](shipping.md))",
-    ).field(default=())
+    python_files: tuple[str, ...] = Option("python.files", _paths, "paths of files or folders, parted by commas").field(
+        default=()
+    )
     requirements: str | None = Option(
         _REQUIREMENTS,
         lambda found: parse_text(found).partition(_BEFORE_TARGET)[0] or None,
         "the path of a requirements file, and perhaps # and a folder of packages",
-        "`set_python_requirements()`: what pip installs for the job",
     ).field()
     packages: str | None = Option(  # the same option
-        _REQUIREMENTS, lambda found: found.partition(_BEFORE_TARGET)[2] or None, "", ""
+        _REQUIREMENTS, lambda found: found.partition(_BEFORE_TARGET)[2] or None, ""
     ).field()
     archives: tuple[ArchivePath, ...] = Option(
-        "python.archives",
-        _archives,
-        "paths of archives, each perhaps with # and a folder, parted by commas",
-        "`add_python_archive()`: unpacked into the working directory of tasks",
+        "python.archives", _archives, "paths of archives, each perhaps with # and a folder, parted by commas"
     ).field(default=())
     cached: tuple[CachedPath, ...] = Option(
-        "pipeline.cached-files",
-        _cached,
-        "of the form name:NAME,path:PATH,executable:false;name:...",
-        "`register_cached_file()`: files that functions find by name",
+        "pipeline.cached-files", _cached, "of the form name:NAME,path:PATH,executable:false;name:..."
     ).field(default=())
-    executable: str | None = text(
-        "python.executable",
-        allowed="the path of a Python interpreter",
-        says="`set_python_executable()`: of TaskManagers that the program starts",
-    ).field()
-    ships_modules: bool = boolean(
-        "flowlet.ship-modules", default=True, says="whether modules that lie beside the program travel with the job"
-    ).field()
+    executable: str | None = text("python.executable", allowed="the path of a Python interpreter").field()
+    ships_modules: bool = boolean("flowlet.ship-modules", default=True).field()
 
     @property
     def needs_own_process(self) -> str | None:

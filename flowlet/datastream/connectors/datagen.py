@@ -97,11 +97,8 @@ class DataGeneratorSource(BuiltInSource):
             raise JobGraphError(f"a data generator needs a function of a number, got {generator_function!r}")
         if type(count) is not int or not 1 <= count < 1 << 63:
             raise JobGraphError(f"a data generator needs a number of records above 0, of 64 bits, got {count!r}")
-        if rate_limiter_strategy is not None and not isinstance(rate_limiter_strategy, RateLimiterStrategy):
-            raise JobGraphError(
-                "a data generator needs a rate such as RateLimiterStrategy.per_second(100), got "
-                f"{rate_limiter_strategy!r}"
-            )
+        needs = "a data generator needs a rate such as RateLimiterStrategy.per_second(100)"
+        check_kind(rate_limiter_strategy, RateLimiterStrategy | None, needs)
         check_kind(type_info, TypeInformation | None, "a data generator needs a type such as Types.LONG()")
         self.generator_function = generator_function
         self.count = count

@@ -231,9 +231,7 @@ class StateTtlConfig:
 
         def cleanup_full_snapshot(self) -> Self:
             """Leave expired entries out of snapshots."""
-            strategies = StateTtlConfig.CleanupStrategies
-            self._strategies[strategies.Strategies.FULL_STATE_SCAN_SNAPSHOT] = strategies.EMPTY_STRATEGY
-            return self
+            return self._with("FULL_STATE_SCAN_SNAPSHOT", StateTtlConfig.CleanupStrategies.EMPTY_STRATEGY)
 
         def cleanup_incrementally(
             self,
@@ -243,8 +241,7 @@ class StateTtlConfig:
             """Look at ``cleanup_size`` entries at every access of the state, or at every record of the operator."""
             strategies = StateTtlConfig.CleanupStrategies
             chosen = strategies.IncrementalCleanupStrategy(cleanup_size, run_cleanup_for_every_record)
-            self._strategies[strategies.Strategies.INCREMENTAL_CLEANUP] = chosen
-            return self
+            return self._with("INCREMENTAL_CLEANUP", chosen)
 
         def cleanup_in_rocksdb_compact_filter(
             self, query_time_after_num_entries: int, periodic_compaction_time: Length | None = None
@@ -254,7 +251,10 @@ class StateTtlConfig:
             chosen = strategies.RocksdbCompactFilterCleanupStrategy(
                 query_time_after_num_entries, periodic_compaction_time
             )
-            self._strategies[strategies.Strategies.ROCKSDB_COMPACTION_FILTER] = chosen
+            return self._with("ROCKSDB_COMPACTION_FILTER", chosen)
+
+        def _with(self, name: str, chosen: "StateTtlConfig.CleanupStrategies.CleanupStrategy") -> Self:
+            self._strategies[StateTtlConfig.CleanupStrategies.Strategies[name]] = chosen
             return self
 
         def disable_cleanup_in_background(self) -> Self:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_number
 from flowlet.common.typeinfo import TupleTypeInfo, TypeInformation
 from flowlet.common.types import Row
 from flowlet.datastream.user_functions.record_functions import MapFunction, ReduceFunction
@@ -159,6 +159,5 @@ def projected_type(type_info: TypeInformation, positions: Sequence[Any]) -> Tupl
     if not positions:
         raise JobGraphError("project() needs the position of at least one field")
     for position in positions:
-        if not is_whole_number(position) or not 0 <= position < len(types):
-            raise JobGraphError(f"project() needs positions from 0 to {len(types) - 1}, got {position!r}")
+        check_number(position, 0, f"project() needs positions from 0 to {len(types) - 1}", at_most=len(types) - 1)
     return TupleTypeInfo([types[position] for position in positions])

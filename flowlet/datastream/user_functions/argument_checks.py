@@ -316,6 +316,6 @@ def _check_arguments(func: Any, method: str, num_arguments: int) -> None:
         ) from None
 
 
-def check_type_information(type_info: TypeInformation, method: str) -> None:
+def check_type_information(type_info: TypeInformation | None, method: str) -> None:
     """``type_info`` must be a declared type."""
-    check_kind(type_info, TypeInformation, f"{method}() needs type information such as Types.STRING()")
+    check_kind(type_info, TypeInformation | None, f"{method}() needs type information such as Types.STRING()")

@@ -39,16 +39,12 @@ class _TimeTrigger(QuietTrigger[T, TimeWindow]):
         self._delete(ctx, window.max_timestamp())
 
     def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        if self._is_event_time:
-            ctx.register_event_time_timer(time)
-        else:
-            ctx.register_processing_time_timer(time)
+        register = ctx.register_event_time_timer if self._is_event_time else ctx.register_processing_time_timer
+        register(time)
 
     def _delete(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        if self._is_event_time:
-            ctx.delete_event_time_timer(time)
-        else:
-            ctx.delete_processing_time_timer(time)
+        delete = ctx.delete_event_time_timer if self._is_event_time else ctx.delete_processing_time_timer
+        delete(time)
 
 
 class EventTimeTrigger(_TimeTrigger[T]):

@@ -6,6 +6,7 @@ import pytest
 
 from flowlet.client.remote import JobManagerApi
 from flowlet.common import Configuration
+from flowlet.common.option import settings_of
 from flowlet.common.options.client_options import ClientRetry
 from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.rpc.http import RpcClient
@@ -73,5 +74,5 @@ async def test_a_jobmanager_that_keeps_no_jobs_is_asked_once() -> None:
 def test_the_options_are_flinks() -> None:
     options = Configuration.from_dict({"rest.retry.max-attempts": "7", "rest.retry.delay": "1 s"})
 
-    assert ClientRetry.of_options(options) == ClientRetry(7, 1000)
-    assert ClientRetry.of_options(Configuration()) == ClientRetry(20, 3000)
+    assert settings_of(ClientRetry, options) == ClientRetry(7, 1000)
+    assert settings_of(ClientRetry, Configuration()) == ClientRetry(20, 3000)

@@ -48,14 +48,14 @@ def test_anything_else_is_no_duration(written: str) -> None:
 @pytest.mark.parametrize(
     ("option", "wrong", "allowed"),
     [
-        (text("a", says="x"), " ", "a text that is not empty"),
-        (boolean("a", says="x"), "maybe", "true or false"),
-        (whole_number("a", says="x", least=2), "1", "a whole number of 2 or more"),
-        (whole_number("a", says="x", least=2), "2.0", "a whole number of 2 or more"),
-        (number("a", says="x", least=0, most=1, default=0), "1.5", "a number from 0 to 1"),
-        (number("a", says="x", least=0, most=1, default=0), "nan", "a number from 0 to 1"),
-        (duration("a", says="x", least=10), "9 ms", "a duration such as '10 s' or '1 min' of 10 ms or more"),
-        (choice("a", {"yes": 1, "no": 2}, says="x"), "maybe", "one of yes, no"),
+        (text("a"), " ", "a text that is not empty"),
+        (boolean("a"), "maybe", "true or false"),
+        (whole_number("a", least=2), "1", "a whole number of 2 or more"),
+        (whole_number("a", least=2), "2.0", "a whole number of 2 or more"),
+        (number("a", least=0, most=1, default=0), "1.5", "a number from 0 to 1"),
+        (number("a", least=0, most=1, default=0), "nan", "a number from 0 to 1"),
+        (duration("a", least=10), "9 ms", "a duration such as '10 s' or '1 min' of 10 ms or more"),
+        (choice("a", {"yes": 1, "no": 2}), "maybe", "one of yes, no"),
     ],
 )
 def test_a_wrong_value_is_refused_in_one_line(option: object, wrong: str, allowed: str) -> None:
@@ -69,7 +69,7 @@ def test_a_wrong_value_is_refused_in_one_line(option: object, wrong: str, allowe
 
 
 def test_an_older_name_counts_if_the_newer_one_is_not_set() -> None:
-    option = whole_number("new", "old", says="x", least=0, default=7)
+    option = whole_number("new", "old", least=0, default=7)
     options = Configuration.from_dict({"old": "1"})
 
     assert (option.get(Configuration()), option.find(Configuration()), option.is_set(Configuration())) == (
@@ -84,7 +84,7 @@ def test_an_older_name_counts_if_the_newer_one_is_not_set() -> None:
 
 
 def test_setting_an_option_replaces_its_older_name() -> None:
-    option = boolean("new", "old", says="x", default=False)
+    option = boolean("new", "old", default=False)
     options = Configuration.from_dict({"old": "false"})
 
     option.set(options, value=True)
@@ -97,8 +97,8 @@ def test_setting_an_option_replaces_its_older_name() -> None:
 class Soup:
     """Settings of which two fields are rows."""
 
-    minutes: int = whole_number("soup.minutes", "soup.time", says="x", least=1, default=20).field()
-    salt: str = text("soup.salt", says="x").field(default="a pinch")
+    minutes: int = whole_number("soup.minutes", "soup.time", least=1, default=20).field()
+    salt: str = text("soup.salt").field(default="a pinch")
     guests: int = 2
 
 

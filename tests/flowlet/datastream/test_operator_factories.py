@@ -87,7 +87,7 @@ def test_a_factory_that_makes_nothing_is_named_with_its_operator(factory: Operat
     """When the job starts."""
     environment = StreamExecutionEnvironment(submit=translated)
     stream = environment.from_collection([1])
-    stream._then(stream._step("strange", factory, stream.get_type()))
+    stream._then("strange", factory, stream.get_type())
 
     with pytest.raises(JobGraphError, match=f"operator 'strange': its factory .*{re.escape(message)}"):
         environment.execute()
@@ -97,7 +97,7 @@ def test_an_operator_that_refuses_its_arguments_says_so_itself() -> None:
     environment = StreamExecutionEnvironment(submit=translated)
     stream = environment.from_collection([1])
     factory = OperatorFactory.of("tests.flowlet.datastream.test_operator_factories:refuse", what="this")
-    stream._then(stream._step("strange", factory, stream.get_type()))
+    stream._then("strange", factory, stream.get_type())
 
     with pytest.raises(TypeError, match="refused: this"):
         environment.execute()
