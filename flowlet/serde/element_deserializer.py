@@ -33,8 +33,8 @@ from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk, StreamElement
-from flowlet.serde.channel_dictionary import ChannelDictionary, RecordFormat
-from flowlet.serde.columns import decode_column
+from flowlet.serde.column_format import RecordFormat
+from flowlet.serde.column_reader import ChannelDictionary, decode_column, decode_records, decode_timestamps
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
@@ -53,7 +53,6 @@ from flowlet.serde.element_serializer import (
     StreamElementSerializer,
     serialize_dictionary,
 )
-from flowlet.serde.table_reader import decode_records, decode_timestamps
 
 _FLAGS: Final = FLAG_TIMESTAMPS | FLAG_KEYS | FLAG_KEY_FIELD
 _BY_TAG: Final = {form.tag: form for form in CONTROL_FORMS.values()}

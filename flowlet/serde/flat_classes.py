@@ -125,10 +125,21 @@ def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -
 
 
 @lru_cache(_MAX_CLASSES)
-def dict_maker(names: tuple[str, ...]) -> Maker:
-    """A function that makes a list of dicts from a column of values for each key."""
-    items = ", ".join(f"{name!a}: v{place}" for place, name in enumerate(names))
-    return _maker(f" return [{{{items}}} for {_variables(names)} in zip(*columns, strict=True)]")
+def maker_of(kind: Any, names: tuple[str, ...]) -> Maker:
+    """A function that makes instances of a flat class, or dicts, from a column for each field.
+
+    Raises:
+        SerdeError: the class is not flat, or has other fields.
+    """
+    if kind is dict:
+        items = ", ".join(f"{name!a}: v{place}" for place, name in enumerate(names))
+        return _maker(f" return [{{{items}}} for {_variables(names)} in zip(*columns, strict=True)]")
+    flat_class = flat_class_of(kind)
+    if flat_class is None:
+        raise SerdeError(
+            f"objects of class {kind.__qualname__} by fields, which is another class here: it is pickled in its own way"
+        )
+    return flat_class.maker(names)
 
 
 @lru_cache(_MAX_CLASSES)

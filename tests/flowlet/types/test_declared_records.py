@@ -18,9 +18,9 @@ from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde import column_format as form
-from flowlet.serde.channel_dictionary import ElementTooLargeError
-from flowlet.serde.columns import encode_column
+from flowlet.serde.column_writer import encode_column
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import ElementTooLargeError
 from flowlet.serde.element_serializer import CHUNK_HEADER, CHUNK_VERSION, LENGTH, TAG_CHUNK, StreamElementSerializer
 from flowlet.serde.type_serializer import ValueMismatchError
 from flowlet.types.declared_records import DeclaredRecords
