@@ -40,7 +40,7 @@ class Kind:
     (PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
     (TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS, SHORT_TEXTS) = range(8, 19)
     (PICKLES, OBJECTS, DICTS) = range(19, 22)
-    BATCH = 27  # 22 to 26 were columns of declared types
+    BATCH = 28  # 22 to 26 were columns of declared types; 27 was BATCH with a pickle for each of any objects
 
 
 # Of 17 records of a declared type an Arrow message takes twice the time of msgpack, of 64 the same.
