@@ -31,7 +31,7 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     Types,
 )
-from flowlet.common.types import alike_fields, rows_of
+from flowlet.common.types import alike_fields, are_positions, rows_of
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.column_format import MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, column_at, framed
@@ -243,6 +243,42 @@ class DeclaredRecords:
 def declared_records(type_info: TypeInformation) -> DeclaredRecords | None:
     """The format of the records of a gate of this type; None if they are any objects."""
     return None if isinstance(type_info, PickledBytesTypeInfo) else DeclaredRecords(type_info)
+
+
+def column_order(names: Sequence[str], type_info: TypeInformation, gate: str) -> tuple[int, ...]:
+    """The position among columns of these names of each field of a gate's records.
+
+    Fields that have names go by them, all others by position; any objects have any fields.
+
+    Raises:
+        ValueMismatchError: a column is missing, superfluous, or occurs twice; names it and the gate.
+    """
+    match type_info:
+        case PickledBytesTypeInfo():
+            return tuple(range(len(names)))
+        case RowTypeInfo():
+            wanted = type_info.get_field_names()
+        case ArrowTypeInfo():
+            wanted = type_info.schema.names
+        case _:
+            size = len(type_info.get_field_types()) if isinstance(type_info, TupleTypeInfo) else 1
+            wanted = [f"f{position}" for position in range(size)]
+    if are_positions(wanted) and not isinstance(type_info, ArrowTypeInfo):
+        if len(names) == len(wanted):
+            return tuple(range(len(names)))
+        raise ValueMismatchError(
+            f"{gate} takes {len(wanted)} columns ({type_info!r}), there are {len(names)}: {', '.join(names)}"
+        )
+    for name in wanted:
+        if names.count(name) != 1:
+            what = "is missing" if name not in names else f"occurs {names.count(name)} times"
+            raise ValueMismatchError(
+                f"column {name!r} {what}: {gate} takes {', '.join(wanted)}; there are {', '.join(names)}"
+            )
+    for name in names:
+        if name not in wanted:
+            raise ValueMismatchError(f"column {name!r} is not one of {gate}, which takes {', '.join(wanted)}: drop it")
+    return tuple(map(names.index, wanted))
 
 
 def _at(position: int, error: ValueMismatchError) -> ValueMismatchError:
