@@ -23,41 +23,23 @@ from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
     INTEGER_BITS,
     BasicArrayTypeInfo,
-    BasicType,
     BasicTypeInfo,
-    DateTypeInfo,
-    ListTypeInfo,
     LocalTimeTypeInfo,
     MapTypeInfo,
     ObjectArrayTypeInfo,
-    PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TimestampTypeInfo,
     TimeTypeInfo,
     TupleTypeInfo,
     TypeInformation,
+    Types,
     integer_limits,
     part_types,
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
 from flowlet.common.values.conversion import Convert, PartRules
+from netstack.late import dataclass
 from netstack.late import numpy as np
-
-# The exact type whose values need no conversion; of integers: if they are in range.
-EXACT_TYPES: Final[dict[BasicType, type]] = {
-    BasicType.STRING: str,
-    BasicType.BOOLEAN: bool,
-    BasicType.BYTE: int,
-    BasicType.SHORT: int,
-    BasicType.INT: int,
-    BasicType.LONG: int,
-    BasicType.BIG_INT: int,
-    BasicType.DOUBLE: float,
-    BasicType.BIG_DEC: decimal.Decimal,
-    BasicType.INSTANT: Instant,
-}
-# Flink's serializers of these types write null.
-_NULLABLE: Final = frozenset({BasicType.STRING, BasicType.BIG_INT, BasicType.BIG_DEC, BasicType.INSTANT})
 
 
 class TypeMismatchError(Exception):
@@ -107,13 +89,12 @@ def changes_values(type_info: TypeInformation) -> bool:
 
 def is_nullable(type_info: TypeInformation) -> bool:
     """Whether a record of this type, by itself, may be None."""
-    match type_info:
-        case BasicTypeInfo():
-            return type_info.basic_type in _NULLABLE
-        case DateTypeInfo() | TimeTypeInfo() | TimestampTypeInfo() | LocalTimeTypeInfo():
-            return True
-        case _:
-            return False
+    return type_info in _PLAIN and _PLAIN[type_info].is_nullable
+
+
+def exact_type(type_info: TypeInformation) -> type | None:
+    """The exact type whose values are not changed, and need no test but ``integer_limits``; None: there is none."""
+    return _PLAIN[type_info].exact if type_info in _PLAIN else None
 
 
 def described(value: Any) -> str:
@@ -209,19 +190,6 @@ def _to_decimal(value: Any) -> decimal.Decimal:
         raise _wrong(value, "a decimal.Decimal") from None
 
 
-_BASIC: Final[dict[BasicType, Convert]] = {
-    BasicType.STRING: _to_text,
-    BasicType.CHAR: _to_character,
-    BasicType.BOOLEAN: _to_bool,
-    BasicType.BIG_INT: _whole,
-    BasicType.FLOAT: _to_float32,
-    BasicType.DOUBLE: _real,
-    BasicType.BIG_DEC: _to_decimal,
-    BasicType.INSTANT: _to_instant,
-    **{basic_type: _integer_converter(bits) for basic_type, bits in INTEGER_BITS.items()},
-}
-
-
 # ---------------------------------------------------------------- dates and times
 
 
@@ -245,11 +213,8 @@ def _without_zone(value: Any) -> Any:
 _to_date: Final = _of_class(datetime.date, "a datetime.date", _plain_date, kept=datetime.date)
 _to_time: Final = _of_class(datetime.time, "a datetime.time", _plain_time)
 _to_timestamp: Final = _of_class(datetime.datetime, "a datetime.datetime", _plain_timestamp)
-_LOCAL: Final[dict[LocalTimeTypeInfo.TimeType, Convert]] = {
-    LocalTimeTypeInfo.TimeType.LOCAL_DATE: _to_date,
-    LocalTimeTypeInfo.TimeType.LOCAL_TIME: _of_class(datetime.time, "a datetime.time", _without_zone),
-    LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME: _of_class(datetime.datetime, "a datetime.datetime", _without_zone),
-}
+_to_local_time: Final = _of_class(datetime.time, "a datetime.time", _without_zone)
+_to_local_timestamp: Final = _of_class(datetime.datetime, "a datetime.datetime", _without_zone)
 
 
 def _to_seconds(value: Any) -> datetime.time:
@@ -265,6 +230,48 @@ def _to_shortest_float(value: Any) -> float:
     return float(str(np.float32(_to_float32(value))))
 
 
+# ---------------------------------------------------------------- types without parts
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainType:
+    """What becomes of the values of a type without parts.
+
+    Attributes:
+        convert: the function for values that are not None.
+        exact: the type whose own instances need no conversion; of integers: if they are in range.
+        is_nullable: whether Flink's serializer of the type writes null.
+        collected: ``convert``, where the user's program gets the records; None: the same.
+    """
+
+    convert: Convert
+    exact: type | None = None
+    is_nullable: bool = False
+    collected: Convert | None = None
+
+
+_LOCAL: Final = LocalTimeTypeInfo.TimeType
+_PLAIN: Final[dict[TypeInformation, _PlainType]] = {
+    Types.STRING(): _PlainType(_to_text, str, is_nullable=True),
+    Types.CHAR(): _PlainType(_to_character),
+    Types.BOOLEAN(): _PlainType(_to_bool, bool),
+    **{BasicTypeInfo(kind): _PlainType(_integer_converter(bits), int) for kind, bits in INTEGER_BITS.items()},
+    Types.BIG_INT(): _PlainType(_whole, int, is_nullable=True),
+    Types.FLOAT(): _PlainType(_to_float32, collected=_to_shortest_float),
+    Types.DOUBLE(): _PlainType(_real, float),
+    Types.BIG_DEC(): _PlainType(_to_decimal, decimal.Decimal, is_nullable=True),
+    Types.INSTANT(): _PlainType(_to_instant, Instant, is_nullable=True),
+    Types.SQL_DATE(): _PlainType(_to_date, datetime.date, is_nullable=True),
+    Types.SQL_TIME(): _PlainType(_to_time, is_nullable=True, collected=_to_seconds),
+    Types.SQL_TIMESTAMP(): _PlainType(_to_timestamp, is_nullable=True),
+    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE): _PlainType(_to_date, is_nullable=True),
+    LocalTimeTypeInfo(_LOCAL.LOCAL_TIME): _PlainType(_to_local_time, is_nullable=True),
+    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE_TIME): _PlainType(_to_local_timestamp, is_nullable=True),
+    Types.LIST(Types.BYTE()): _PlainType(_to_bytes),
+    Types.PRIMITIVE_ARRAY(Types.BYTE()): _PlainType(_to_bytes, collected=_to_signed_bytes),
+}
+
+
 # ---------------------------------------------------------------- values with parts, some by generated functions
 
 
@@ -275,7 +282,6 @@ class _Compiler(PartRules):
 
     def __init__(self, *, is_collected: bool) -> None:
         self._is_collected = is_collected
-        self._basic = {**_BASIC, BasicType.FLOAT: _to_shortest_float} if is_collected else _BASIC
 
     def record_converter(self, type_info: TypeInformation, refuse: Convert | None) -> Convert | None:
         if isinstance(type_info, TupleTypeInfo | RowTypeInfo):
@@ -289,23 +295,10 @@ class _Compiler(PartRules):
         return slow if test is None else _compiled(known, [f"if {test}:", f"    return {result}", "return slow(v)"])
 
     def plain(self, type_info: TypeInformation) -> Convert | None:
-        match type_info:
-            case BasicTypeInfo():
-                return self._basic[type_info.basic_type]
-            case PrimitiveArrayTypeInfo() if self._is_collected:
-                return _to_signed_bytes
-            case PrimitiveArrayTypeInfo() | ListTypeInfo():
-                return _to_bytes
-            case DateTypeInfo():
-                return _to_date
-            case TimeTypeInfo():
-                return _to_seconds if self._is_collected else _to_time
-            case TimestampTypeInfo():
-                return _to_timestamp
-            case LocalTimeTypeInfo():
-                return _LOCAL[type_info.time_type]
-            case _:
-                return None
+        known = _PLAIN.get(type_info)
+        if known is None:
+            return None
+        return known.collected if self._is_collected and known.collected is not None else known.convert
 
     def fields_converter(self, type_info: TupleTypeInfo | RowTypeInfo) -> Convert:
         return self._generated(type_info, super().fields_converter(type_info))
@@ -399,13 +392,6 @@ class _Compiler(PartRules):
             return f"type({field}) is float", f"single({field}).value"
         known[f"c{field}"] = convert
         return None, f"c{field}({field})"
-
-
-def exact_type(type_info: TypeInformation) -> type | None:
-    """The exact type whose values are not changed, and need no test but ``integer_limits``; None: there is none."""
-    if isinstance(type_info, BasicTypeInfo):
-        return EXACT_TYPES.get(type_info.basic_type)
-    return datetime.date if isinstance(type_info, DateTypeInfo) else None
 
 
 def _or_none(convert: Convert) -> Convert:

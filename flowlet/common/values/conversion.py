@@ -25,14 +25,12 @@ from flowlet.common.typeinfo import (
     INTEGER_BITS,
     BasicType,
     BasicTypeInfo,
-    DateTypeInfo,
     MapTypeInfo,
     PrimitiveArrayTypeInfo,
     RowTypeInfo,
-    TimestampTypeInfo,
-    TimeTypeInfo,
     TupleTypeInfo,
     TypeInformation,
+    Types,
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
 from flowlet.common.values.field_values import is_bytes
@@ -191,9 +189,7 @@ class _ElementRules(PartRules):
         return isinstance(type_info, COMPOSITE_TYPES) and not isinstance(type_info, PrimitiveArrayTypeInfo)
 
     def plain(self, type_info: TypeInformation) -> Convert:
-        if isinstance(type_info, BasicTypeInfo):
-            return partial(_javas_leaf, type_info.basic_type)
-        return partial(_require, type_info, (_TIMES.get(type(type_info), object),))
+        return partial(_plain_element, type_info)
 
     def key(self, type_info: MapTypeInfo) -> Convert:
         return _or_none(self.converter(type_info.key_type_info))
@@ -221,42 +217,37 @@ class _ElementRules(PartRules):
 
 
 _ELEMENTS: Final = _ElementRules()
-_TIMES: Final[dict[type[TypeInformation], type]] = {
-    DateTypeInfo: datetime.date,
-    TimeTypeInfo: datetime.time,
-    TimestampTypeInfo: datetime.datetime,
-}
-_LEAF_CLASSES: Final[dict[BasicType, tuple[type, ...]]] = {
-    **dict.fromkeys((BasicType.STRING, BasicType.CHAR), (str,)),
-    **dict.fromkeys((*INTEGER_BITS, BasicType.BIG_INT), (int,)),
-    **dict.fromkeys((BasicType.FLOAT, BasicType.DOUBLE), (float, int)),
-    BasicType.BOOLEAN: (bool,),
-    BasicType.BIG_DEC: (decimal.Decimal,),
+_CLASSES: Final[dict[TypeInformation, tuple[type, ...]]] = {
+    **dict.fromkeys((Types.STRING(), Types.CHAR()), (str,)),
+    **{BasicTypeInfo(kind): (int,) for kind in (*INTEGER_BITS, BasicType.BIG_INT)},
+    **dict.fromkeys((Types.FLOAT(), Types.DOUBLE()), (float, int)),
+    Types.BOOLEAN(): (bool,),
+    Types.BIG_DEC(): (decimal.Decimal,),
+    Types.SQL_DATE(): (datetime.date,),
+    Types.SQL_TIME(): (datetime.time,),
+    Types.SQL_TIMESTAMP(): (datetime.datetime,),
 }
 # Of a number: the value that it becomes.
-_JAVAS: Final[dict[BasicType, Convert]] = {
-    BasicType.BYTE: lambda value: ctypes.c_int8(value).value,
-    BasicType.SHORT: lambda value: ctypes.c_int16(value).value,
-    BasicType.INT: lambda value: ctypes.c_int32(value).value,
-    BasicType.FLOAT: lambda value: ctypes.c_float(value).value,
-    BasicType.DOUBLE: float,
+_JAVAS: Final[dict[TypeInformation, Convert]] = {
+    Types.BYTE(): lambda value: ctypes.c_int8(value).value,
+    Types.SHORT(): lambda value: ctypes.c_int16(value).value,
+    Types.INT(): lambda value: ctypes.c_int32(value).value,
+    Types.FLOAT(): lambda value: ctypes.c_float(value).value,
+    Types.DOUBLE(): float,
 }
 
 
-def _javas_leaf(basic_type: BasicType, value: Any) -> Any:
-    classes = _LEAF_CLASSES.get(basic_type)
-    if classes is None:
-        return value
+def _plain_element(type_info: TypeInformation, value: Any) -> Any:
     is_bool = isinstance(value, bool)
-    if basic_type is BasicType.STRING and isinstance(value, int) and not is_bool:
+    if type_info == Types.STRING() and isinstance(value, int) and not is_bool:
         return str(value)
-    if not isinstance(value, classes) or (is_bool and basic_type is not BasicType.BOOLEAN):
-        raise TypeError(f"{value!r} is of type {type(value).__name__}, not {basic_type.value}")
-    if basic_type is BasicType.CHAR and len(value) != 1:
+    classes = _CLASSES.get(type_info, (object,))
+    _require(type_info, (str,) if is_bool and int in classes else classes, value)  # a bool is no number
+    if type_info == Types.CHAR() and len(value) != 1:
         raise TypeError(f"{value!r} is not one character")
-    if basic_type is BasicType.LONG and not -(1 << 63) <= value < 1 << 63:
-        raise TypeError(f"{value!r} does not fit into the 64 bits of {basic_type.value}")
-    convert = _JAVAS.get(basic_type)
+    if type_info == Types.LONG() and not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"{value!r} does not fit into the 64 bits of {type_info!r}")
+    convert = _JAVAS.get(type_info)
     return value if convert is None else convert(value)
 
 
