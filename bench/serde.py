@@ -25,7 +25,8 @@ from bench.jobs.checked import WrongOutputError
 from bench.report import Result
 from flowlet.common.types import Row
 from flowlet.records import PickledRecord
-from flowlet.serde.columns import decode_column, encode_column
+from flowlet.serde.column_reader import decode_column
+from flowlet.serde.column_writer import encode_column
 from flowlet.serde.pickles.record_pickle import dumps_record
 
 NUM_RECORDS: Final = 1_000

@@ -11,7 +11,6 @@ Invariants: a record that passes the test holds nothing mutable, or (``is_nested
 
 import enum
 import gc
-import keyword
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -22,7 +21,7 @@ from flowlet.chain.record_copies import ALONE, ALONE_DICT, ALONE_VALUES, can_own
 from flowlet.columns import Column, Columns, Shape
 from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.common.types import Row, RowKind
-from flowlet.serde.flat_classes import flat_class_of, instance_maker, slot_names_of
+from flowlet.serde.flat_classes import flat_class_of, instance_maker, is_attribute, slot_names_of
 from netstack.late import dataclass
 
 MAX_FIELDS: Final = 16  # records with more fields are not tested by field
@@ -245,7 +244,7 @@ def _can_count_attributes(kind: Any, names: tuple[str, ...]) -> bool:
     ``__dict__`` once that was read.  On 3.13 it returns the values in both cases, so the dict itself must be read.  A
     name that the class defines, too, would be found there, so it rules counting out.
     """
-    if len(names) < _MIN_COUNTED or any(hasattr(kind, name) for name in names) or not all(map(_is_attribute, names)):
+    if len(names) < _MIN_COUNTED or any(hasattr(kind, name) for name in names) or not all(map(is_attribute, names)):
         return False
     probe: Any = object.__new__(kind)
     for name in names:
@@ -256,10 +255,6 @@ def _can_count_attributes(kind: Any, names: tuple[str, ...]) -> bool:
 
 
 _MIN_COUNTED: Final = 2  # with one attribute, one value and one ``__dict__`` give the same count
-
-
-def _is_attribute(name: str) -> bool:
-    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
 
 
 class ShapeWatch:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flowlet.common.checks import check_kind, check_name
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
-from flowlet.common.values.conversion import to_declared_element
+from flowlet.common.values.conversion import element_converter
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.connectors.base import BuiltInSource, Source
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
@@ -27,12 +27,18 @@ if TYPE_CHECKING:
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 
 
-def _declared_element(index: int, element: Any, type_info: TypeInformation) -> Any:
-    """The element of ``from_collection`` in the shape of its declared type, which it must have."""
-    try:
-        return to_declared_element(element, type_info)
-    except TypeError as error:
-        raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from None
+def _declared_elements(elements: list[Any], type_info: TypeInformation) -> list[Any]:
+    """The elements of ``from_collection`` in the shape of their declared type, which they must have."""
+    convert = element_converter(type_info)
+    converted: list[Any] = []
+    for element in elements:
+        try:
+            converted.append(convert(element))
+        except TypeError as error:
+            raise JobGraphError(
+                f"from_collection(): element {len(converted)} is not a {type_info!r}: {error}"
+            ) from None
+    return converted
 
 
 class EnvironmentSources(ABC):
@@ -55,7 +61,7 @@ class EnvironmentSources(ABC):
         elements = list(collection)
         check_type_information(type_info, "from_collection")
         if type_info is not None:
-            elements = [_declared_element(index, element, type_info) for index, element in enumerate(elements)]
+            elements = _declared_elements(elements, type_info)
         operator = OperatorFactory.of("flowlet.operators.source_operator:CollectionSource", values=GraphValue.SOURCE)
         return self._source("Collection Source", elements, operator, type_info, is_parallel=False)
 

@@ -16,14 +16,16 @@ from dataclasses import field
 from typing import Any
 
 from flowlet.columns import Columns
-from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
-from flowlet.common.types import are_positions
+from flowlet.common.typeinfo import (
+    ArrowTypeInfo,
+    TypeInformation,
+)
 from flowlet.errors import FlowletError
 from flowlet.graph.partitioner import Partitioner, Rebalance
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk
 from flowlet.serde.deploy_blobs import load_object
 from flowlet.serde.type_serializer import ValueMismatchError, preview
-from flowlet.types.declared_records import DeclaredRecords
+from flowlet.types.declared_records import DeclaredRecords, column_order
 from netstack.late import dataclass
 
 
@@ -146,36 +148,14 @@ def check_timestamps(timestamps: list[int] | None, num_records: int, gate: str) 
             )
 
 
-def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -> list[int]:
-    """Check that the columns are the fields of the gate's type; return the positions of the columns in the order of the
-    fields.
-
-    Raises:
-        GateTypeError: they are not; names the first wrong column.
+def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -> tuple[int, ...]:
+    """The positions of the columns in the order of the fields.  Raises GateTypeError: they are not the fields of the
+    gate's type; names the first wrong column.
     """
-    match type_info:
-        case RowTypeInfo():
-            wanted: Sequence[str | None] = type_info.get_field_names()
-        case TupleTypeInfo():
-            wanted = [None] * len(type_info.get_field_types())
-        case ArrowTypeInfo():
-            wanted = type_info.schema.names
-        case PickledBytesTypeInfo():
-            return list(range(len(names)))
-        case _:
-            wanted = [None]
-    if isinstance(type_info, RowTypeInfo) and are_positions(type_info.get_field_names()):
-        wanted = [None] * len(wanted)
-    if len(set(names)) == len(names) == len(wanted) and set(names) == set(wanted):
-        return [names.index(name) for name in wanted if name is not None]
-    for found, expected in zip(names, wanted, strict=False):
-        if expected is not None and found != expected:
-            raise GateTypeError(f"column {found!r} stands where {gate} has {expected!r}: its type is {type_info!r}")
-    if len(names) > len(wanted):
-        raise GateTypeError(f"column {names[len(wanted)]!r} is one too many: {gate} takes {type_info!r}")
-    if len(names) < len(wanted):
-        raise GateTypeError(f"column {len(names)} is missing: {gate} takes {type_info!r}")
-    return list(range(len(names)))
+    try:
+        return column_order(names, type_info, gate)
+    except ValueMismatchError as error:
+        raise GateTypeError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from flowlet.columns import CodedColumn, NameTable
 from flowlet.keys.key_columns import ChannelTable, try_hashes
-from flowlet.serde.channel_dictionary import encode_codes
+from flowlet.serde.column_writer import encode_codes
 
 # If more than one key in this many is missing in the dictionary, hashing the whole column is cheaper (hot-path
 # measurements).

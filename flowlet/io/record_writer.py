@@ -36,10 +36,9 @@ from flowlet.io.chunk_content import MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, try
 from flowlet.io.key_dictionary import ChannelCodes
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk, CompletionMark, Int64Array, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.serde.channel_dictionary import ElementTooLargeError
+from flowlet.serde.element_limits import ElementTooLargeError
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.serde.flat_classes import flat_class_of, parts_of_dicts
-from flowlet.serde.object_columns import maker_of
+from flowlet.serde.flat_classes import flat_class_of, maker_of, parts_of_dicts
 from netstack.late import dataclass
 from netstack.loop.forks import end_stranded_child
 from netstack.partition.result_partition import ResultPartition

@@ -10,8 +10,8 @@ Format: ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the list
         each int its unsigned difference from the base.  TEXT: UTF-8 (with surrogates), joined by NUL.  TEXT_SIZES,
         BYTES: a column of sizes (characters, bytes), then everything joined.  SHORT_TEXTS: u8 bytes per text (1 to 16),
         then ASCII, each text filled up with NULs.  CODED: u32 generation, u32 number of texts known before, u32 number
-        of new ones, a column of the new ones if there are any, then u16 codes; see ``channel_dictionary``.  ARRAY: u8
-        index into ``ARRAY_TYPES``, then raw numbers.  ARROW: a record batch of one field as an Arrow IPC stream.
+        of new ones, a column of the new ones if there are any, then u16 codes; see ``column_reader``.  ARRAY: u8 index
+        into ``ARRAY_TYPES``, then raw numbers.  ARROW: a record batch of one field as an Arrow IPC stream.
         TUPLES: u16 number of fields, then a column for each.  ROWS: the same after a column of field names (None for
         unnamed rows).  DICTS: u16 number of keys, a column of these, then a column of values for each key.  OBJECTS:
         u32 size of a head; the head: u16 number of fields, a column of their names, a class reference; a column for
@@ -22,12 +22,16 @@ Format: ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the list
 """
 
 import struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from flowlet.errors import SerdeError
 from flowlet.serde.element_limits import MAX_FIELDS
+
+if TYPE_CHECKING:
+    from flowlet.columns import Columns
+    from flowlet.records import Chunk
 
 
 class Kind:
@@ -36,7 +40,7 @@ class Kind:
     (PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
     (TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS, SHORT_TEXTS) = range(8, 19)
     (PICKLES, OBJECTS, DICTS) = range(19, 22)
-    BATCH = 27  # 22 to 26 were columns of declared types
+    BATCH = 28  # 22 to 26 were columns of declared types; 27 was BATCH with a pickle for each of any objects
 
 
 # Of 17 records of a declared type an Arrow message takes twice the time of msgpack, of 64 the same.
@@ -57,6 +61,10 @@ CODES: Final = np.dtype("<u2")
 OFFSET_TYPES: Final = {size: np.dtype(f"<u{size}") for size in (1, 2, 4)}
 BASE: Final = struct.Struct(">qB")
 FIELDS: Final = struct.Struct(">H")
+CODED_HEADER: Final = struct.Struct(">III")
+HEAD_SIZE: Final = struct.Struct(">I")
+MAX_HEADS: Final = 256  # of OBJECTS, in a cache
+MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
 _HEADER: Final = struct.Struct(">BI")
 
 
@@ -121,3 +129,16 @@ def check_end(end: int, payload: memoryview) -> None:
     """Check that a payload ends at ``end``.  Raises SerdeError: bytes are left."""
     if end != len(payload):
         raise SerdeError(f"{len(payload) - end} bytes are left behind the last column")
+
+
+class RecordFormat(Protocol):
+    """Writes and reads the column of the records in a chunk, of which both sides know more than that they are objects.
+
+    One implementer: ``DeclaredRecords`` stands on a floor above.
+    """
+
+    def encode(self, chunk: "Chunk") -> bytes:
+        """The records of a chunk, at least one, as one column.  Raises SerdeError, ElementTooLargeError."""
+
+    def decode(self, view: memoryview, offset: int, num_records: int) -> "tuple[Columns | list[Any], int]":
+        """Read the records at ``offset``; return them and the offset after them.  Raises SerdeError."""

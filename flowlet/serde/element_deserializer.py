@@ -25,16 +25,13 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from flowlet.columns import Columns, Shape
 from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk, StreamElement
-from flowlet.serde.channel_dictionary import ChannelDictionary, RecordFormat
-from flowlet.serde.columns import decode_column
+from flowlet.serde.column_format import RecordFormat
+from flowlet.serde.column_reader import ChannelDictionary, decode_column, decode_records, decode_timestamps
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
@@ -53,7 +50,6 @@ from flowlet.serde.element_serializer import (
     StreamElementSerializer,
     serialize_dictionary,
 )
-from flowlet.serde.table_reader import decode_records, decode_timestamps
 
 _FLAGS: Final = FLAG_TIMESTAMPS | FLAG_KEYS | FLAG_KEY_FIELD
 _BY_TAG: Final = {form.tag: form for form in CONTROL_FORMS.values()}
@@ -84,14 +80,17 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: Rec
     offset, timestamps = CHUNK_HEADER.size, None
     if flags & FLAG_TIMESTAMPS:
         timestamps, offset = decode_timestamps(body, offset, num_records)
-    if declared is not None:
-        return _declared_chunk(body, offset, flags, num_records, timestamps, declared)
+    if declared is not None and flags & ~FLAG_TIMESTAMPS:
+        raise SerdeError("a chunk with keys, which records of a declared type do not bring along")
     keys, key_position = None, None
     if flags & FLAG_KEYS:
         keys, offset = decode_column(body, offset, num_records)
     elif flags & FLAG_KEY_FIELD:
         key_position, offset = body[offset], offset + 1
-    records, offset = decode_records(body, offset, num_records, dictionary)
+    if declared is None:
+        records, offset = decode_records(body, offset, num_records, dictionary)
+    else:
+        records, offset = declared.decode(body, offset, num_records)
     if offset != len(body):
         raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
     if isinstance(records, Columns):
@@ -108,24 +107,6 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: Rec
     elif key_position is not None:
         chunk.keys = _keys_at(records, key_position)
     return chunk
-
-
-def _declared_chunk(
-    body: memoryview,
-    offset: int,
-    flags: int,
-    num_records: int,
-    timestamps: NDArray[np.int64] | None,
-    declared: RecordFormat,
-) -> Chunk:
-    if flags & ~FLAG_TIMESTAMPS:
-        raise SerdeError("a chunk with keys, which records of a declared type do not bring along")
-    records, offset = declared.decode(body, offset, num_records)
-    if offset != len(body):
-        raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
-    if isinstance(records, Columns):
-        return Chunk.of_columns(records, timestamps)
-    return Chunk(records, None if timestamps is None else timestamps.tolist())
 
 
 def _keys_at(records: list[Any], position: int) -> list[Any]:

@@ -10,7 +10,7 @@ Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, a
 from typing import Final
 
 from flowlet.common.job_settings import DEFAULT_MAX_RECORD_BYTES, LARGEST_MAX_RECORD_BYTES
-from flowlet.errors import ConfigError
+from flowlet.errors import ConfigError, SerdeError
 from netstack.late import dataclass
 
 MIN_SPILL_BYTES: Final = 100 << 10
@@ -52,3 +52,7 @@ FREE_CELLS: Final = 1 << 21
 
 MIN_MICROS: Final = -62_135_596_800_000_000  # the years 1 to 9999
 MAX_MICROS: Final = 253_402_300_799_999_999
+
+
+class ElementTooLargeError(SerdeError):
+    """Several records stand for more values than a reader accepts at once; fewer records may do."""

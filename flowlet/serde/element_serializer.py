@@ -34,11 +34,10 @@ from flowlet.records import (
     Watermark,
     WatermarkStatus,
 )
-from flowlet.serde.channel_dictionary import ChannelDictionary, RecordFormat
-from flowlet.serde.column_format import Kind, framed
-from flowlet.serde.columns import encode_column
+from flowlet.serde.column_format import Kind, RecordFormat, framed
+from flowlet.serde.column_reader import ChannelDictionary
+from flowlet.serde.column_writer import CodeWriter, encode_column, encode_timestamps, table_parts
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
-from flowlet.serde.table_writer import CodeWriter, encode_timestamps, table_parts
 
 TAGS_OF_RECORDS: Final = (0, 1)
 TAG_CHUNK: Final = 64

@@ -24,7 +24,7 @@ from functools import lru_cache, partial
 from itertools import chain, repeat
 from operator import attrgetter
 from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -60,14 +60,20 @@ _MANAGED_DICT: Final = 1 << 4  # Py_TPFLAGS_MANAGED_DICT: the instance has no po
 _new: Final = object.__new__
 
 
-class FlatClass(Protocol):
-    """Takes instances of one class apart and makes them.  Threading: any; immutable."""
+class FlatClass:
+    """Takes instances of one class apart and makes them.  Threading: any; immutable.
 
-    @property
-    def is_frozen(self) -> bool:
-        """Whether an instance cannot change if its values cannot: the class says so, and ``object.__setattr__`` is not
-        considered.
-        """
+    Attributes:
+        names: of the fields, the same for all instances; empty: each has attributes of its own.
+        is_frozen: whether an instance cannot change if its values cannot: the class says so, and
+            ``object.__setattr__`` is not considered.
+    """
+
+    def __init__(self, cls: Any, names: tuple[str, ...], *, is_frozen: bool) -> None:
+        self._cls = cls
+        self.names = names
+        self.is_frozen = is_frozen
+        self._read = _maker(f" return [{', '.join([f'[instance.{name} for instance in columns]' for name in names])}]")
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
         """The names of the attributes, and a column of values for each; None if the instances do not have the same
@@ -75,6 +81,10 @@ class FlatClass(Protocol):
 
         ``values``: instances of exactly this class, at least one.
         """
+        try:
+            return self.names, self._read(values)
+        except AttributeError:  # an attribute of an instance was never set, or was deleted
+            return None
 
     def maker(self, names: tuple[str, ...]) -> Maker:
         """A function that makes a list of instances from a column of values for each name.
@@ -82,6 +92,16 @@ class FlatClass(Protocol):
         Raises:
             SerdeError: the class has other fields.
         """
+        if names != self.names:
+            raise SerdeError(
+                f"instances of {self._cls.__qualname__} with the fields {', '.join(names)}, here it has "
+                f"{', '.join(self.names)}"
+            )
+        return self._maker_of_fields()
+
+    def _maker_of_fields(self) -> Maker:
+        """``maker``, of the names of the class.  Here: the constructor of a ``msgspec.Struct``."""
+        return lambda columns: list(map(self._cls, *columns))
 
 
 def flat_class_of(cls: type) -> FlatClass | None:
@@ -90,20 +110,22 @@ def flat_class_of(cls: type) -> FlatClass | None:
 
 
 @lru_cache(_MAX_CLASSES)
-def _flat_class_of(cls: type) -> FlatClass | None:
+def _flat_class_of(cls: Any) -> FlatClass | None:
     if cls in copyreg.dispatch_table:
         return None
     if type(cls) is _STRUCT_META:
-        return _FlatStruct(cls) if _is_plain_struct(cls) else None
+        if not _is_plain_struct(cls):
+            return None
+        return FlatClass(cls, cls.__struct_fields__, is_frozen=bool(cls.__struct_config__.frozen))
     if issubclass(cls, tuple):
-        return _FlatNamedTuple(cls) if _is_plain_named_tuple(cls) else None
+        return _FlatNamedTuple(cls, cls._fields, is_frozen=True) if _is_plain_named_tuple(cls) else None
     return _flat_object(cls)
 
 
 def slot_names_of(cls: type) -> tuple[str, ...] | None:
     """The names of all fields of a flat class without ``__dict__``; None for any other class."""
     flat_class = flat_class_of(cls)
-    return flat_class.names if isinstance(flat_class, _FlatSlots | _FlatStruct) else None
+    return None if flat_class is None or isinstance(flat_class, _FlatNamedTuple) else flat_class.names or None
 
 
 def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -> Parts | None:
@@ -125,10 +147,21 @@ def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -
 
 
 @lru_cache(_MAX_CLASSES)
-def dict_maker(names: tuple[str, ...]) -> Maker:
-    """A function that makes a list of dicts from a column of values for each key."""
-    items = ", ".join(f"{name!a}: v{place}" for place, name in enumerate(names))
-    return _maker(f" return [{{{items}}} for {_variables(names)} in zip(*columns, strict=True)]")
+def maker_of(kind: Any, names: tuple[str, ...]) -> Maker:
+    """A function that makes instances of a flat class, or dicts, from a column for each field.
+
+    Raises:
+        SerdeError: the class is not flat, or has other fields.
+    """
+    if kind is dict:
+        items = ", ".join(f"{name!a}: v{place}" for place, name in enumerate(names))
+        return _maker(f" return [{{{items}}} for {_variables(names)} in zip(*columns, strict=True)]")
+    flat_class = flat_class_of(kind)
+    if flat_class is None:
+        raise SerdeError(
+            f"objects of class {kind.__qualname__} by fields, which is another class here: it is pickled in its own way"
+        )
+    return flat_class.maker(names)
 
 
 @lru_cache(_MAX_CLASSES)
@@ -170,17 +203,16 @@ def _flat_object(cls: type) -> FlatClass | None:
     if bool(slots) == bool(cls.__dictoffset__) or not _is_without_state_in_c(cls, len(slots)):
         return None
     if not slots:
-        return _FlatAttributes(cls) if isinstance(_inherited(cls, "__dict__"), GetSetDescriptorType) else None
+        has_own_dict = isinstance(_inherited(cls, "__dict__"), GetSetDescriptorType)
+        return _FlatAttributes(cls, (), is_frozen=_is_frozen_dataclass(cls)) if has_own_dict else None
     # The fields that pickle takes.
     names = tuple([field.name for field in dataclasses.fields(cls)] if is_generated else slots)
     if not _are_plain(names) or not all(isinstance(_inherited(cls, name), MemberDescriptorType) for name in names):
         return None
     # Pickle sets slots with ``setattr``, the generated ``__setstate__`` with ``object.__setattr__``.
-    return (
-        _FlatSlots(cls, names)
-        if is_generated or _inherited(cls, "__setattr__") is _inherited(object, "__setattr__")
-        else None
-    )
+    if not is_generated and _inherited(cls, "__setattr__") is not _inherited(object, "__setattr__"):
+        return None
+    return _FlatSlots(cls, names, is_frozen=_is_frozen_dataclass(cls))
 
 
 def _is_pickled_as(cls: type, base: type, but: Sequence[str] = ()) -> bool:
@@ -238,12 +270,8 @@ def _code(cls: type, name: str) -> Any:
     return getattr(getattr(found, "__func__", found), "__code__", found)
 
 
-class _FlatAttributes:
+class _FlatAttributes(FlatClass):
     """Instances with a ``__dict__`` and no slots."""
-
-    def __init__(self, cls: type) -> None:
-        self._cls = cls
-        self.is_frozen = _is_frozen_dataclass(cls)
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
         # Not checked, because an attribute works the same under an equal name of a subclass of str.
@@ -260,52 +288,27 @@ class _FlatAttributes:
         return _instances_maker(self._cls, names, steps)
 
 
-class _FlatFields:
-    """Instances whose fields are those of their class."""
-
-    def __init__(self, cls: Any, names: tuple[str, ...], *, is_frozen: bool) -> None:
-        self._cls = cls
-        self.names = names
-        self._read = _reader(names)
-        self.is_frozen = is_frozen
-
-    def take_apart(self, values: Sequence[Any]) -> Parts | None:
-        try:
-            return self.names, self._read(values)
-        except AttributeError:  # an attribute of an instance was never set, or was deleted
-            return None
-
-
-class _FlatSlots(_FlatFields):
+class _FlatSlots(FlatClass):
     """Instances with slots and no ``__dict__``."""
 
-    def __init__(self, cls: type, names: tuple[str, ...]) -> None:
-        super().__init__(cls, names, is_frozen=_is_frozen_dataclass(cls))
-        self._setters = [_inherited(cls, name).__set__ for name in names]
+    def _maker_of_fields(self) -> Maker:
+        if _inherited(self._cls, "__setattr__") is _inherited(object, "__setattr__"):
+            steps = [f"instance.{name} = v{place}" for place, name in enumerate(self.names)]
+            return _instances_maker(self._cls, self.names, steps)
+        setters = [_inherited(self._cls, name).__set__ for name in self.names]
 
-    def maker(self, names: tuple[str, ...]) -> Maker:
-        _check_names(self._cls, names, self.names)
-        if _inherited(self._cls, "__setattr__") is not _inherited(object, "__setattr__"):
-            return self._make_frozen
-        steps = [f"instance.{name} = v{place}" for place, name in enumerate(names)]
-        return _instances_maker(self._cls, names, steps)
+        def make(columns: Sequence[Sequence[Any]]) -> list[Any]:
+            """Set one field of all instances after the other: 60 ns per field; a loop over the instances takes 85."""
+            made: list[Any] = list(map(_new, repeat(self._cls, len(columns[0]))))
+            for set_field, column in zip(setters, columns, strict=True):
+                collections.deque(map(set_field, made, column), 0)
+            return made
 
-    def _make_frozen(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """Set one field of all instances after the other: 60 ns per field; a loop over the instances takes 85."""
-        made: list[Any] = list(map(_new, repeat(self._cls, len(columns[0]))))
-        for set_field, column in zip(self._setters, columns, strict=True):
-            collections.deque(map(set_field, made, column), 0)
-        return made
+        return make
 
 
-class _FlatNamedTuple:
+class _FlatNamedTuple(FlatClass):
     """Classes made by ``NamedTuple`` or ``namedtuple``, and their subclasses with methods."""
-
-    is_frozen = True
-
-    def __init__(self, cls: Any) -> None:
-        self._cls = cls
-        self._names = cls._fields
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
         if self._cls.__dictoffset__ and any(map(attrgetter("__dict__"), values)):
@@ -314,23 +317,11 @@ class _FlatNamedTuple:
             columns: list[Sequence[Any]] = list(zip(*values, strict=True))
         except ValueError:
             return None
-        return (self._names, columns) if len(columns) == len(self._names) else None
+        return (self.names, columns) if len(columns) == len(self.names) else None
 
-    def maker(self, names: tuple[str, ...]) -> Maker:
-        _check_names(self._cls, names, self._names)
+    def _maker_of_fields(self) -> Maker:
         make = partial(tuple.__new__, self._cls)
         return lambda columns: list(map(make, zip(*columns, strict=True)))
-
-
-class _FlatStruct(_FlatFields):
-    """Subclasses of ``msgspec.Struct``."""
-
-    def __init__(self, cls: Any) -> None:
-        super().__init__(cls, cls.__struct_fields__, is_frozen=bool(cls.__struct_config__.frozen))
-
-    def maker(self, names: tuple[str, ...]) -> Maker:
-        _check_names(self._cls, names, self.names)
-        return lambda columns: list(map(self._cls, *columns))
 
 
 def _is_frozen_dataclass(cls: type) -> bool:
@@ -339,22 +330,14 @@ def _is_frozen_dataclass(cls: type) -> bool:
     return bool(getattr(parameters, "frozen", False))
 
 
-def _check_names(cls: type, names: tuple[str, ...], known: tuple[str, ...]) -> None:
-    if names != known:
-        raise SerdeError(
-            f"instances of {cls.__qualname__} with the fields {', '.join(names)}, here it has {', '.join(known)}"
-        )
-
-
 def _are_plain(names: Sequence[str]) -> bool:
     """Whether generated code may use the names.  ASCII only, because Python normalizes other identifiers (NFKC)."""
-    return 0 < len(names) <= MAX_FIELDS and all(
-        type(name) is str and name.isascii() and _is_attribute(name) for name in names
-    )
+    return 0 < len(names) <= MAX_FIELDS and all(type(name) is str and is_attribute(name) for name in names)
 
 
-def _is_attribute(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
+def is_attribute(name: str) -> bool:
+    """Whether generated code may use the name of an attribute."""
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "__debug__"
 
 
 def _variables(names: Sequence[str]) -> str:
@@ -371,11 +354,6 @@ def _instances_maker(cls: type, names: Sequence[str], steps: Sequence[str]) -> M
         " return made",
     ]
     return _maker("\n".join(lines), cls=cls, new=_new)
-
-
-def _reader(names: Sequence[str]) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
-    """A function that makes a column of each attribute."""
-    return _maker(f" return [{', '.join([f'[instance.{name} for instance in columns]' for name in names])}]")
 
 
 def _maker(body: str, **names: Any) -> Callable[[Sequence[Any]], list[Any]]:

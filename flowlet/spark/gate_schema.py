@@ -12,7 +12,7 @@ Units:      a Spark ``timestamp`` is a point in time: a ``datetime`` in UTC with
 Absent:     intervals, variants, and Python's big integers, which Spark does not have.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
@@ -36,6 +36,8 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.common.types import are_positions
 from flowlet.errors import FlowletError
+from flowlet.serde.type_serializer import ValueMismatchError
+from flowlet.types.declared_records import column_order
 from flowlet.types.leaf_forms import arrow_type_of
 from netstack.late import dataclass
 
@@ -77,12 +79,11 @@ class GateColumn:
 
 @dataclass(frozen=True, slots=True)
 class GateSchema:
-    """The columns that a gate takes.  ``columns`` None: any columns.  ``is_by_name``: columns may come in any order."""
+    """The columns that a gate takes.  ``columns`` None: any columns."""
 
     gate: str
     type_info: TypeInformation
     columns: tuple[GateColumn, ...] | None
-    is_by_name: bool
     # Of batches that are sent as they are; None: values are converted one by one.
     arrow_schema: pa.Schema | None = field(repr=False)
 
@@ -91,22 +92,20 @@ class GateSchema:
         """The columns of a gate's type.  Raises SchemaMismatchError: Spark has no columns of this type."""
         match type_info:
             case PickledBytesTypeInfo():
-                return cls(gate, type_info, None, is_by_name=True, arrow_schema=None)
+                return cls(gate, type_info, None, None)
             case ArrowTypeInfo():
                 columns = tuple([_arrow_column(gate, each) for each in type_info.schema])
-                return cls(gate, type_info, columns, is_by_name=True, arrow_schema=type_info.schema)
+                return cls(gate, type_info, columns, type_info.schema)
             case RowTypeInfo():
-                names = type_info.get_field_names()
-                pairs = list(zip(names, type_info.get_field_types(), strict=True))
-                is_by_name = not are_positions(names)
+                pairs = list(zip(type_info.get_field_names(), type_info.get_field_types(), strict=True))
             case TupleTypeInfo():
                 pairs = [(f"f{index}", each) for index, each in enumerate(type_info.get_field_types())]
-                is_by_name = False
             case _:
                 pairs = [("value", type_info)]
-                is_by_name = False
         columns = tuple(_column(gate, name, each) for name, each in pairs)
-        return cls(gate, type_info, columns, is_by_name=is_by_name, arrow_schema=_common_schema(columns))
+        fields = [(column.name, column.arrow_type) for column in columns]
+        is_converted = any(arrow is None for _, arrow in fields)
+        return cls(gate, type_info, columns, None if is_converted else pa.schema(fields))
 
     @property
     def is_single(self) -> bool:
@@ -142,29 +141,10 @@ class GateSchema:
         Raises:
             SchemaMismatchError: a column is missing, superfluous, or occurs twice.
         """
-        if self.columns is None:
-            return tuple(range(len(names)))
-        wanted = [column.name for column in self.columns]
-        if not self.is_by_name:
-            if len(names) != len(wanted):
-                raise SchemaMismatchError(
-                    f"gate {self.gate!r} takes {len(wanted)} columns ({self.type_info!r}), there are {len(names)}: "
-                    f"{', '.join(names)}"
-                )
-            return tuple(range(len(names)))
-        for name in wanted:
-            if names.count(name) != 1:
-                what = "is missing" if name not in names else f"occurs {names.count(name)} times"
-                raise SchemaMismatchError(
-                    f"column {name!r} {what}: gate {self.gate!r} takes {', '.join(wanted)}; there are "
-                    f"{', '.join(names)}"
-                )
-        for name in names:
-            if name not in wanted:
-                raise SchemaMismatchError(
-                    f"column {name!r} is not one of gate {self.gate!r}, which takes {', '.join(wanted)}: drop it"
-                )
-        return tuple(names.index(name) for name in wanted)
+        try:
+            return column_order(names, self.type_info, f"gate {self.gate!r}")
+        except ValueMismatchError as error:
+            raise SchemaMismatchError(str(error)) from None
 
 
 def spark_type_of(type_info: TypeInformation) -> st.DataType | None:
@@ -204,14 +184,10 @@ def type_info_of(data_type: st.DataType) -> TypeInformation:
         case st.DecimalType():
             return Types.BIG_DEC()
         case _:
-            return _leaf_of(data_type)
-
-
-def _leaf_of(data_type: st.DataType) -> TypeInformation:
-    for spark, flink in _LEAVES:
-        if _is_same(data_type, spark):
-            return flink
-    raise SchemaMismatchError(f"no gate takes values of Spark's type {data_type.simpleString()}")
+            found = next((flink for spark, flink in _LEAVES if _is_same(data_type, spark)), None)
+            if found is None:
+                raise SchemaMismatchError(f"no gate takes values of Spark's type {data_type.simpleString()}")
+            return found
 
 
 def _type_info_of_field(column: st.StructField) -> TypeInformation:
@@ -250,11 +226,6 @@ def _arrow_column(gate: str, field: pa.Field) -> GateColumn:
         text = f"column {field.name!r} of gate {gate!r} is {arrow}: {error}"
         raise SchemaMismatchError(f"{text}; declare the schema that Spark's batches have") from None
     return GateColumn(field.name, type_info, arrow)
-
-
-def _common_schema(columns: Iterable[GateColumn]) -> pa.Schema | None:
-    fields = [(column.name, column.arrow_type) for column in columns]
-    return None if any(arrow is None for _, arrow in fields) else pa.schema(fields)
 
 
 def _is_same(found: st.DataType, wanted: st.DataType) -> bool:

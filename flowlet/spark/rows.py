@@ -12,10 +12,10 @@ Source:     ``pyspark.sql.types.Row``, and batches as in ``mapInArrow``; the Pyt
 """
 
 import datetime
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from flowlet.columns import Column, Columns, ListColumn
 from flowlet.columns.arrow_batches import column_of_array
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
-    ARRAY_TYPES,
+    COMPOSITE_TYPES,
     MapTypeInfo,
     PickledBytesTypeInfo,
     RowTypeInfo,
@@ -35,13 +35,12 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row, are_positions, fields_by_name
-from flowlet.common.values.conversion import to_declared_shape
+from flowlet.common.values.conversion import Convert, PartRules
+from flowlet.common.values.field_values import known_form
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, spark_type_of, type_info_of
 from flowlet.types.gate_forms import exact_array, shaped
 from flowlet.types.leaf_forms import arrow_type_of, classes_of_arrow, instants_array
-
-Convert = Callable[[Any], Any]
 
 _BINARY: Final = Types.PRIMITIVE_ARRAY(Types.BYTE())
 _INSTANT: Final = Types.INSTANT()
@@ -68,6 +67,7 @@ class RowConverter:
     def __init__(self, schema: GateSchema, *, clock_is_utc: bool) -> None:
         self._schema = schema
         self._clock_is_utc = clock_is_utc
+        self._rules = _SparkRules(clock_is_utc=clock_is_utc)
         self._fields: list[str] | None = None  # the field names for which _order was computed
         self._order: tuple[int, ...] = ()
         self._num_rows = 0  # of the chunks before
@@ -158,12 +158,12 @@ class RowConverter:
             raise self._refusal(column, error.reason) from error
 
     def _converted(self, column: GateColumn, values: Sequence[Any]) -> list[Any]:
-        convert = value_converter(column.type_info, clock_is_utc=self._clock_is_utc)
+        convert = self._rules.converter(column.type_info)
         converted = []
         for value in values:
             try:
-                converted.append(convert(value))
-            except (TypeError, ValueError, OverflowError, KeyError):
+                converted.append(value if value is None or convert is None else convert(value))
+            except (TypeError, ValueError, OverflowError, KeyError, ValueMismatchError):
                 reason = f"{preview(value)} of type {type(value).__name__} is no {column.type_info!r}"
                 raise self._refusal(column, reason) from None
         return converted
@@ -212,8 +212,9 @@ class BatchConverter:
         columns = self._schema.columns or ()
         values = []
         for position, column in zip(self._order, columns, strict=True):
-            convert = value_converter(column.type_info, clock_is_utc=False)  # datetimes of Arrow have a zone
-            values.append([convert(value) for value in batch.column(position).to_pylist()])
+            convert = _ARROWS.converter(column.type_info)
+            found = batch.column(position).to_pylist()
+            values.append([value if value is None or convert is None else convert(value) for value in found])
         return records_of(self._schema, values)
 
 
@@ -301,96 +302,59 @@ def in_utc(value: datetime.datetime, *, clock_is_utc: bool) -> datetime.datetime
     return value.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
-def value_converter(type_info: TypeInformation, *, clock_is_utc: bool) -> Convert:
-    """A function that checks and converts one value; it raises TypeError if the value is not of the type.
+class _SparkRules(PartRules):
+    """Checks and converts values that Arrow cannot hold unchanged.
 
     ``clock_is_utc``: as ``in_utc``.
     """
-    if isinstance(type_info, PickledBytesTypeInfo):
-        return _as_it_is
-    convert = _not_none_converter(
-        type_info, partial(in_utc, clock_is_utc=clock_is_utc), partial(value_converter, clock_is_utc=clock_is_utc)
-    )
 
-    def convert_or_none(value: Any) -> Any:
-        return None if value is None else convert(value)
+    errors: ClassVar[tuple[type[Exception], ...]] = (TypeError,)
 
-    return convert_or_none
+    def __init__(self, *, clock_is_utc: bool) -> None:
+        self._to_utc = partial(in_utc, clock_is_utc=clock_is_utc)
 
+    def plain(self, type_info: TypeInformation) -> Convert | None:
+        if isinstance(type_info, PickledBytesTypeInfo):
+            return None
+        allowed = classes_of(type_info)
+        convert = known_form(type_info).checked
+        if type_info == _INSTANT or isinstance(type_info, TimestampTypeInfo):
+            convert = self._instant if type_info == _INSTANT else self._to_utc
 
-def _not_none_converter(
-    type_info: TypeInformation, to_utc: Convert, inner: Callable[[TypeInformation], Convert]
-) -> Convert:
-    if type_info == _BINARY:
-        return _checked(type_info, bytes)
-    if type_info == _INSTANT:
-        return _checked(type_info, lambda value: _instant(to_utc(value)))
-    match type_info:
-        case TimestampTypeInfo():
-            return _checked(type_info, to_utc)
-        case _ if isinstance(type_info, ARRAY_TYPES):
-            return _list_converter(inner(type_info.elem_type))
-        case MapTypeInfo():
-            return _map_converter(inner(type_info.key_type_info), inner(type_info.value_type_info))
-        case RowTypeInfo():
-            return _row_converter(type_info.get_field_names(), [inner(field) for field in type_info.get_field_types()])
-        case _:
-            return _checked(type_info, lambda value: to_declared_shape(value, type_info))
+        def checked(value: Any) -> Any:
+            if allowed is None or type(value) not in allowed:
+                raise TypeError(f"{value!r} is a {type(value).__name__}")
+            return convert(value)
 
+        return checked
 
-def _checked(type_info: TypeInformation, convert: Convert) -> Convert:
-    allowed = classes_of(type_info)
+    def _instant(self, value: datetime.datetime) -> Instant:
+        micros = (self._to_utc(value) - _EPOCH) // _MICROSECOND
+        seconds, rest = divmod(micros, 1_000_000)
+        return Instant(seconds, rest * 1000)
 
-    def checked(value: Any) -> Any:
-        if allowed is None or type(value) not in allowed:
-            raise TypeError(f"{value!r} is a {type(value).__name__}")
-        return convert(value)
+    def has_parts(self, type_info: TypeInformation) -> bool:
+        return isinstance(type_info, COMPOSITE_TYPES) and type_info != _BINARY
 
-    return checked
+    def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
+        assert isinstance(type_info, RowTypeInfo), "Spark has no tuples"
+        names = type_info.get_field_names()
+        if not isinstance(value, dict):
+            return fields_in_order(value, names)
+        # From Arrow.
+        values = list(value.values())
+        if are_positions(names) and len(values) == len(names):
+            return values
+        return fields_by_name(list(value), values, names)
 
-
-def _list_converter(convert: Convert) -> Convert:
-    def converted(value: Any) -> list[Any]:
+    def elements(self, type_info: Any, value: Any) -> Sequence[Any]:
         if not isinstance(value, list | tuple):
             raise TypeError(f"{value!r} is no list")
-        return [convert(item) for item in value]
+        return value
 
-    return converted
-
-
-def _map_converter(convert_key: Convert, convert_value: Convert) -> Convert:
-    def converted(value: Any) -> dict[Any, Any]:
+    def entries(self, type_info: MapTypeInfo, value: Any) -> Iterable[tuple[Any, Any]]:
         # From Arrow: a list of pairs.
-        pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else value
-        return {convert_key(key): convert_value(item) for key, item in pairs}
-
-    return converted
+        return value.items() if isinstance(value, dict) else value
 
 
-def _row_converter(names: list[str], converters: list[Convert]) -> Convert:
-    make = Row(*names)
-
-    def converted(value: Any) -> Row:
-        try:
-            # Arrow gives a dict.
-            values = _values_of_dict(value, names) if isinstance(value, dict) else fields_in_order(value, names)
-        except ValueMismatchError as error:
-            raise TypeError(str(error)) from error
-        return make(*(convert(item) for convert, item in zip(converters, values, strict=True)))
-
-    return converted
-
-
-def _values_of_dict(value: dict[str, Any], names: list[str]) -> Sequence[Any]:
-    values = list(value.values())
-    return values if are_positions(names) and len(values) == len(names) else fields_by_name(list(value), values, names)
-
-
-def _instant(value: datetime.datetime) -> Instant:
-    micros = (value - _EPOCH) // _MICROSECOND
-    seconds, rest = divmod(micros, 1_000_000)
-    return Instant(seconds, rest * 1000)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+_ARROWS: Final = _SparkRules(clock_is_utc=False)  # datetimes of Arrow have a zone

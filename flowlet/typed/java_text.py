@@ -17,15 +17,12 @@ from typing import Any, Final
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
     ARRAY_TYPES,
-    BasicType,
-    BasicTypeInfo,
     MapTypeInfo,
     PickledBytesTypeInfo,
     RowTypeInfo,
-    TimestampTypeInfo,
-    TimeTypeInfo,
     TupleTypeInfo,
     TypeInformation,
+    Types,
 )
 from flowlet.common.types import Row
 from flowlet.common.written_values import number_text
@@ -62,12 +59,6 @@ def _text_of(type_info: TypeInformation) -> Text:
 
 def _plain_text_of(type_info: TypeInformation) -> Text:
     match type_info:
-        case BasicTypeInfo():
-            return _BASIC.get(type_info.basic_type, str)
-        case TimeTypeInfo():
-            return _time_text
-        case TimestampTypeInfo():
-            return _timestamp_text
         case TupleTypeInfo():
             return _text_of_fields("(", ",", ")", type_info.get_field_types())
         case RowTypeInfo():
@@ -77,7 +68,7 @@ def _plain_text_of(type_info: TypeInformation) -> Text:
         case MapTypeInfo():
             return _map_text(type_info.key_type_info, _text_of(type_info.value_type_info))
         case _:
-            return str
+            return _PLAIN.get(type_info, str)
 
 
 def _boolean_text(value: bool) -> str:  # noqa: FBT001  # it is called with values
@@ -102,11 +93,14 @@ def _timestamp_text(value: datetime.datetime) -> str:
     return f"{value.replace(microsecond=0, tzinfo=None).isoformat(' ')}.{fraction}"
 
 
-_BASIC: Final[dict[BasicType, Text]] = {
-    BasicType.BOOLEAN: _boolean_text,
-    BasicType.FLOAT: float_text,
-    BasicType.DOUBLE: number_text,
-    BasicType.INSTANT: _instant_text,
+# Others have Python's own texts.
+_PLAIN: Final[dict[TypeInformation, Text]] = {
+    Types.BOOLEAN(): _boolean_text,
+    Types.FLOAT(): float_text,
+    Types.DOUBLE(): number_text,
+    Types.INSTANT(): _instant_text,
+    Types.SQL_TIME(): _time_text,
+    Types.SQL_TIMESTAMP(): _timestamp_text,
 }
 
 
@@ -139,10 +133,8 @@ def _list_text(text: Text) -> Text:
 
 
 def _map_text(key_type: TypeInformation, value_text: Text) -> Text:
-    key_text, hash_of = (
-        _text_of(key_type),
-        _HASHES.get(key_type.basic_type) if isinstance(key_type, BasicTypeInfo) else None,
-    )
+    key_text = _text_of(key_type)
+    hash_of = _HASHES.get(key_type)
 
     def of_map(entries: dict[Any, Any]) -> str:
         items = entries.items() if hash_of is None else _in_java_order(entries, hash_of)
@@ -178,11 +170,8 @@ def _hash_of_long(number: int) -> int:
 
 
 # ``hashCode`` of the keys of maps; maps with other keys keep their order.
-_HASHES: Final[dict[BasicType, Callable[[Any], int]]] = {
-    BasicType.STRING: _hash_of_text,
-    BasicType.CHAR: _hash_of_text,
-    BasicType.BYTE: int,
-    BasicType.SHORT: int,
-    BasicType.INT: int,
-    BasicType.LONG: _hash_of_long,
+_HASHES: Final[dict[TypeInformation, Callable[[Any], int]]] = {
+    **dict.fromkeys((Types.STRING(), Types.CHAR()), _hash_of_text),
+    **dict.fromkeys((Types.BYTE(), Types.SHORT(), Types.INT()), int),
+    Types.LONG(): _hash_of_long,
 }

@@ -27,9 +27,10 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     integer_limits,
 )
+from flowlet.common.values.conversion import Convert
 from flowlet.errors import DeclaredTypeError
 from flowlet.records import Chunk
-from flowlet.typed.value_conversion import Convert, TypeMismatchError, exact_type, value_converter
+from flowlet.typed.value_conversion import TypeMismatchError, exact_type, value_converter
 from netstack.late import dataclass
 from netstack.late import numpy as np
 

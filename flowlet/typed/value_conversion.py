@@ -16,49 +16,30 @@ from __future__ import annotations
 import ctypes
 import datetime
 import decimal
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Final
 
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
     INTEGER_BITS,
     BasicArrayTypeInfo,
-    BasicType,
     BasicTypeInfo,
-    DateTypeInfo,
-    ListTypeInfo,
     LocalTimeTypeInfo,
     MapTypeInfo,
     ObjectArrayTypeInfo,
-    PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TimestampTypeInfo,
     TimeTypeInfo,
     TupleTypeInfo,
     TypeInformation,
+    Types,
     integer_limits,
     part_types,
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
+from flowlet.common.values.conversion import Convert, PartRules
+from netstack.late import dataclass
 from netstack.late import numpy as np
-
-Convert = Callable[[Any], Any]
-
-# The exact type whose values need no conversion; of integers: if they are in range.
-EXACT_TYPES: Final[dict[BasicType, type]] = {
-    BasicType.STRING: str,
-    BasicType.BOOLEAN: bool,
-    BasicType.BYTE: int,
-    BasicType.SHORT: int,
-    BasicType.INT: int,
-    BasicType.LONG: int,
-    BasicType.BIG_INT: int,
-    BasicType.DOUBLE: float,
-    BasicType.BIG_DEC: decimal.Decimal,
-    BasicType.INSTANT: Instant,
-}
-# Flink's serializers of these types write null.
-_NULLABLE: Final = frozenset({BasicType.STRING, BasicType.BIG_INT, BasicType.BIG_DEC, BasicType.INSTANT})
 
 
 class TypeMismatchError(Exception):
@@ -108,13 +89,12 @@ def changes_values(type_info: TypeInformation) -> bool:
 
 def is_nullable(type_info: TypeInformation) -> bool:
     """Whether a record of this type, by itself, may be None."""
-    match type_info:
-        case BasicTypeInfo():
-            return type_info.basic_type in _NULLABLE
-        case DateTypeInfo() | TimeTypeInfo() | TimestampTypeInfo() | LocalTimeTypeInfo():
-            return True
-        case _:
-            return False
+    return type_info in _PLAIN and _PLAIN[type_info].is_nullable
+
+
+def exact_type(type_info: TypeInformation) -> type | None:
+    """The exact type whose values are not changed, and need no test but ``integer_limits``; None: there is none."""
+    return _PLAIN[type_info].exact if type_info in _PLAIN else None
 
 
 def described(value: Any) -> str:
@@ -210,19 +190,6 @@ def _to_decimal(value: Any) -> decimal.Decimal:
         raise _wrong(value, "a decimal.Decimal") from None
 
 
-_BASIC: Final[dict[BasicType, Convert]] = {
-    BasicType.STRING: _to_text,
-    BasicType.CHAR: _to_character,
-    BasicType.BOOLEAN: _to_bool,
-    BasicType.BIG_INT: _whole,
-    BasicType.FLOAT: _to_float32,
-    BasicType.DOUBLE: _real,
-    BasicType.BIG_DEC: _to_decimal,
-    BasicType.INSTANT: _to_instant,
-    **{basic_type: _integer_converter(bits) for basic_type, bits in INTEGER_BITS.items()},
-}
-
-
 # ---------------------------------------------------------------- dates and times
 
 
@@ -246,11 +213,8 @@ def _without_zone(value: Any) -> Any:
 _to_date: Final = _of_class(datetime.date, "a datetime.date", _plain_date, kept=datetime.date)
 _to_time: Final = _of_class(datetime.time, "a datetime.time", _plain_time)
 _to_timestamp: Final = _of_class(datetime.datetime, "a datetime.datetime", _plain_timestamp)
-_LOCAL: Final[dict[LocalTimeTypeInfo.TimeType, Convert]] = {
-    LocalTimeTypeInfo.TimeType.LOCAL_DATE: _to_date,
-    LocalTimeTypeInfo.TimeType.LOCAL_TIME: _of_class(datetime.time, "a datetime.time", _without_zone),
-    LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME: _of_class(datetime.datetime, "a datetime.datetime", _without_zone),
-}
+_to_local_time: Final = _of_class(datetime.time, "a datetime.time", _without_zone)
+_to_local_timestamp: Final = _of_class(datetime.datetime, "a datetime.datetime", _without_zone)
 
 
 def _to_seconds(value: Any) -> datetime.time:
@@ -266,138 +230,112 @@ def _to_shortest_float(value: Any) -> float:
     return float(str(np.float32(_to_float32(value))))
 
 
-# ---------------------------------------------------------------- lists and maps
+# ---------------------------------------------------------------- types without parts
 
 
-def _list_converter(element: Convert | None, *, allows_none: bool) -> Convert:
-    def convert(values: Any) -> list[Any]:
-        if not isinstance(values, list):
-            raise _wrong(values, "a list")
-        if element is None:
-            return values
-        converted = []
-        for index, value in enumerate(values):
-            try:
-                converted.append(None if value is None and allows_none else element(value))
-            except TypeMismatchError as error:
-                raise error.inside(f"element {index}") from None
-        return converted
+@dataclass(frozen=True, slots=True)
+class _PlainType:
+    """What becomes of the values of a type without parts.
 
-    return convert
+    Attributes:
+        convert: the function for values that are not None.
+        exact: the type whose own instances need no conversion; of integers: if they are in range.
+        is_nullable: whether Flink's serializer of the type writes null.
+        collected: ``convert``, where the user's program gets the records; None: the same.
+    """
 
-
-def _map_converter(to_key: Convert | None, to_value: Convert | None) -> Convert:
-    def convert(entries: Any) -> dict[Any, Any]:
-        if not isinstance(entries, dict):
-            raise _wrong(entries, "a dict")
-        converted = {}
-        for key, value in entries.items():
-            try:
-                new_key = key if to_key is None else to_key(key)
-            except TypeMismatchError as error:
-                raise error.inside("a key") from None
-            try:
-                converted[new_key] = value if value is None or to_value is None else to_value(value)
-            except TypeMismatchError as error:
-                raise error.inside(f"the value of {key!r}") from None
-        return converted
-
-    return convert
+    convert: Convert
+    exact: type | None = None
+    is_nullable: bool = False
+    collected: Convert | None = None
 
 
-# ---------------------------------------------------------------- tuples and rows, whose functions are generated
+_LOCAL: Final = LocalTimeTypeInfo.TimeType
+_PLAIN: Final[dict[TypeInformation, _PlainType]] = {
+    Types.STRING(): _PlainType(_to_text, str, is_nullable=True),
+    Types.CHAR(): _PlainType(_to_character),
+    Types.BOOLEAN(): _PlainType(_to_bool, bool),
+    **{BasicTypeInfo(kind): _PlainType(_integer_converter(bits), int) for kind, bits in INTEGER_BITS.items()},
+    Types.BIG_INT(): _PlainType(_whole, int, is_nullable=True),
+    Types.FLOAT(): _PlainType(_to_float32, collected=_to_shortest_float),
+    Types.DOUBLE(): _PlainType(_real, float),
+    Types.BIG_DEC(): _PlainType(_to_decimal, decimal.Decimal, is_nullable=True),
+    Types.INSTANT(): _PlainType(_to_instant, Instant, is_nullable=True),
+    Types.SQL_DATE(): _PlainType(_to_date, datetime.date, is_nullable=True),
+    Types.SQL_TIME(): _PlainType(_to_time, is_nullable=True, collected=_to_seconds),
+    Types.SQL_TIMESTAMP(): _PlainType(_to_timestamp, is_nullable=True),
+    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE): _PlainType(_to_date, is_nullable=True),
+    LocalTimeTypeInfo(_LOCAL.LOCAL_TIME): _PlainType(_to_local_time, is_nullable=True),
+    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE_TIME): _PlainType(_to_local_timestamp, is_nullable=True),
+    Types.LIST(Types.BYTE()): _PlainType(_to_bytes),
+    Types.PRIMITIVE_ARRAY(Types.BYTE()): _PlainType(_to_bytes, collected=_to_signed_bytes),
+}
 
 
-class _Compiler:
+# ---------------------------------------------------------------- values with parts, some by generated functions
+
+
+class _Compiler(PartRules):
     """Makes converters; the two kinds differ in a few plain types."""
+
+    errors: ClassVar[tuple[type[Exception], ...]] = (TypeMismatchError,)
 
     def __init__(self, *, is_collected: bool) -> None:
         self._is_collected = is_collected
-        self._basic = {**_BASIC, BasicType.FLOAT: _to_shortest_float} if is_collected else _BASIC
 
     def record_converter(self, type_info: TypeInformation, refuse: Convert | None) -> Convert | None:
+        if isinstance(type_info, TupleTypeInfo | RowTypeInfo):
+            return self._generated(type_info, refuse or super().fields_converter(type_info))
         convert = self.converter(type_info)
         if convert is None:
             return None
-        slow = _or_none(convert) if is_nullable(type_info) else convert
-        match type_info:
-            case TupleTypeInfo():
-                return self._tuple_converter(type_info, refuse)
-            case RowTypeInfo():
-                return self._row_converter(type_info, refuse)
-            case _:
-                return self._plain_converter(type_info, refuse or slow)
-
-    def converter(self, type_info: TypeInformation) -> Convert | None:
-        """For any value that is not None; None if all values stay as they are."""
-        match type_info:
-            case BasicTypeInfo():
-                return self._basic[type_info.basic_type]
-            case TupleTypeInfo():
-                return self._tuple_converter(type_info, None)
-            case RowTypeInfo():
-                return self._row_converter(type_info, None)
-            case PrimitiveArrayTypeInfo() if type_info.elem_type == BasicTypeInfo.BYTE_TYPE_INFO():
-                return _to_signed_bytes if self._is_collected else _to_bytes
-            case ListTypeInfo() if type_info.elem_type == BasicTypeInfo.BYTE_TYPE_INFO():
-                return _to_bytes
-            case PrimitiveArrayTypeInfo() | ListTypeInfo():
-                return _list_converter(self.converter(type_info.elem_type), allows_none=False)
-            case BasicArrayTypeInfo() | ObjectArrayTypeInfo():
-                return _list_converter(self.converter(type_info.elem_type), allows_none=True)
-            case MapTypeInfo():
-                return _map_converter(
-                    self.converter(type_info.key_type_info), self.converter(type_info.value_type_info)
-                )
-            case DateTypeInfo():
-                return _to_date
-            case TimeTypeInfo():
-                return _to_seconds if self._is_collected else _to_time
-            case TimestampTypeInfo():
-                return _to_timestamp
-            case LocalTimeTypeInfo():
-                return _LOCAL[type_info.time_type]
-            case _:
-                return None
-
-    def _plain_converter(self, type_info: TypeInformation, slow: Convert) -> Convert:
+        slow = refuse or (_or_none(convert) if is_nullable(type_info) else convert)
         known: dict[str, Any] = {"slow": slow}
         test, result = self._leaf_code("v", type_info, known)
-        if test is None:
-            return slow
-        return _compiled(known, [f"if {test}:", f"    return {result}", "return slow(v)"])
+        return slow if test is None else _compiled(known, [f"if {test}:", f"    return {result}", "return slow(v)"])
 
-    def _tuple_converter(self, type_info: TupleTypeInfo, refuse: Convert | None) -> Convert:
-        types = type_info.get_field_types()
-        converters = [self.converter(each) for each in types]
-        places = [f"field {index} ({each!r})" for index, each in enumerate(types)]
+    def plain(self, type_info: TypeInformation) -> Convert | None:
+        known = _PLAIN.get(type_info)
+        if known is None:
+            return None
+        return known.collected if self._is_collected and known.collected is not None else known.convert
 
-        def slow(record: Any) -> Any:
-            if not isinstance(record, tuple):
-                raise _wrong(record, "a tuple")
-            if len(record) < len(types):
-                raise TypeMismatchError(f"{described(record)} has {len(record)} fields, not {len(types)}")
-            return tuple(_converted(record, converters, places, allows_none=False))
+    def fields_converter(self, type_info: TupleTypeInfo | RowTypeInfo) -> Convert:
+        return self._generated(type_info, super().fields_converter(type_info))
 
-        return self._generated(types, refuse or slow, row_names=None)
+    def takes_none(self, type_info: TypeInformation) -> bool:
+        return isinstance(type_info, RowTypeInfo | BasicArrayTypeInfo | ObjectArrayTypeInfo)
 
-    def _row_converter(self, type_info: RowTypeInfo, refuse: Convert | None) -> Convert:
-        types, names = type_info.get_field_types(), type_info.get_field_names()
-        converters = [self.converter(each) for each in types]
-        places = [f"field {name!r} ({each!r})" for name, each in zip(names, types, strict=True)]
+    def place(self, name: object, type_info: TypeInformation) -> str:
+        return f"field {name!r} ({type_info!r})"
 
-        def slow(record: Any) -> Row:
-            if not isinstance(record, Row):
-                raise _wrong(record, "a Row")
-            values = _in_order(record, names)
-            return restored_row(names, _converted(values, converters, places, allows_none=True), record.get_row_kind())
+    def inside(self, error: Exception, place: str) -> Exception:
+        assert isinstance(error, TypeMismatchError), "there are no others"
+        return error.inside(place)
 
-        return self._generated(types, refuse or slow, row_names=names)
+    def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
+        if isinstance(type_info, TupleTypeInfo):
+            size = len(type_info.get_field_types())
+            if len(_instance(value, tuple)) < size:
+                raise TypeMismatchError(f"{described(value)} has {len(value)} fields, not {size}")
+            return value  # type: ignore[no-any-return]  # a tuple
+        try:
+            return fields_of_record(_instance(value, Row), type_info.get_field_names())
+        except RowFieldsError as error:
+            raise TypeMismatchError(f"{described(value)} is {error}") from None
 
-    def _generated(self, types: list[TypeInformation], slow: Convert, row_names: list[str] | None) -> Convert:
+    def elements(self, type_info: Any, value: Any) -> Sequence[Any]:
+        return _instance(value, list)  # type: ignore[no-any-return]  # a list
+
+    def entries(self, type_info: MapTypeInfo, value: Any) -> Iterable[tuple[Any, Any]]:
+        return _instance(value, dict).items()  # type: ignore[no-any-return]  # of a dict
+
+    def _generated(self, type_info: TupleTypeInfo | RowTypeInfo, slow: Convert) -> Convert:
         """``slow``, with a faster way for records whose plain fields are of the exact types."""
+        types = type_info.get_field_types()
         if not types:
             return slow
+        row_names = type_info.get_field_names() if isinstance(type_info, RowTypeInfo) else None
         is_row = row_names is not None
         fields = [f"f{index}" for index in range(len(types))]
         known: dict[str, Any] = {
@@ -456,13 +394,6 @@ class _Compiler:
         return None, f"c{field}({field})"
 
 
-def exact_type(type_info: TypeInformation) -> type | None:
-    """The exact type whose values are not changed, and need no test but ``integer_limits``; None: there is none."""
-    if isinstance(type_info, BasicTypeInfo):
-        return EXACT_TYPES.get(type_info.basic_type)
-    return datetime.date if isinstance(type_info, DateTypeInfo) else None
-
-
 def _or_none(convert: Convert) -> Convert:
     return lambda value: None if value is None else convert(value)
 
@@ -477,21 +408,7 @@ def _compiled(known: dict[str, Any], lines: list[str]) -> Convert:
     return convert
 
 
-def _in_order(row: Row, names: list[str]) -> Sequence[Any]:
-    try:
-        return fields_of_record(row, names)
-    except RowFieldsError as error:
-        raise TypeMismatchError(f"{described(row)} is {error}") from None
-
-
-def _converted(
-    values: Sequence[Any], converters: list[Convert | None], places: list[str], *, allows_none: bool
-) -> list[Any]:
-    converted = []
-    # As in PyFlink, further fields are left out.
-    for convert, place, value in zip(converters, places, values, strict=False):
-        try:
-            converted.append(value if convert is None or (value is None and allows_none) else convert(value))
-        except TypeMismatchError as error:
-            raise error.inside(place) from None
-    return converted
+def _instance(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise _wrong(value, f"a {kind.__name__}")
+    return value

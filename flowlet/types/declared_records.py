@@ -14,7 +14,7 @@ Format:     a column (``column_format``).  PACKED: msgpack of tuples.  BATCH: ``
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -31,7 +31,7 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     Types,
 )
-from flowlet.common.types import alike_fields, rows_of
+from flowlet.common.types import alike_fields, are_positions, rows_of
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.column_format import MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, column_at, framed
@@ -41,6 +41,7 @@ from flowlet.serde.type_serializer import ValueMismatchError
 if TYPE_CHECKING:
     from flowlet.types.gate_forms import GateBatches
 
+T = TypeVar("T")
 R = TypeVar("R")
 
 _pack: Final = msgspec.msgpack.Encoder().encode
@@ -152,12 +153,12 @@ class DeclaredRecords:
             self._batches_of[texts_are_bytes] = batches
         return batches
 
-    def _in_batches(self, call: "Callable[[GateBatches], R]") -> R:
+    def _in_batches(self, call: "Callable[[GateBatches, T], R]", argument: T) -> R:
         """What a call gives; again, if a text has a lone surrogate."""
         try:
-            return call(self._batches())
+            return call(self._batches(), argument)
         except UnicodeEncodeError:
-            return call(self._batches(texts_are_bytes=True))
+            return call(self._batches(texts_are_bytes=True), argument)
 
     # ---------------------------------------------------------------- checking, before records are sent
 
@@ -172,10 +173,7 @@ class DeclaredRecords:
         packed = None if self._packed is None else self._packed.try_pack(records)
         if packed is not None:
             return Chunk(packed[1])
-        try:
-            return self._checked(records)
-        except ValueMismatchError:
-            raise self._first_mismatch(records) from None
+        return self._checked(lambda batches, each: batches.chunk_of(each), records, ([record] for record in records))
 
     def fitting(self, columns: Columns) -> Columns:
         """The same records in the declared shape; rows go by the names of their fields.
@@ -183,29 +181,19 @@ class DeclaredRecords:
         Raises:
             ValueMismatchError: a column does not fit; names it and the first record that does not.
         """
+        rows = (columns.slice(position, position + 1) for position in range(len(columns)))
+        return self._checked(lambda batches, each: batches.fitting(each), columns, rows)
+
+    def _checked(self, call: "Callable[[GateBatches, T], R]", records: T, each: Iterable[T]) -> R:
         try:
-            return self._fitting(columns)
-        except ValueMismatchError as error:
-            for position in range(len(columns)):
+            return self._in_batches(call, records)
+        except ValueMismatchError:
+            for position, record in enumerate(each):
                 try:
-                    self._fitting(columns.slice(position, position + 1))
-                except ValueMismatchError as found:
-                    raise _at(position, found) from None
-            raise error  # the type of the whole column does not fit
-
-    def _checked(self, records: list[Any]) -> Chunk:
-        return self._in_batches(lambda batches: batches.chunk_of(records))
-
-    def _fitting(self, columns: Columns) -> Columns:
-        return self._in_batches(lambda batches: batches.fitting(columns))
-
-    def _first_mismatch(self, records: list[Any]) -> ValueMismatchError:
-        for position, record in enumerate(records):
-            try:
-                self._checked([record])
-            except ValueMismatchError as error:
-                return _at(position, error)
-        raise AssertionError("each record fits, but all together do not")
+                    self._in_batches(call, record)
+                except ValueMismatchError as error:
+                    raise ValueMismatchError(f"record {position}: {error}") from None
+            raise  # the type of the whole column does not fit
 
     # ---------------------------------------------------------------- writing and reading
 
@@ -220,7 +208,7 @@ class DeclaredRecords:
             packed = self._packed.try_pack(chunk.values)
             if packed is not None:
                 return packed[0]
-        return self._in_batches(lambda batches: batches.encode(chunk))
+        return self._in_batches(lambda batches, each: batches.encode(each), chunk)
 
     def decode(self, view: memoryview, offset: int, num_records: int) -> tuple[Columns | list[Any], int]:
         """Read the records at ``offset``: columns if possible, else a list; and the offset after them.
@@ -245,5 +233,37 @@ def declared_records(type_info: TypeInformation) -> DeclaredRecords | None:
     return None if isinstance(type_info, PickledBytesTypeInfo) else DeclaredRecords(type_info)
 
 
-def _at(position: int, error: ValueMismatchError) -> ValueMismatchError:
-    return ValueMismatchError(f"record {position}: {error}")
+def column_order(names: Sequence[str], type_info: TypeInformation, gate: str) -> tuple[int, ...]:
+    """The position among columns of these names of each field of a gate's records.
+
+    Fields that have names go by them, all others by position; any objects have any fields.
+
+    Raises:
+        ValueMismatchError: a column is missing, superfluous, or occurs twice; names it and the gate.
+    """
+    match type_info:
+        case PickledBytesTypeInfo():
+            return tuple(range(len(names)))
+        case RowTypeInfo():
+            wanted = type_info.get_field_names()
+        case ArrowTypeInfo():
+            wanted = type_info.schema.names
+        case _:
+            size = len(type_info.get_field_types()) if isinstance(type_info, TupleTypeInfo) else 1
+            wanted = [f"f{position}" for position in range(size)]
+    if are_positions(wanted) and not isinstance(type_info, ArrowTypeInfo):
+        if len(names) == len(wanted):
+            return tuple(range(len(names)))
+        raise ValueMismatchError(
+            f"{gate} takes {len(wanted)} columns ({type_info!r}), there are {len(names)}: {', '.join(names)}"
+        )
+    for name in wanted:
+        if names.count(name) != 1:
+            what = "is missing" if name not in names else f"occurs {names.count(name)} times"
+            raise ValueMismatchError(
+                f"column {name!r} {what}: {gate} takes {', '.join(wanted)}; there are {', '.join(names)}"
+            )
+    for name in names:
+        if name not in wanted:
+            raise ValueMismatchError(f"column {name!r} is not one of {gate}, which takes {', '.join(wanted)}: drop it")
+    return tuple(map(names.index, wanted))

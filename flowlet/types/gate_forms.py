@@ -48,14 +48,15 @@ from flowlet.common.types import Row, RowKind, alike_fields, are_positions, rows
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.arrow_serializer import batch_of_message, num_values
-from flowlet.serde.channel_dictionary import ElementTooLargeError
 from flowlet.serde.column_format import HAS_KINDS, MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, framed
+from flowlet.serde.element_limits import ElementTooLargeError
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 from flowlet.types.leaf_forms import (
     BytesForm,
     CharacterForm,
     GateForm,
     LeafForm,
+    PickledForm,
     array_of_column,
     arrow_type_of,
     text_bytes,
@@ -255,7 +256,7 @@ class ListsForm(GateForm):
         may_hold_none: whether they may be None.
     """
 
-    __slots__ = ("_element", "_may_hold_none")
+    __slots__ = ("_element", "_may_hold_none", "is_plain")
 
     def __init__(self, name: object, element: GateForm, *, may_hold_none: bool = True) -> None:
         # Bytes are a list of BYTE in columns of Arrow's own types: the same bytes with a sign.
@@ -263,11 +264,7 @@ class ListsForm(GateForm):
         super().__init__(name, pa.list_(element.arrow_type), (list, tuple, array.array, *bytes_too))
         self._element = element
         self._may_hold_none = may_hold_none
-
-    @property
-    def is_plain(self) -> bool:
-        """Implements ``GateForm``."""
-        return self._element.is_plain
+        self.is_plain = element.is_plain
 
     def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
         if bytes in self._classes:
@@ -443,6 +440,8 @@ def gate_form(type_info: TypeInformation, *, texts_are_bytes: bool = False) -> G
         case _ if isinstance(type_info, ARRAY_TYPES) and type_info != Types.PRIMITIVE_ARRAY(Types.BYTE()):
             may_hold_none = not isinstance(type_info, PrimitiveArrayTypeInfo)
             return ListsForm(type_info, inner(type_info.elem_type), may_hold_none=may_hold_none)
+        case PickledBytesTypeInfo():
+            return PickledForm(type_info)
         case _:
             arrow_type = arrow_type_of(type_info)
             return LeafForm(type_info, arrow_type) if arrow_type else BytesForm(type_info, value_bytes(type_info))

@@ -17,7 +17,7 @@ TASK = "run (/home/me/src/flowlet/mailbox/mailbox_processor.py:166)"
         (["dumps (/venv/lib/python3.11/site-packages/cloudpickle/cloudpickle.py:1544)"], "pickle"),
         (["run (/src/flowlet/chain/<generated 1>.py:3)"], "flowlet: generated loops"),
         (["values (/src/flowlet/records.py:64)"], "flowlet: records"),
-        (["encode (/src/flowlet/serde/columns.py:85)"], "flowlet: serde"),
+        (["encode (/src/flowlet/serde/column_writer.py:85)"], "flowlet: serde"),
         (["send (/src/netstack/transport/network_channel.py:8)"], "netstack"),
         (["in_chunks (/src/bench/jobs/checked_work.py:45)"], BENCH),
         (["select (/usr/lib/python3.11/selectors.py:9)"], "flowlet: mailbox"),

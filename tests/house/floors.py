@@ -29,7 +29,6 @@ ROOMS: Final = (
             "flowlet.errors",
             "flowlet.former_names",
             "flowlet.common",
-            "flowlet.common.values.conversion",
             "flowlet.connectors.database.statement",
             "flowlet.connectors.files.api",
             "flowlet.datastream.connectors.base",

@@ -1,154 +1,257 @@
-"""Converts elements into a declared shape.
+"""``PartRules``: one walk over values of declared types that have parts: rows, tuples, arrays and maps.
+
+Each way of converting values (to a declared type, from and to JSON, from Spark, elements of ``from_collection``) says
+what becomes of a value without parts, and how it takes the others apart; a value that does not fit is named with its
+place.
 
 Side:   pure.
-Rules:  the shape changes: a tuple, list or dict becomes the declared ``Row``, a list the declared tuple.  Plain values
-        are checked and kept; as elements of ``from_collection`` they become what Java makes of them: integers wrap
-        around at their 8, 16 or 32 bits, FLOAT is rounded to 32 bits, and a number is a text of its digits.  None is
-        allowed everywhere.
+Rules:  of elements of ``from_collection`` the shape changes: a tuple, list or dict becomes the declared ``Row``, a list
+        the declared tuple.  Plain values become what Java makes of them: integers wrap around at their 8, 16 or 32
+        bits, FLOAT is rounded to 32 bits, and a number is a text of its digits.  None is allowed everywhere.
 Source: what PyFlink's ``from_collection(..., type_info)`` does to elements on their way through the JVM.
 """
 
 import ctypes
 import datetime
 import decimal
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, ClassVar, Final
 
 from flowlet.common.typeinfo import (
+    COMPOSITE_TYPES,
     INTEGER_BITS,
-    BasicArrayTypeInfo,
     BasicType,
     BasicTypeInfo,
-    DateTypeInfo,
-    ListTypeInfo,
     MapTypeInfo,
-    ObjectArrayTypeInfo,
+    PrimitiveArrayTypeInfo,
     RowTypeInfo,
-    TimestampTypeInfo,
-    TimeTypeInfo,
     TupleTypeInfo,
     TypeInformation,
+    Types,
 )
-from flowlet.common.types import Row, RowFieldsError, fields_of_record
+from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
+from flowlet.common.values.field_values import is_bytes
+from flowlet.errors import JobGraphError
 
-_LEAF_CLASSES: Final[dict[BasicType, tuple[type, ...]]] = {
-    **dict.fromkeys((BasicType.STRING, BasicType.CHAR), (str,)),
-    **dict.fromkeys((*INTEGER_BITS, BasicType.BIG_INT), (int,)),
-    **dict.fromkeys((BasicType.FLOAT, BasicType.DOUBLE), (float, int)),
-    BasicType.BOOLEAN: (bool,),
-    BasicType.BIG_DEC: (decimal.Decimal,),
-}
+Convert = Callable[[Any], Any]
+_INSERT: Final = Row().get_row_kind()
 
 
-_Leaf = Callable[[Any, BasicType], Any]
+class PartRules(ABC):
+    """One way of converting values.  Threading: any; it never changes.
 
-
-def to_declared_shape(value: Any, type_info: TypeInformation) -> Any:
-    """The value in the shape of the type.
-
-    Raises TypeError if the value does not fit; names the part of it, and why.
+    Attributes:
+        errors: what its functions raise for a value that does not fit.
     """
-    return _shaped(value, type_info, _checked_leaf)
+
+    errors: ClassVar[tuple[type[Exception], ...]] = (ValueError,)
+
+    @abstractmethod
+    def plain(self, type_info: TypeInformation) -> Convert | None:
+        """The function for values without parts; None: all of them stay as they are."""
+
+    @abstractmethod
+    def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
+        """The fields of a tuple or row, in order; it may have more, which are left out."""
+
+    @abstractmethod
+    def elements(self, type_info: Any, value: Any) -> Sequence[Any]:
+        """The elements of an array."""
+
+    @abstractmethod
+    def entries(self, type_info: MapTypeInfo, value: Any) -> Iterable[tuple[Any, Any]]:
+        """The keys and values of a map."""
+
+    def has_parts(self, type_info: TypeInformation) -> bool:
+        """Whether values are converted by their parts."""
+        return isinstance(type_info, COMPOSITE_TYPES) and not is_bytes(type_info)
+
+    def takes_none(self, type_info: TypeInformation) -> bool:
+        """Whether None may be a field or an element of a value of the type."""
+        return True
+
+    def part(self, type_info: TypeInformation) -> Convert | None:
+        """The function for a part, which is not None."""
+        return self.converter(type_info)
+
+    def key(self, type_info: MapTypeInfo) -> Convert | None:
+        """The function for keys of a map."""
+        return self.part(type_info.key_type_info)
+
+    def made(self, type_info: TupleTypeInfo | RowTypeInfo, fields: list[Any], value: Any) -> Any:
+        """What a tuple or row becomes."""
+        if isinstance(type_info, TupleTypeInfo):
+            return tuple(fields)
+        kind = value.get_row_kind() if isinstance(value, Row) else _INSERT
+        return restored_row(type_info.get_field_names(), fields, kind)
+
+    def place(self, name: object, type_info: TypeInformation) -> str:
+        """The place of a field, for messages."""
+        return f"field {name!r}"
+
+    def inside(self, error: Exception, place: str) -> Exception:
+        """The same error, seen from the value around it."""
+        return self.errors[0](f"{place}: {error}")
+
+    def converter(self, type_info: TypeInformation) -> Convert | None:
+        """The function for values that are not None; None: all of them stay as they are.
+
+        Raises:
+            JobGraphError: there is none for the type; names the field.
+        """
+        if not self.has_parts(type_info):
+            return self.plain(type_info)
+        if isinstance(type_info, TupleTypeInfo | RowTypeInfo):
+            return self.fields_converter(type_info)
+        return self._map_converter(type_info) if isinstance(type_info, MapTypeInfo) else self._list_converter(type_info)
+
+    def fields_converter(self, type_info: TupleTypeInfo | RowTypeInfo) -> Convert:
+        """``converter`` for tuples and rows."""
+        types = type_info.get_field_types()
+        names = type_info.get_field_names() if isinstance(type_info, RowTypeInfo) else range(len(types))
+        places = [self.place(name, each) for name, each in zip(names, types, strict=True)]
+        takes_none = self.takes_none(type_info)
+        parts = []
+        for place, each in zip(places, types, strict=True):
+            try:
+                parts.append(self.part(each))
+            except JobGraphError as error:
+                raise JobGraphError(f"{place}: {error}") from None
+
+        def convert(value: Any) -> Any:
+            fields = self._all(parts, self.fields(type_info, value), places.__getitem__, takes_none=takes_none)
+            return self.made(type_info, fields, value)
+
+        return convert
+
+    def _list_converter(self, type_info: Any) -> Convert:
+        part = self.part(type_info.elem_type)
+        if part is None:
+            return partial(self.elements, type_info)
+        takes_none = self.takes_none(type_info)
+
+        def convert(value: Any) -> list[Any]:
+            return self._all(repeat(part), self.elements(type_info, value), "element {}".format, takes_none=takes_none)
+
+        return convert
+
+    def _map_converter(self, type_info: MapTypeInfo) -> Convert:
+        to_key = self.key(type_info)
+        to_value = self.part(type_info.value_type_info)
+
+        def convert(value: Any) -> dict[Any, Any]:
+            entries = list(self.entries(type_info, value))
+            keys = self._all(repeat(to_key), [key for key, _ in entries], lambda _: "a key", takes_none=False)
+            values = self._all(
+                repeat(to_value),
+                [each for _, each in entries],
+                lambda index: f"the value of {entries[index][0]!r}",
+                takes_none=True,
+            )
+            return dict(zip(keys, values, strict=True))
+
+        return convert
+
+    def _all(
+        self, parts: Iterable[Convert | None], values: Iterable[Any], place: Callable[[int], str], *, takes_none: bool
+    ) -> list[Any]:
+        converted: list[Any] = []
+        for convert, value in zip(parts, values, strict=False):
+            try:
+                converted.append(value if convert is None or (value is None and takes_none) else convert(value))
+            except self.errors as error:
+                raise self.inside(error, place(len(converted))) from None
+        return converted
 
 
-def to_declared_element(value: Any, type_info: TypeInformation) -> Any:
-    """The same for an element of ``from_collection``, whose plain values are converted, too."""
-    return _shaped(value, type_info, _javas_leaf)
+# ---------------------------------------------------------------- elements of from_collection
 
 
-def _shaped(value: Any, type_info: TypeInformation, leaf: _Leaf) -> Any:
-    if value is None:
-        return None
-    match type_info:
-        case BasicTypeInfo():
-            return leaf(value, type_info.basic_type)
-        case RowTypeInfo():
-            return _to_row(value, type_info, leaf)
-        case TupleTypeInfo():
-            return _to_tuple(value, type_info, leaf)
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
-            _require(value, (list, tuple), type_info)
-            return [_shaped(item, type_info.elem_type, leaf) for item in value]
-        case MapTypeInfo():
-            _require(value, (dict,), type_info)
-            return {
-                _shaped(key, type_info.key_type_info, leaf): _shaped(item, type_info.value_type_info, leaf)
-                for key, item in value.items()
-            }
-        case DateTypeInfo():
-            return _require(value, (datetime.date,), type_info)
-        case TimeTypeInfo():
-            return _require(value, (datetime.time,), type_info)
-        case TimestampTypeInfo():
-            return _require(value, (datetime.datetime,), type_info)
-        case _:
-            return value
+def element_converter(type_info: TypeInformation) -> Convert:
+    """The function that brings an element into the declared shape.
+
+    By the function: TypeError: the element does not fit; names the part of it, and why.
+    """
+    return _or_none(_ELEMENTS.converter(type_info))
 
 
-def _to_row(value: Any, type_info: RowTypeInfo, leaf: _Leaf) -> Row:
-    _require(value, (Row, tuple, list, dict), type_info)
-    names, types = type_info.get_field_names(), type_info.get_field_types()
-    if isinstance(value, dict):
-        missing = [name for name in names if name not in value]
-        if missing:
-            raise TypeError(f"{value!r} has no {missing[0]!r}, which {type_info!r} declares")
-        values: Sequence[Any] = [value[name] for name in names]
-    else:
+def _or_none(convert: Convert | None) -> Convert:
+    return lambda value: value if value is None or convert is None else convert(value)
+
+
+class _ElementRules(PartRules):
+    errors: ClassVar[tuple[type[Exception], ...]] = (TypeError,)
+
+    def has_parts(self, type_info: TypeInformation) -> bool:
+        return isinstance(type_info, COMPOSITE_TYPES) and not isinstance(type_info, PrimitiveArrayTypeInfo)
+
+    def plain(self, type_info: TypeInformation) -> Convert:
+        return partial(_plain_element, type_info)
+
+    def key(self, type_info: MapTypeInfo) -> Convert:
+        return _or_none(self.converter(type_info.key_type_info))
+
+    def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
+        if isinstance(type_info, TupleTypeInfo):
+            size = len(type_info.get_field_types())
+            if len(_require(type_info, (tuple, list), value)) != size:
+                raise TypeError(f"{value!r} has {len(value)} fields, {type_info!r} declares {size}")
+            return value  # type: ignore[no-any-return]  # a tuple or a list
+        _require(type_info, (Row, tuple, list, dict), value)
+        names = type_info.get_field_names()
         try:
-            values = fields_of_record(value, names)
+            return [value[name] for name in names] if isinstance(value, dict) else fields_of_record(value, names)
+        except KeyError as error:
+            raise TypeError(f"{value!r} has no {error}, which {type_info!r} declares") from None
         except RowFieldsError as error:
             raise TypeError(f"{value!r} is no {type_info!r}: {error}") from None
-    row = Row(*(_shaped(item, field_type, leaf) for item, field_type in zip(values, types, strict=True)))
-    row.set_field_names(names)
-    if isinstance(value, Row):
-        row.set_row_kind(value.get_row_kind())
-    return row
+
+    def elements(self, type_info: Any, value: Any) -> Sequence[Any]:
+        return _require(type_info, (list, tuple), value)  # type: ignore[no-any-return]  # as above
+
+    def entries(self, type_info: MapTypeInfo, value: Any) -> Iterable[tuple[Any, Any]]:
+        return _require(type_info, (dict,), value).items()  # type: ignore[no-any-return]  # as above
 
 
-def _to_tuple(value: Any, type_info: TupleTypeInfo, leaf: _Leaf) -> tuple[Any, ...]:
-    _require(value, (tuple, list), type_info)
-    types = type_info.get_field_types()
-    if len(value) != len(types):
-        raise TypeError(f"{value!r} has {len(value)} fields, {type_info!r} declares {len(types)}")
-    return tuple(_shaped(item, field_type, leaf) for item, field_type in zip(value, types, strict=True))
-
-
-def _checked_leaf(value: Any, basic_type: BasicType) -> Any:
-    classes = _LEAF_CLASSES.get(basic_type)
-    if classes is None:
-        return value
-    is_stray_bool = isinstance(value, bool) and basic_type is not BasicType.BOOLEAN
-    if is_stray_bool or not isinstance(value, classes):
-        raise TypeError(f"{value!r} is of type {type(value).__name__}, not {basic_type.value}")
-    if basic_type is BasicType.CHAR and isinstance(value, str) and len(value) != 1:
-        raise TypeError(f"{value!r} is not one character")
-    bits = INTEGER_BITS.get(basic_type)
-    if bits is not None and isinstance(value, int) and not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
-        raise TypeError(f"{value!r} does not fit into the {bits} bits of {basic_type.value}")
-    return value
-
-
-def _javas_leaf(value: Any, basic_type: BasicType) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if basic_type in _WRAPPING and isinstance(value, int) and is_number:
-        return _WRAPPING[basic_type](value).value
-    if basic_type in _REAL and is_number:
-        number = float(_checked_leaf(value, basic_type))
-        return ctypes.c_float(number).value if basic_type is BasicType.FLOAT else number
-    if basic_type is BasicType.STRING and isinstance(value, int) and is_number:
-        return str(value)
-    return _checked_leaf(value, basic_type)
-
-
-_WRAPPING: Final[dict[BasicType, Any]] = {
-    BasicType.BYTE: ctypes.c_int8,
-    BasicType.SHORT: ctypes.c_int16,
-    BasicType.INT: ctypes.c_int32,
+_ELEMENTS: Final = _ElementRules()
+_CLASSES: Final[dict[TypeInformation, tuple[type, ...]]] = {
+    **dict.fromkeys((Types.STRING(), Types.CHAR()), (str,)),
+    **{BasicTypeInfo(kind): (int,) for kind in (*INTEGER_BITS, BasicType.BIG_INT)},
+    **dict.fromkeys((Types.FLOAT(), Types.DOUBLE()), (float, int)),
+    Types.BOOLEAN(): (bool,),
+    Types.BIG_DEC(): (decimal.Decimal,),
+    Types.SQL_DATE(): (datetime.date,),
+    Types.SQL_TIME(): (datetime.time,),
+    Types.SQL_TIMESTAMP(): (datetime.datetime,),
 }
-_REAL: Final = frozenset({BasicType.FLOAT, BasicType.DOUBLE})
+# Of a number: the value that it becomes.
+_JAVAS: Final[dict[TypeInformation, Convert]] = {
+    Types.BYTE(): lambda value: ctypes.c_int8(value).value,
+    Types.SHORT(): lambda value: ctypes.c_int16(value).value,
+    Types.INT(): lambda value: ctypes.c_int32(value).value,
+    Types.FLOAT(): lambda value: ctypes.c_float(value).value,
+    Types.DOUBLE(): float,
+}
 
 
-def _require(value: Any, classes: tuple[type, ...], type_info: TypeInformation) -> Any:
+def _plain_element(type_info: TypeInformation, value: Any) -> Any:
+    is_bool = isinstance(value, bool)
+    if type_info == Types.STRING() and isinstance(value, int) and not is_bool:
+        return str(value)
+    classes = _CLASSES.get(type_info, (object,))
+    _require(type_info, (str,) if is_bool and int in classes else classes, value)  # a bool is no number
+    if type_info == Types.CHAR() and len(value) != 1:
+        raise TypeError(f"{value!r} is not one character")
+    if type_info == Types.LONG() and not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"{value!r} does not fit into the 64 bits of {type_info!r}")
+    convert = _JAVAS.get(type_info)
+    return value if convert is None else convert(value)
+
+
+def _require(type_info: TypeInformation, classes: tuple[type, ...], value: Any) -> Any:
     if not isinstance(value, classes):
         raise TypeError(f"{value!r} is of type {type(value).__name__}, not {type_info!r}")
     return value

@@ -26,12 +26,11 @@ from flowlet.common.typeinfo import (
     BasicType,
     BasicTypeInfo,
     DateTypeInfo,
-    ListTypeInfo,
     LocalTimeTypeInfo,
-    PrimitiveArrayTypeInfo,
     TimestampTypeInfo,
     TimeTypeInfo,
     TypeInformation,
+    Types,
     integer_limits,
 )
 from netstack.late import dataclass
@@ -73,11 +72,7 @@ def field_form(type_info: TypeInformation) -> FieldForm | None:
     """The form of a plain type: a number, text, boolean, date, time, point in time, or bytes; None: it has parts, or is
     unknown.
     """
-    if isinstance(type_info, BasicTypeInfo):
-        return _BASIC[type_info.basic_type]
-    if isinstance(type_info, LocalTimeTypeInfo):
-        return _LOCAL[type_info.time_type]
-    return _BYTES if is_bytes(type_info) else _SQL.get(type(type_info))
+    return _FORMS.get(type_info)
 
 
 def known_form(type_info: TypeInformation) -> FieldForm:
@@ -99,10 +94,7 @@ def plain_list(value: Any, *, allows_none: bool) -> Sequence[Any]:
 
 def is_bytes(type_info: TypeInformation) -> bool:
     """Whether values of the type are ``bytes``: a list, or an array of primitives, of BYTE."""
-    return (
-        isinstance(type_info, PrimitiveArrayTypeInfo | ListTypeInfo)
-        and type_info.elem_type == BasicTypeInfo.BYTE_TYPE_INFO()
-    )
+    return _FORMS.get(type_info) is _BYTES
 
 
 def misfit(value: Any, wanted: str) -> ValueError:
@@ -357,23 +349,22 @@ _DATE: Final = FieldForm(_checked_date, datetime.date.isoformat, datetime.date.f
 _TIME: Final = FieldForm(_checked_time, datetime.time.isoformat, _parsed_time)
 _TIMESTAMP: Final = FieldForm(_checked_timestamp, datetime.datetime.isoformat, _parsed_timestamp)
 _BYTES: Final = FieldForm(_checked_bytes, _base64, _parsed_bytes)
-_SQL: Final[dict[type[TypeInformation], FieldForm]] = {
-    DateTypeInfo: _DATE,
-    TimeTypeInfo: _TIME,
-    TimestampTypeInfo: _TIMESTAMP,
-}
-_LOCAL: Final = {
-    LocalTimeTypeInfo.TimeType.LOCAL_DATE: _DATE,
-    LocalTimeTypeInfo.TimeType.LOCAL_TIME: _TIME,
-    LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME: _TIMESTAMP,
-}
-_BASIC: Final = {
-    BasicType.STRING: FieldForm(_checked_text, str, str, is_text=True),
-    BasicType.CHAR: FieldForm(_checked_character, str, _checked_character, is_text=True),
-    BasicType.BOOLEAN: FieldForm(_checked_boolean, lambda value: "true" if value else "false", _parsed_boolean),
-    **{kind: _integer_form(kind) for kind in (*INTEGER_BITS, BasicType.BIG_INT)},
-    BasicType.FLOAT: FieldForm(checked_float, repr, _parsed_float),
-    BasicType.DOUBLE: FieldForm(checked_double, repr, parsed_double),
-    BasicType.BIG_DEC: FieldForm(_checked_decimal, str, parsed_decimal),
-    BasicType.INSTANT: FieldForm(_checked_instant, _instant_text, _parsed_instant),
+_LOCAL: Final = LocalTimeTypeInfo.TimeType
+_FORMS: Final[dict[TypeInformation, FieldForm]] = {
+    Types.STRING(): FieldForm(_checked_text, str, str, is_text=True),
+    Types.CHAR(): FieldForm(_checked_character, str, _checked_character, is_text=True),
+    Types.BOOLEAN(): FieldForm(_checked_boolean, lambda value: "true" if value else "false", _parsed_boolean),
+    **{BasicTypeInfo(kind): _integer_form(kind) for kind in (*INTEGER_BITS, BasicType.BIG_INT)},
+    Types.FLOAT(): FieldForm(checked_float, repr, _parsed_float),
+    Types.DOUBLE(): FieldForm(checked_double, repr, parsed_double),
+    Types.BIG_DEC(): FieldForm(_checked_decimal, str, parsed_decimal),
+    Types.INSTANT(): FieldForm(_checked_instant, _instant_text, _parsed_instant),
+    Types.SQL_DATE(): _DATE,
+    Types.SQL_TIME(): _TIME,
+    Types.SQL_TIMESTAMP(): _TIMESTAMP,
+    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE): _DATE,
+    LocalTimeTypeInfo(_LOCAL.LOCAL_TIME): _TIME,
+    LocalTimeTypeInfo(_LOCAL.LOCAL_DATE_TIME): _TIMESTAMP,
+    Types.LIST(Types.BYTE()): _BYTES,
+    Types.PRIMITIVE_ARRAY(Types.BYTE()): _BYTES,
 }

@@ -14,15 +14,15 @@ Absent: types by JSON schema.
 
 import decimal
 import math
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn, Self
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 import msgspec
 
 from flowlet.common.serialization import DeserializationSchema, SerializationSchema
 from flowlet.common.typeinfo import (
-    ARRAY_TYPES,
     BasicType,
     BasicTypeInfo,
     MapTypeInfo,
@@ -33,7 +33,8 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     holds_any_object,
 )
-from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
+from flowlet.common.types import Row, RowFieldsError, fields_of_record
+from flowlet.common.values.conversion import PartRules
 from flowlet.common.values.field_values import (
     FLOAT32_LIMIT,
     Convert,
@@ -71,7 +72,6 @@ _EXACT: Final = {
     },
 }
 _CHECKED: Final = {BasicType.FLOAT: checked_float, BasicType.DOUBLE: checked_double}
-_INSERT: Final = Row().get_row_kind()
 _BYTES: Final = PrimitiveArrayTypeInfo(BasicTypeInfo.BYTE_TYPE_INFO())
 _NO_NUMBERS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}  # as Jackson writes them
 _BINARY: Final = known_form(_BYTES)
@@ -95,7 +95,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         self._is_exact = BasicType.BIG_DEC.value in repr(type_info)  # then numbers are read as decimals
         self._fails_on_missing_field = fails_on_missing_field
         self._ignores_parse_errors = ignores_parse_errors
-        self._read = _reader(type_info, self._lenient, needs_all=fails_on_missing_field)
+        self._read = _Reading(self._lenient, needs_all=fails_on_missing_field).converter(type_info)
 
     def __reduce__(self) -> Any:
         return _restored_reader, (self._type_info, self._fails_on_missing_field, self._ignores_parse_errors)
@@ -192,7 +192,7 @@ class JsonRowSerializationSchema(SerializationSchema):
 
     def __init__(self, type_info: TypeInformation) -> None:
         self._type_info = type_info
-        self._written = _writer(type_info)
+        self._written = _Writing().converter(type_info) or _itself
         self._quick = _quick_row(type_info) if isinstance(type_info, RowTypeInfo) else None
         self._is_checked = not holds_any_object(type_info)
 
@@ -239,87 +239,92 @@ class JsonRowSerializationSchema(SerializationSchema):
 # ---------------------------------------------------------------- from JSON
 
 
-def _reader(type_info: TypeInformation, lenient: Callable[[Convert], Convert], *, needs_all: bool) -> Convert:
-    """The function that makes a value of the type of what JSON has, which is not null.
-
-    ``lenient``: around the functions of its parts; ``needs_all``: whether a field that is missing is an error.
+class _Rules(PartRules):
+    """What reading and writing have in common.
 
     Raises:
         JobGraphError: JSON has no form for the type.
-        ValueError: by the function, if it does not fit.
     """
 
-    def inner(part: TypeInformation) -> Convert:
-        return lenient(_reader(part, lenient, needs_all=needs_all))
-
-    match type_info:
-        case PickledBytesTypeInfo():
+    def plain(self, type_info: TypeInformation) -> Convert:
+        if isinstance(type_info, PickledBytesTypeInfo):
             return _itself
-        case RowTypeInfo():
-            return partial(_read_row, type_info.get_field_names(), _parts(type_info, inner), needs_all)
-        case TupleTypeInfo():
-            return partial(_read_tuple, [inner(kind) for kind in type_info.get_field_types()])
-        case MapTypeInfo():
-            return partial(_read_map, _key_form(type_info).parsed, inner(type_info.value_type_info))
-        case _ if is_bytes(type_info):
-            return _read_bytes
-        case _ if isinstance(type_info, ARRAY_TYPES):
-            allows_none = not isinstance(type_info, PrimitiveArrayTypeInfo)
-            return partial(_read_list, inner(type_info.elem_type), allows_none)
-        case _:
-            return _leaf_reader(type_info)
+        form = field_form(type_info)
+        if form is None:
+            raise JobGraphError(
+                f"JSON has no form for {type_info!r}: use plain values, dates, times, arrays, maps, tuples and rows"
+            )
+        return self.leaf(type_info, form)
+
+    @abstractmethod
+    def leaf(self, type_info: TypeInformation, form: FieldForm) -> Convert:
+        """``plain``, of a type of this form."""
+
+    def entries(self, type_info: MapTypeInfo, value: Any) -> Iterable[tuple[Any, Any]]:
+        return _object(value).items()
 
 
-def _leaf_reader(type_info: TypeInformation) -> Convert:
-    form = field_form(type_info)
-    if form is None:
-        raise _unknown(type_info)
-    match type_info:
-        case BasicTypeInfo(basic_type=BasicType.STRING):
-            return _read_text
-        case BasicTypeInfo(basic_type=BasicType.FLOAT | BasicType.DOUBLE as kind):
-            return partial(_read_float, _ROUNDED[kind])
-        case BasicTypeInfo(basic_type=BasicType.BIG_DEC):
-            return partial(_read_decimal, form.checked)
-        case BasicTypeInfo() if type_info.basic_type is not BasicType.INSTANT:
-            return form.checked
-        case _:
-            return partial(_read_by_text, form.parsed, type_info)
-
-
-def _read_row(names: list[str], parts: list[tuple[str, Convert]], needs_all: bool, value: Any) -> Row:  # noqa: FBT001  # of partial
-    if type(value) is not dict:
+def _object(value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
         raise ValueError(f"an object is expected, got {value!r}")
-    if needs_all and (missing := [name for name in names if name not in value]):
-        raise ValueError(f"the field {missing[0]!r} is missing")
-    found, get, name = [], value.get, ""
-    try:
-        for name, convert in parts:
-            each = get(name)
-            found.append(None if each is None else convert(each))
-    except ValueError as error:
-        raise ValueError(f"field {name!r}: {error}") from error
-    return restored_row(list(names), found, _INSERT)
+    return value
 
 
-def _read_tuple(parts: list[Convert], value: Any) -> tuple[Any, ...]:
-    if type(value) is not list or len(value) != len(parts):
-        raise ValueError(f"an array of {len(parts)} is expected, got {value!r}")
-    return tuple([None if each is None else convert(each) for each, convert in zip(value, parts, strict=True)])
+class _Reading(_Rules):
+    """Makes values of what JSON has; ``lenient``: around the functions of parts; ``needs_all``: whether a field that is
+    missing is an error.
+    """
+
+    def __init__(self, lenient: Callable[[Convert], Convert], *, needs_all: bool) -> None:
+        self._lenient = lenient
+        self._needs_all = needs_all
+
+    def part(self, type_info: TypeInformation) -> Convert:
+        return self._lenient(self.converter(type_info))
+
+    def key(self, type_info: MapTypeInfo) -> Convert:
+        return _key_form(type_info).parsed
+
+    def converter(self, type_info: TypeInformation) -> Convert:
+        convert = super().converter(type_info)
+        assert convert is not None, "every value is looked at"
+        return partial(_with_all_keys, convert) if isinstance(type_info, MapTypeInfo) else convert
+
+    def leaf(self, type_info: TypeInformation, form: FieldForm) -> Convert:
+        match type_info:
+            case BasicTypeInfo(basic_type=BasicType.STRING):
+                return _read_text
+            case BasicTypeInfo(basic_type=BasicType.FLOAT | BasicType.DOUBLE as kind):
+                return partial(_read_float, _ROUNDED[kind])
+            case BasicTypeInfo(basic_type=BasicType.BIG_DEC):
+                return partial(_read_decimal, form.checked)
+            case BasicTypeInfo() if type_info.basic_type is not BasicType.INSTANT:
+                return form.checked
+            case _:
+                return _read_bytes if is_bytes(type_info) else partial(_read_by_text, form.parsed, type_info)
+
+    def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
+        if isinstance(type_info, TupleTypeInfo):
+            size = len(type_info.get_field_types())
+            if type(value) is not list or len(value) != size:
+                raise ValueError(f"an array of {size} is expected, got {value!r}")
+            return value
+        names = type_info.get_field_names()
+        entries = _object(value)
+        if self._needs_all and (missing := [name for name in names if name not in entries]):
+            raise ValueError(f"the field {missing[0]!r} is missing")
+        return list(map(entries.get, names))
+
+    def elements(self, type_info: Any, value: Any) -> Sequence[Any]:
+        if type(value) is not list:
+            raise ValueError(f"an array is expected, got {value!r}")
+        if isinstance(type_info, PrimitiveArrayTypeInfo) and None in value:
+            raise ValueError(f"null in an array of primitives: {value!r}")
+        return value
 
 
-def _read_list(convert: Convert, allows_none: bool, value: Any) -> list[Any]:  # noqa: FBT001  # of partial
-    if type(value) is not list:
-        raise ValueError(f"an array is expected, got {value!r}")
-    if not allows_none and None in value:
-        raise ValueError(f"null in an array of primitives: {value!r}")
-    return [None if each is None else convert(each) for each in value]
-
-
-def _read_map(key: Convert, convert: Convert, value: Any) -> dict[Any, Any]:
-    if type(value) is not dict:
-        raise ValueError(f"an object is expected, got {value!r}")
-    found = {key(name): None if each is None else convert(each) for name, each in value.items()}
+def _with_all_keys(convert: Convert, value: Any) -> Any:
+    found = convert(value)
     if len(found) != len(value):
         raise ValueError(f"an object has two keys of the same value: {value!r}")
     return found
@@ -327,7 +332,9 @@ def _read_map(key: Convert, convert: Convert, value: Any) -> dict[Any, Any]:
 
 def _read_bytes(value: Any) -> bytes:
     if type(value) is list:
-        return bytes([each & 0xFF for each in _read_list(_SIGNED.checked, False, value)])  # noqa: FBT003  # as above
+        if None in value:
+            raise ValueError(f"null in an array of primitives: {value!r}")
+        return bytes([_SIGNED.checked(each) & 0xFF for each in value])
     return _read_by_text(_BINARY.parsed, _BYTES, value)  # type: ignore[no-any-return]  # of this form
 
 
@@ -366,44 +373,49 @@ def _read_by_text(parsed: Convert, wanted: TypeInformation, value: Any) -> Any:
 # ---------------------------------------------------------------- to JSON
 
 
-def _writer(type_info: TypeInformation) -> Convert:
-    """The function that makes of a value, which is not None, one that JSON has.
+class _Writing(_Rules):
+    """Makes of values what JSON has."""
 
-    Raises:
-        JobGraphError: JSON has no form for the type.
-        ValueError: by the function, if the value is not of the type.
-    """
-    match type_info:
-        case PickledBytesTypeInfo():
-            return _itself
-        case RowTypeInfo():
-            return partial(_written_row, type_info.get_field_names(), _parts(type_info, _writer))
-        case TupleTypeInfo():
-            return partial(_written_tuple, [_writer(kind) for kind in type_info.get_field_types()])
-        case MapTypeInfo():
-            form = _key_form(type_info)
-            return partial(_written_map, lambda key: form.text(form.checked(key)), _writer(type_info.value_type_info))
-        case _ if is_bytes(type_info):
-            return _BINARY.checked
-        case _ if isinstance(type_info, ARRAY_TYPES):
-            return partial(
-                _written_list, _writer(type_info.elem_type), not isinstance(type_info, PrimitiveArrayTypeInfo)
+    errors: ClassVar[tuple[type[Exception], ...]] = (ValueError, RowFieldsError)
+
+    def key(self, type_info: MapTypeInfo) -> Convert:
+        form = _key_form(type_info)
+        return lambda key: form.text(form.checked(key))
+
+    def leaf(self, type_info: TypeInformation, form: FieldForm) -> Convert:
+        match type_info:
+            case BasicTypeInfo(basic_type=BasicType.FLOAT | BasicType.DOUBLE as kind):
+                return partial(_written_float, _CHECKED[kind])
+            case BasicTypeInfo() if type_info.basic_type is not BasicType.INSTANT:
+                return form.checked
+            case _:
+                return form.checked if is_bytes(type_info) else lambda value: form.text(form.checked(value))
+
+    def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
+        if isinstance(type_info, TupleTypeInfo):
+            size = len(type_info.get_field_types())
+            if not isinstance(value, tuple | list) or len(value) != size:
+                raise misfit(value, f"tuple of {size} fields")
+            return value
+        names = type_info.get_field_names()
+        if not isinstance(value, dict):
+            return fields_of_record(value, names)
+        strange = [each for each in value if each not in names]
+        if strange:
+            raise ValueError(
+                f"a dict with {strange[0]!r}, which is not declared: declared are {', '.join(map(repr, names))}"
             )
-        case _:
-            return _leaf_writer(type_info)
+        return list(map(value.get, names))
 
+    def made(self, type_info: TupleTypeInfo | RowTypeInfo, fields: list[Any], value: Any) -> Any:
+        if isinstance(type_info, TupleTypeInfo):
+            return fields
+        found = dict(zip(type_info.get_field_names(), fields, strict=True))
+        # A dict may lack fields, as a message may.
+        return {name: found[name] for name in found if name in value} if isinstance(value, dict) else found
 
-def _leaf_writer(type_info: TypeInformation) -> Convert:
-    form = field_form(type_info)
-    if form is None:
-        raise _unknown(type_info)
-    match type_info:
-        case BasicTypeInfo(basic_type=BasicType.FLOAT | BasicType.DOUBLE as kind):
-            return partial(_written_float, _CHECKED[kind])
-        case BasicTypeInfo() if type_info.basic_type is not BasicType.INSTANT:
-            return form.checked
-        case _:
-            return lambda value: form.text(form.checked(value))
+    def elements(self, type_info: Any, value: Any) -> Sequence[Any]:
+        return plain_list(value, allows_none=not isinstance(type_info, PrimitiveArrayTypeInfo))
 
 
 def _quick_row(type_info: RowTypeInfo) -> Convert | None:
@@ -437,42 +449,6 @@ def _quick_row(type_info: RowTypeInfo) -> Convert | None:
     return convert
 
 
-def _written_row(names: list[str], parts: list[tuple[str, Convert]], value: Any) -> dict[str, Any]:
-    found, name = {}, ""
-    if isinstance(value, dict):  # it may lack fields, as a message may
-        strange = [each for each in value if each not in names]
-        if strange:
-            raise ValueError(
-                f"a dict with {strange[0]!r}, which is not declared: declared are {', '.join(map(repr, names))}"
-            )
-        parts = [(name, convert) for name, convert in parts if name in value]
-        fields: Sequence[Any] = [value[name] for name, _ in parts]
-    else:
-        fields = fields_of_record(value, names)
-    try:
-        for (name, convert), each in zip(parts, fields, strict=True):
-            found[name] = None if each is None else convert(each)
-    except (ValueError, RowFieldsError) as error:
-        raise ValueError(f"field {name!r}: {error}") from error
-    return found
-
-
-def _written_tuple(parts: list[Convert], value: Any) -> list[Any]:
-    if not isinstance(value, tuple | list) or len(value) != len(parts):
-        raise misfit(value, f"tuple of {len(parts)} fields")
-    return [None if each is None else convert(each) for each, convert in zip(value, parts, strict=True)]
-
-
-def _written_list(convert: Convert, allows_none: bool, value: Any) -> list[Any]:  # noqa: FBT001  # of partial
-    return [None if each is None else convert(each) for each in plain_list(value, allows_none=allows_none)]
-
-
-def _written_map(key: Convert, convert: Convert, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise misfit(value, "dict")
-    return {key(name): None if each is None else convert(each) for name, each in value.items()}
-
-
 def _written_float(checked: Callable[[Any], float], value: Any) -> float | str:
     number = checked(value)
     return number if number - number == 0 else _NO_NUMBERS.get(number, "NaN")
@@ -485,24 +461,8 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _parts(type_info: RowTypeInfo, make: Callable[[TypeInformation], Convert]) -> list[tuple[str, Convert]]:
-    parts = []
-    for name, kind in zip(type_info.get_field_names(), type_info.get_field_types(), strict=True):
-        try:
-            parts.append((name, make(kind)))
-        except JobGraphError as error:
-            raise JobGraphError(f"field {name!r}: {error}") from None
-    return parts
-
-
 def _key_form(type_info: MapTypeInfo) -> FieldForm:
     form = None if is_bytes(type_info.key_type_info) else field_form(type_info.key_type_info)
     if form is None:
         raise JobGraphError(f"JSON has no form for {type_info!r}: keys are texts, numbers, booleans, dates or times")
     return form
-
-
-def _unknown(type_info: TypeInformation) -> JobGraphError:
-    return JobGraphError(
-        f"JSON has no form for {type_info!r}: use plain values, dates, times, arrays, maps, tuples and rows"
-    )

@@ -6,9 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, Columns, ConstantColumn, ListColumn, OffsetColumn, Shape, narrowed
-from flowlet.serde.channel_dictionary import ChannelDictionary
-from flowlet.serde.table_reader import decode_records
-from flowlet.serde.table_writer import encode_table
+from flowlet.serde.column_reader import ChannelDictionary, decode_records
+from flowlet.serde.column_writer import table_parts
 
 LIMITS = (-(2**63), 2**63 - 1)
 CLOSE = st.integers(*LIMITS).flatmap(
@@ -30,7 +29,10 @@ def test_a_narrow_column_stands_for_the_same_integers(values: list[int]) -> None
     assert column.slice(half, len(values)).to_list() == values[half:]
     assert column.take(np.arange(len(values))[::-1]).to_list() == values[::-1]
     table, _ = decode_records(
-        memoryview(encode_table(Columns(len(values), (column,), Shape.SCALAR))), 0, len(values), ChannelDictionary()
+        memoryview(b"".join(table_parts(Columns(len(values), (column,), Shape.SCALAR)))),
+        0,
+        len(values),
+        ChannelDictionary(),
     )
     assert isinstance(table, Columns)
     assert table.to_list() == values

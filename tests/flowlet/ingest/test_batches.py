@@ -154,7 +154,7 @@ def test_a_batch_of_another_schema_is_refused_with_its_column(cluster: GateClust
             writer.write_batch(wide)
         with pytest.raises(GateTypeError, match=r"column 'name': holds null, declared is .*; gate 'clicks'"):
             writer.write_batch(null)
-        with pytest.raises(GateTypeError, match=r"column 'nobody' stands where gate 'clicks' .* has 'name'"):
+        with pytest.raises(GateTypeError, match=r"column 'name' is missing: gate 'clicks'"):
             writer.write_batch(BATCH.rename_columns(["user", "nobody"]))
         with pytest.raises(GateTypeError, match=r"of type int, not a pyarrow.RecordBatch; gate 'clicks'"):
             writer.write_records([1])

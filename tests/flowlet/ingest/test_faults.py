@@ -470,11 +470,14 @@ def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateClus
             match=r"record 1: field 'clicks': 'many' is of type str, not Long; gate 'clicks' .* takes RowTypeInfo",
         ):
             writer.write_records([Row(user="a", clicks=1), Row(user="a", clicks="many")])
-        with pytest.raises(GateTypeError, match=r"column 'click' stands where gate 'clicks' .* has 'clicks'"):
+        with pytest.raises(
+            GateTypeError,
+            match=r"column 'clicks' is missing: gate 'clicks' .* takes user, clicks; there are user, click$",
+        ):
             writer.write_batch(pyarrow.record_batch({"user": ["a"], "click": [1]}))
-        with pytest.raises(GateTypeError, match="column 'more' is one too many: gate 'clicks'"):
+        with pytest.raises(GateTypeError, match="column 'more' is not one of gate 'clicks'"):
             writer.write_batch(pyarrow.record_batch({"user": ["a"], "clicks": [1], "more": [1]}))
-        with pytest.raises(GateTypeError, match="column 1 is missing: gate 'clicks'"):
+        with pytest.raises(GateTypeError, match="column 'clicks' is missing: gate 'clicks'"):
             writer.write_batch(pyarrow.record_batch({"user": ["a"]}))
         writer.write_records([])
         writer.write_records([Row(user="a", clicks=None)])

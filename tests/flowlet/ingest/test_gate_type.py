@@ -73,7 +73,7 @@ def test_the_first_wrong_timestamp_is_named(wrong: Any) -> None:
 def test_columns_go_by_name_where_there_are_names(
     names: list[str], type_info: TypeInformation, order: list[int]
 ) -> None:
-    assert check_columns(names, type_info, "gate 'clicks'") == order
+    assert list(check_columns(names, type_info, "gate 'clicks'")) == order
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from flowlet.columns import CodedColumn, Columns, NameTable, Shape
 from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS, ChannelCodes, KeyDictionary
 from flowlet.keys.key_columns import ChannelTable
-from flowlet.serde.channel_dictionary import MAX_TEXTS, ChannelDictionary
-from flowlet.serde.table_reader import decode_records
-from flowlet.serde.table_writer import encode_table
+from flowlet.serde.column_reader import MAX_TEXTS, ChannelDictionary, decode_records
+from flowlet.serde.column_writer import table_parts
 from tests.flowlet.serde.exact import TEXTS
 from tests.flowlet.task.writer_rig import channel_of
 
@@ -112,7 +111,7 @@ def test_codes_of_other_tables_in_another_field_leave_what_was_sent_as_it_is() -
     for key, has_other in zip([*keys, keys[0]], [False, True, True, False], strict=True):
         keyed = CodedColumn(dictionary.encode([key]), dictionary.table)
         table = Columns(1, (keyed, other) if has_other else (keyed,), Shape.TUPLE)
-        data = encode_table(table, codes)
+        data = b"".join(table_parts(table, codes))
         codes.commit()
         records, _ = decode_records(memoryview(data), 0, 1, received)
         assert isinstance(records, Columns)

@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import SerdeError
-from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.column_format import Kind, column_at, framed
-from flowlet.serde.columns import decode_short_texts, encode_short_texts
-from flowlet.serde.table_reader import decode_records
+from flowlet.serde.column_reader import ChannelDictionary, decode_records, decode_short_texts
+from flowlet.serde.column_writer import encode_short_texts
 from tests.flowlet.columns.test_short_texts import SHORT, heads_of
 
 

@@ -28,12 +28,10 @@ from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk
 from flowlet.serde import column_format as module
-from flowlet.serde.channel_dictionary import MAX_CHARACTERS, ChannelDictionary, encode_codes
-from flowlet.serde.columns import encode_column
+from flowlet.serde.column_reader import MAX_CHARACTERS, ChannelDictionary, decode_records, decode_timestamps
+from flowlet.serde.column_writer import encode_codes, encode_column, table_parts
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.serde.table_reader import decode_records, decode_timestamps
-from flowlet.serde.table_writer import encode_table
 from tests.flowlet.serde.exact import ANY_ATOM, FLOATS, INTS, TEXTS, columns, exact
 
 T = TypeVar("T")
@@ -185,7 +183,7 @@ def test_more_fields_than_can_be_sent() -> None:
 
     assert sent(Chunk.of_columns(table(*fields))).values == [(1,) * 256] * 2
     with pytest.raises(SerdeError, match="rows of 256 fields, at most 255"):
-        encode_table(table(*fields, shape=Shape.ROW, names=tuple(map(str, range(256)))))
+        table_parts(table(*fields, shape=Shape.ROW, names=tuple(map(str, range(256)))))
 
 
 def test_timestamps_are_an_array_for_those_who_want_one() -> None:
@@ -407,7 +405,7 @@ class TestCorruptTables:
     def test_damaged_tables_raise_only_the_documented_errors(self, values: list[Any], data: st.DataObject) -> None:
         in_columns = columns_of(values)
         assert in_columns is not None
-        encoded = bytearray(encode_table(in_columns))
+        encoded = bytearray(b"".join(table_parts(in_columns)))
         for _ in range(data.draw(st.integers(1, 3))):
             encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
         size = data.draw(st.integers(0, len(encoded)))

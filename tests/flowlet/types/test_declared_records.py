@@ -4,6 +4,7 @@ import datetime
 import pickle
 import random
 import struct
+import threading
 import tracemalloc
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,9 +19,9 @@ from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde import column_format as form
-from flowlet.serde.channel_dictionary import ElementTooLargeError
-from flowlet.serde.columns import encode_column
+from flowlet.serde.column_writer import encode_column
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import ElementTooLargeError
 from flowlet.serde.element_serializer import CHUNK_HEADER, CHUNK_VERSION, LENGTH, TAG_CHUNK, StreamElementSerializer
 from flowlet.serde.type_serializer import ValueMismatchError
 from flowlet.types.declared_records import DeclaredRecords
@@ -73,6 +74,33 @@ def check_round_trip(type_info: TypeInformation, make: Callable[[int], Any], num
 
         for chunk in (codec.chunk_of(records), Chunk(list(records))):
             assert list(map(described, read(codec, sent(codec, chunk)))) == list(map(described, records))
+
+
+def test_a_column_of_any_objects_is_one_pickle() -> None:
+    """Parts of tuples, lists and maps, too; constant columns, None, and columns of no value at all."""
+    anything = Types.PICKLED_BYTE_ARRAY()
+    records = DeclaredRecords(Types.TUPLE([anything, Types.LIST(anything), Types.MAP(Types.INT(), anything)]))
+    values = [({"a": index}, [index, None, {index}], {index: [index]}) for index in range(40)]
+    values += [(None, None, None), (None, [], {})]
+
+    data = sent(records, records.chunk_of(list(values)))
+
+    assert read(records, data) == values
+    assert data.count(b"\x80\x05") == 3  # how a pickle begins
+    constant = ListColumn([None] * 3), ConstantColumn([1, 2], 3), ListColumn([{}] * 3)
+    assert read(records, sent(records, Chunk.of_columns(Columns(3, constant, Shape.TUPLE)))) == [(None, [1, 2], {})] * 3
+
+
+@pytest.mark.parametrize(
+    ("part", "place"), [(threading.Lock(), "f1"), ({"a": threading.Lock()}, "f1"), ([1, threading.Lock()], r"f1\[1\]")]
+)
+def test_an_object_that_cannot_be_pickled_is_named(part: object, place: str) -> None:
+    anything = Types.PICKLED_BYTE_ARRAY()
+    kind = Types.LIST(anything) if isinstance(part, list) else anything
+    records = DeclaredRecords(Types.TUPLE([Types.INT(), kind]))
+
+    with pytest.raises(ValueMismatchError, match=f"record 1: field '{place}': .* cannot be sent: .*lock"):
+        records.chunk_of([(1, []), (2, part)])
 
 
 @pytest.mark.parametrize("num_records", [1, 40])

@@ -1,4 +1,4 @@
-"""Promises of ``to_declared_shape``."""
+"""Promises of ``element_converter``."""
 
 import datetime
 import decimal
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Row, RowKind, TypeInformation, Types
-from flowlet.common.values.conversion import to_declared_element, to_declared_shape
+from flowlet.common.values.conversion import element_converter
 
 PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 
@@ -18,11 +18,11 @@ PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
     "value", [("Alice", 11), ["Alice", 11], {"age": 11, "name": "Alice", "more": 0}, Row("Alice", 11)]
 )
 def test_everything_row_like_becomes_the_declared_row(value: object) -> None:
-    assert to_declared_shape(value, PERSON) == Row(name="Alice", age=11)
+    assert element_converter(PERSON)(value) == Row(name="Alice", age=11)
 
 
 def test_a_row_keeps_its_kind() -> None:
-    assert to_declared_shape(Row.of_kind(RowKind.DELETE, "Alice", 11), PERSON) == Row.of_kind(
+    assert element_converter(PERSON)(Row.of_kind(RowKind.DELETE, "Alice", 11)) == Row.of_kind(
         RowKind.DELETE, name="Alice", age=11
     )
 
@@ -32,7 +32,7 @@ def test_lists_become_the_declared_tuple_at_every_depth() -> None:
         [Types.LIST(Types.TUPLE([Types.INT()])), Types.MAP(Types.STRING(), Types.TUPLE([Types.INT()]))]
     )
 
-    assert to_declared_shape([[[1], (2,)], {"a": [3]}], type_info) == ([(1,), (2,)], {"a": (3,)})
+    assert element_converter(type_info)([[[1], (2,)], {"a": [3]}]) == ([(1,), (2,)], {"a": (3,)})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_lists_become_the_declared_tuple_at_every_depth() -> None:
     ],
 )
 def test_none_is_of_every_type(type_info: TypeInformation) -> None:
-    assert to_declared_shape(None, type_info) is None
+    assert element_converter(type_info)(None) is None
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,7 @@ def test_none_is_of_every_type(type_info: TypeInformation) -> None:
         ("x", Types.STRING()),
         ("x", Types.CHAR()),
         (True, Types.BOOLEAN()),
-        (1, Types.DOUBLE()),
-        (1.5, Types.FLOAT()),
+        (1.5, Types.DOUBLE()),
         (2**80, Types.BIG_INT()),
         (decimal.Decimal(1), Types.BIG_DEC()),
         (datetime.date(2024, 1, 1), Types.SQL_DATE()),
@@ -70,13 +69,13 @@ def test_none_is_of_every_type(type_info: TypeInformation) -> None:
     ],
 )
 def test_a_leaf_of_its_type_is_kept_as_it_is(value: object, type_info: TypeInformation) -> None:
-    assert to_declared_shape(value, type_info) is value
+    assert element_converter(type_info)(value) is value
 
 
 @pytest.mark.parametrize(
     ("value", "type_info", "message"),
     [
-        (1, Types.STRING(), "1 is of type int, not String"),
+        (1.5, Types.STRING(), "1.5 is of type float, not String"),
         ("1", Types.INT(), "'1' is of type str, not Integer"),
         (1.0, Types.LONG(), "1.0 is of type float, not Long"),
         (True, Types.INT(), "True is of type bool, not Integer"),
@@ -98,18 +97,22 @@ def test_a_leaf_of_its_type_is_kept_as_it_is(value: object, type_info: TypeInfor
 )
 def test_what_does_not_fit_is_refused_by_name(value: object, type_info: TypeInformation, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        to_declared_shape(value, type_info)
+        element_converter(type_info)(value)
 
 
-@pytest.mark.parametrize(("make", "bits"), [(Types.BYTE, 8), (Types.SHORT, 16), (Types.INT, 32), (Types.LONG, 64)])
-def test_integers_fit_into_their_bits(make: type[TypeInformation], bits: int) -> None:
-    limit = 1 << (bits - 1)
+def test_integers_of_64_bits_fit_into_them() -> None:
+    convert, limit = element_converter(Types.LONG()), 1 << 63
 
-    assert to_declared_shape(limit - 1, make()) == limit - 1
-    assert to_declared_shape(-limit, make()) == -limit
+    assert convert(limit - 1) == limit - 1
+    assert convert(-limit) == -limit
     for value in (limit, -limit - 1):
-        with pytest.raises(TypeError, match=f"does not fit into the {bits} bits"):
-            to_declared_shape(value, make())
+        with pytest.raises(TypeError, match="does not fit into the 64 bits"):
+            convert(value)
+
+
+def test_an_error_says_where() -> None:
+    with pytest.raises(TypeError, match=r"^element 1: field 'age': 'x' is of type str, not Integer"):
+        element_converter(Types.LIST(PERSON))([("a", 1), ("b", "x")])
 
 
 @given(values=st.lists(st.tuples(st.text(), st.integers(-(2**31), 2**31 - 1))))
@@ -117,18 +120,18 @@ def test_conversion_happens_once(values: list[tuple[str, int]]) -> None:
     """What has the declared shape already comes out equal."""
     type_info = Types.LIST(PERSON)
 
-    once = to_declared_shape(values, type_info)
+    once = element_converter(type_info)(values)
 
-    assert to_declared_shape(once, type_info) == once
+    assert element_converter(type_info)(once) == once
     assert [tuple(row) for row in once] == values
 
 
 def test_a_named_row_is_read_by_its_names() -> None:
-    assert to_declared_shape(Row(age=11, name="Alice"), PERSON) == Row(name="Alice", age=11)
+    assert element_converter(PERSON)(Row(age=11, name="Alice")) == Row(name="Alice", age=11)
     with pytest.raises(TypeError, match="a row without the field 'age'"):
-        to_declared_shape(Row(name="Alice", years=11), PERSON)
+        element_converter(PERSON)(Row(name="Alice", years=11))
     with pytest.raises(TypeError, match="a row with the field 'years', which is not declared"):
-        to_declared_shape(Row(name="Alice", age=11, years=11), PERSON)
+        element_converter(PERSON)(Row(name="Alice", age=11, years=11))
 
 
 @pytest.mark.parametrize(("make", "code"), [(Types.BYTE, "b"), (Types.SHORT, "h"), (Types.INT, "i")])
@@ -139,7 +142,7 @@ def test_integers_of_a_collection_wrap_around(make: type[TypeInformation], code:
 
     expected = struct.unpack(f"<{code}", (value & (1 << 8 * size) - 1).to_bytes(size, "little"))[0]
 
-    assert to_declared_element(value, make()) == expected
+    assert element_converter(make())(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_integers_of_a_collection_wrap_around(make: type[TypeInformation], code:
 def test_elements_of_a_collection_become_what_java_makes_of_them(
     value: object, type_info: TypeInformation, expected: object
 ) -> None:
-    converted = to_declared_element(value, type_info)
+    converted = element_converter(type_info)(value)
 
     assert converted == expected
     assert type(converted) is type(expected)
@@ -173,4 +176,4 @@ def test_elements_of_a_collection_become_what_java_makes_of_them(
 )
 def test_elements_of_another_kind_are_refused(value: object, type_info: TypeInformation) -> None:
     with pytest.raises(TypeError):
-        to_declared_element(value, type_info)
+        element_converter(type_info)(value)

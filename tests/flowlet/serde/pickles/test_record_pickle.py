@@ -18,7 +18,8 @@ from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde import column_format as module
-from flowlet.serde.columns import decode_column, encode_column
+from flowlet.serde.column_reader import decode_column
+from flowlet.serde.column_writer import encode_column
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_record, loads_value
@@ -237,7 +238,7 @@ def test_another_process_reads_what_a_program_wrote() -> None:
     ]
     code = (
         "import sys, pickle\n"
-        "from flowlet.serde.columns import decode_column\n"
+        "from flowlet.serde.column_reader import decode_column\n"
         "for data, count in zip(pickle.loads(sys.stdin.buffer.read()), (20, 20, 2)):\n"
         "    found, _ = decode_column(memoryview(data), 0, count)\n"
         "    print(len({type(each) for each in found}), sum(each.number for each in found))\n"
