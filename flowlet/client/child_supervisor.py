@@ -105,7 +105,7 @@ class ChildSupervisor:
         """
         for each in options:
             with DeferredSignals():  # a process that is not in the table is never ended
-                child = TaskManagerProcess(each, self._forwarder, self._launch)
+                child = TaskManagerProcess(self._launch(each), self._forwarder)
                 with self._lock:
                     self._children[child] = each
         deadline = time.monotonic() + ready_timeout_s
@@ -186,7 +186,7 @@ class ChildSupervisor:
 
     def _start_successor(self, options: TaskManagerOptions) -> None:
         try:
-            child = TaskManagerProcess(options, self._forwarder, self._launch)
+            child = TaskManagerProcess(self._launch(options), self._forwarder)
         except (OSError, FlowletError) as error:
             self._replace(options, f"a TaskManager process could not be started: {error}")
             return

@@ -216,36 +216,25 @@ class ForkedChild(NamedTuple):
     end_fd: int  # can be read once the process has ended
     exit_fd: int  # its exit code, as a line
     stdout_fd: int
+    status_fd: int  # what it tells the program, in lines
+    life_fd: int  # the kernel ends the child when this end of a pipe is gone
 
 
-Launch = Callable[[TaskManagerOptions, int, int], ForkedChild]
-"""Starts a child with the ends of two pipes: the kernel ends it with the first one; it tells the program something
-through the second.
-"""
+Launch = Callable[[TaskManagerOptions], ForkedChild]
 
 
 class TaskManagerProcess:
-    """One child.  Threading: one thread at a time."""
+    """One child, which owns the descriptors.  Threading: one thread at a time."""
 
-    def __init__(self, options: TaskManagerOptions, forwarder: OutputForwarder, launch: Launch) -> None:
-        their_life, self._life_fd = os.pipe()  # the kernel ends the child when the other end of this pipe is gone
-        self._status_fd, their_status = os.pipe()
-        try:
-            self._child = launch(options, their_life, their_status)
-        except BaseException:
-            os.close(self._life_fd)
-            os.close(self._status_fd)
-            raise
-        finally:
-            os.close(their_life)
-            os.close(their_status)
-        self._in_children = ClosedInChildren(self._life_fd, None)  # a forked child of the program is not the program
-        os.set_blocking(self._status_fd, False)
+    def __init__(self, child: ForkedChild, forwarder: OutputForwarder) -> None:
+        self._child = child
+        self._in_children = ClosedInChildren(child.life_fd, None)  # a forked child of the program is not the program
+        os.set_blocking(child.status_fd, False)
         self._exit_code: int | None = None
         self._told = b""
         self._may_tell_more = True
         self._has_output = True
-        self._pipe = forwarder.add(self._child.stdout_fd)
+        self._pipe = forwarder.add(child.stdout_fd)
 
     def __repr__(self) -> str:
         return f"<TaskManagerProcess {self.pid} {'running' if self._exit_code is None else self._exit_code}>"
@@ -290,14 +279,14 @@ class TaskManagerProcess:
                 how = f"with exit code {self._exit_code}"
                 raise FlowletError(f"TaskManager process {self.pid} ended {how} before it was ready")
             if self._may_tell_more:
-                is_readable(self._status_fd, min(left_s, _LOOK_INTERVAL_S))
+                is_readable(self._child.status_fd, min(left_s, _LOOK_INTERVAL_S))
         return ready_line
 
     def _next_told(self) -> str | None:
         """The next line that it has told; None: there is none yet."""
         while b"\n" not in self._told:
             try:
-                data = os.read(self._status_fd, _READ_BYTES)
+                data = os.read(self._child.status_fd, _READ_BYTES)
             except BlockingIOError:
                 return None
             if not data:
@@ -352,7 +341,7 @@ class TaskManagerProcess:
             return
         self._has_output = False
         self._in_children.release()
-        for descriptor in (self._child.stdout_fd, self._life_fd, self._status_fd):
+        for descriptor in (self._child.stdout_fd, self._child.life_fd, self._child.status_fd):
             os.close(descriptor)
 
     def remove_output(self, forwarder: OutputForwarder) -> bool:

@@ -16,8 +16,7 @@ import socket
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import replace
-from enum import Enum
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,7 +35,6 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_embedded_logging
 from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.local_rpc import PipeRpc
-from flowlet.rpc.secret import load_or_create_secret
 from flowlet.shipping.bundle_maker import NeededCode
 from flowlet.tm.process.process_model import NUM_DESCRIPTORS, check_free_descriptors
 from netstack.late import dataclass, import_many
@@ -48,8 +46,6 @@ if TYPE_CHECKING:
 
 _log = LogLines(__name__)
 
-_LOCAL_VARIABLE: Final = "FLOWLET_LOCAL"
-_IN_PROCESS: Final = "inprocess"
 _EXIT_CODE_S: Final = 0.5  # a process closes its connections some milliseconds before its exit code can be had
 _EXIT_CODE_POLL_S: Final = 0.01
 _DESCRIPTORS_OF_CHILD: Final = 8  # its pipes, its end, its connections
@@ -60,41 +56,25 @@ _STOP_EXECUTOR_S: Final = 5.0  # of that and its connections, which linger a sec
 _STOP_JOB_MANAGER_S: Final = 5.0  # it promises 2 s
 
 
-class Sharing(Enum):
-    """Whether other clusters of this user, which have one secret, can start jobs from the checkpoints and savepoints of
-    a job.
-    """
-
-    NONE = "no: it keeps none"
-    WANTED = "if there can be a secret: it may take savepoints"
-    NEEDED = "yes: it keeps some, or starts from one"
-
-
 @dataclass(frozen=True, slots=True)
 class EmbeddedTarget:
     """A new cluster for one job; it ends when the job is closed.
 
-    ``in_process`` None: everything runs in this process if ``parallelism`` is 1 or ``FLOWLET_LOCAL=inprocess`` is set,
-    so that a debugger works.  ``num_task_managers`` None: one in this process, else as many as there are cores, but not
-    more than ``parallelism``.
+    ``in_process``: everything runs in this process, so that a debugger works.  ``num_task_managers`` None: one in this
+    process, else as many as there are cores, but not more than ``parallelism``.  ``checkpoint_secret``: of the
+    manifests of checkpoints; None: a new one, for this cluster alone.
     """
 
     parallelism: int = 1
     num_task_managers: int | None = None
-    in_process: bool | None = None
-    shares_checkpoints: Sharing = Sharing.NONE
+    in_process: bool = True
+    checkpoint_secret: bytes | None = field(default=None, repr=False)
     python: str | None = None  # the interpreter of TaskManagers that are children; None: this one
 
     @property
     def needed_code(self) -> NeededCode:
         """Children find the program's modules, but have a main module of their own."""
-        return NeededCode.NOTHING if self._stays_in_process else NeededCode.MAIN
-
-    @property
-    def _stays_in_process(self) -> bool:
-        if self.in_process is not None:
-            return self.in_process
-        return self.parallelism == 1 or os.environ.get(_LOCAL_VARIABLE, "").strip().lower() == _IN_PROCESS
+        return NeededCode.NOTHING if self.in_process else NeededCode.MAIN
 
     def open(self, needed_slots: int) -> ClusterClient:
         """Start the cluster; returns when its TaskManagers are registered.
@@ -102,26 +82,19 @@ class EmbeddedTarget:
         Raises:
             FlowletError: a TaskManager could not be started.
         """
-        in_process = self._stays_in_process
         num_task_managers = self.num_task_managers
         if num_task_managers is None:
-            num_task_managers = 1 if in_process else min(self.parallelism, len(os.sched_getaffinity(0)))
+            num_task_managers = 1 if self.in_process else min(self.parallelism, len(os.sched_getaffinity(0)))
         if num_task_managers < 1:
             raise ConfigError(f"num_task_managers is {num_task_managers}, it must be 1 or more")
         slots = -(-needed_slots // num_task_managers)
-        checkpoint_secret = self._checkpoint_secret()
         return EmbeddedCluster.start(
-            num_task_managers, slots, in_process=in_process, checkpoint_secret=checkpoint_secret, python=self.python
+            num_task_managers,
+            slots,
+            in_process=self.in_process,
+            checkpoint_secret=self.checkpoint_secret,
+            python=self.python,
         )
-
-    def _checkpoint_secret(self) -> bytes | None:
-        try:
-            return None if self.shares_checkpoints is Sharing.NONE else load_or_create_secret()
-        except ConfigError as error:
-            if self.shares_checkpoints is Sharing.NEEDED:
-                raise
-            _log.warning("a savepoint of this job could be read by no other cluster", reason=str(error))
-            return None
 
 
 class EmbeddedCluster(ClusterClient):
@@ -177,9 +150,8 @@ class EmbeddedCluster(ClusterClient):
             if in_process:
                 cluster._start_in_process(num_task_managers, num_slots, config)
             else:
-                cluster._start_children(
-                    num_task_managers, num_slots, None if python is None else checked_interpreter(python)
-                )
+                python = None if python is None else checked_interpreter(python)
+                cluster._start_children(num_task_managers, num_slots, python)
         except BaseException:
             if cluster is not None:  # else it was interrupted before there was anything
                 cluster.close()

@@ -75,7 +75,7 @@ async def keep_job_alive(
         await sleep(max(0.0, due_s - clock()))
 
 
-_ENVELOPE_BYTES: Final = 1024 * 1024  # names, settings and numbers around the pickles
+_ENVELOPE_BYTES: Final = 1024 * 1024  # more than what is added to a job until it is sent
 
 
 class Target(Protocol):
@@ -156,14 +156,20 @@ def _submit(
 
 def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
     """Raises JobSubmissionError: the job is too large to be sent; the message names what makes it so."""
-    sizes = {vertex.id: len(vertex.chain) + _bytes_of_pieces(vertex.chain, message.code) for vertex in message.vertices}
-    size = sum(len(vertex.chain) for vertex in message.vertices) + sum(len(edge.partitioner) for edge in message.edges)
-    size += message.code.num_bytes
+    size = len(msgspec.msgpack.encode(message))
     if size <= MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
         return
+    pieces = message.code.pieces
+    sizes = {
+        vertex.id: len(msgspec.msgpack.encode(vertex)) + sum(map(len, pieces_of([vertex.chain], pieces).values()))
+        for vertex in message.vertices
+    }
     largest = max(message.vertices, key=lambda vertex: sizes[vertex.id])
-    vertices = {vertex.id: vertex for vertex in job_graph.vertices}
-    reason = describe_largest(vertices[largest.id].chain)
+    chain = next(vertex.chain for vertex in job_graph.vertices if vertex.id == largest.id)
+    split_bytes = len(msgspec.msgpack.encode(largest.split_set))
+    reason = describe_largest(chain)
+    if 3 * split_bytes > sizes[largest.id]:  # they are in its chain, too
+        reason = f"{split_bytes} of them are the splits of its source"
     copies = sum(2 * len(vertex.chain) > sizes[largest.id] for vertex in message.vertices)
     others = ""
     if copies > 1:
@@ -175,10 +181,6 @@ def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
         f"{largest.name!r} has {sizes[largest.id]}, {reason}{others}; read large data in open() of a function class, "
         "from a file that every TaskManager can read or that env.register_cached_file() sends"
     )
-
-
-def _bytes_of_pieces(blob: bytes, code: ProgramBundle) -> int:
-    return sum(map(len, pieces_of([blob], code.pieces).values()))
 
 
 def _users_part(cause: BaseException | None) -> BaseException | None:

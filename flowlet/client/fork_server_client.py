@@ -307,7 +307,7 @@ class ForkServer:
         server = KEPT_SERVER.take(self._surroundings)
         self._was_kept = server is not None
         self._server: ServerProcess | None = None
-        self._have(server or self._new_server())
+        self._have(server)
 
     def __repr__(self) -> str:
         return f"<ForkServer {self.pid}>"
@@ -333,36 +333,32 @@ class ForkServer:
                 raise
             self._replace(deadline)  # its rest was over just when it was asked
 
-    def launch(self, options: TaskManagerOptions, life_fd: int, status_fd: int) -> ForkedChild:
+    def launch(self, options: TaskManagerOptions) -> ForkedChild:
         """A new TaskManager.  Raises FlowletError: the server cannot fork, or does not answer."""
         if self._server is None or self._server.has_ended():
             self._replace(time.monotonic() + _ANSWER_S)
         server = self._server
         assert server is not None, "just started"
         with ExitStack() as theirs, ExitStack() as ours:
-            stdout_fd, their_stdout = os.pipe()
-            exit_fd, their_exit = os.pipe()
-            for descriptor in (stdout_fd, exit_fd):
-                ours.callback(os.close, descriptor)
-            for descriptor in (their_stdout, their_exit):
-                theirs.callback(os.close, descriptor)
+            stdout_fd, their_stdout = _pipe(ours, theirs)
+            exit_fd, their_exit = _pipe(ours, theirs)
+            status_fd, their_status = _pipe(ours, theirs)
+            their_life, life_fd = _pipe(theirs, ours)
             program_end, their_end = socket.socketpair()
             ours.callback(program_end.close)
             theirs.callback(their_end.close)
             stderr_fd = _standard_error(theirs)
-            order = {
-                "kind": "fork",
-                "program_file": str(options.program_file),
-                "arguments": options.arguments(server.pid),
-            }
+            arguments = options.arguments(server.pid)
+            order = {"kind": "fork", "program_file": str(options.program_file), "arguments": arguments}
+            descriptors = [their_stdout, stderr_fd, their_life, their_status, their_end.fileno(), their_exit]
             try:
-                server.order(order, [their_stdout, stderr_fd, life_fd, status_fd, their_end.fileno(), their_exit])
+                server.order(order, descriptors)
             except OSError as error:
                 raise FlowletError(f"no TaskManager can be forked: {error}") from error
             answer, end_fd = server.answer()
+            self._connect(program_end)
             ours.pop_all()
-        self._connect(program_end)
-        return ForkedChild(answer["pid"], end_fd, exit_fd, stdout_fd)
+        return ForkedChild(answer["pid"], end_fd, exit_fd, stdout_fd, status_fd, life_fd)
 
     def close(self) -> None:
         """Let the next cluster have the server, or end it; idempotent."""
@@ -374,12 +370,10 @@ class ForkServer:
         else:  # the forwarder still reads from it
             server.end()
 
-    def _new_server(self) -> ServerProcess:
-        return ServerProcess(self._surroundings, self._python, self._program_file)
-
-    def _have(self, server: ServerProcess) -> None:
-        self._server = server
-        self._pipe = self._forwarder.add(server.stdout_fd)
+    def _have(self, server: ServerProcess | None = None) -> None:
+        """Fork from this server; None: from a new one."""
+        self._server = server or ServerProcess(self._surroundings, self._python, self._program_file)
+        self._pipe = self._forwarder.add(self._server.stdout_fd)
 
     def _replace(self, deadline: float) -> None:
         """Have a new server in place of one that has ended."""
@@ -387,8 +381,16 @@ class ForkServer:
             self._forwarder.remove(self._pipe)
             self._server.end()
         self._was_kept = False
-        self._have(self._new_server())
+        self._have()
         self.wait_ready(deadline)
+
+
+def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
+    """The ends of a new pipe, which these close."""
+    read_fd, write_fd = os.pipe()
+    reads.callback(os.close, read_fd)
+    writes.callback(os.close, write_fd)
+    return read_fd, write_fd
 
 
 def _standard_error(opened: ExitStack) -> int:

@@ -19,19 +19,19 @@ from typing import Any
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.client.embedded import EmbeddedTarget, Sharing
+from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.executor import Target, execute
 from flowlet.client.remote import RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.common.job_client import SubmittedJob
-from flowlet.common.job_settings import AFTER_TASKS_FINISH
+from flowlet.common.job_settings import AFTER_TASKS_FINISH, JobSettings
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, TypeInformation
 from flowlet.datastream.connectors.base import DiscardingSink, Sink
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.function import CheckpointedFunction, has_life_cycle
 from flowlet.datastream.user_functions.source_function import SourceFunction, can_be_replayed
-from flowlet.errors import JobGraphError
+from flowlet.errors import ConfigError, JobGraphError
 from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import Forward, KeyGroups
@@ -40,6 +40,7 @@ from flowlet.graph.transformation import GraphValue, OperatorFactory, SourceTran
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.source_operator import SourceOperator
+from flowlet.rpc.secret import load_or_create_secret
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.typed.record_conversion import DeclaredOutput
@@ -131,27 +132,43 @@ def embedded_target(
 
     Raises:
         JobGraphError: they do, and ``in_process`` is wanted.
+        ConfigError: see ``_checkpoint_secret``.
     """
     dependencies = dependencies or DependencySettings()
     needs_process = dependencies.needs_own_process
     if in_process and needs_process is not None:
         raise JobGraphError(f"{needs_process} needs TaskManagers that are processes of their own: unset FLOWLET_LOCAL")
     parallelism = max(vertex.parallelism for vertex in job_graph.vertices)
-    checkpoints = job_graph.settings.checkpoints
-    # Checkpoints that stay, and savepoints, which any job with checkpoints may take, are for other clusters of this
-    # user.
-    is_kept = checkpoints is not None and (
-        checkpoints.is_retained_on_failure
-        or checkpoints.is_retained_on_cancellation
-        or bool(checkpoints.savepoint_directory)
-    )
-    shares = Sharing.NONE if checkpoints is None else Sharing.WANTED
-    if is_kept or job_graph.settings.recovery_path:
-        shares = Sharing.NEEDED
-    stays_in_process = in_process or (parallelism == 1 and needs_process is None)
     return EmbeddedTarget(
-        parallelism, in_process=stays_in_process, shares_checkpoints=shares, python=dependencies.executable
+        parallelism,
+        in_process=in_process or (parallelism == 1 and needs_process is None),
+        checkpoint_secret=_checkpoint_secret(job_graph.settings),
+        python=dependencies.executable,
     )
+
+
+def _checkpoint_secret(settings: JobSettings) -> bytes | None:
+    """The secret of this user's clusters, which can start jobs from checkpoints that stay, and from savepoints, which
+    any job with checkpoints may take; None: there are none.
+
+    Raises ConfigError: there can be no secret, and the job keeps checkpoints, or starts from one.
+    """
+    checkpoints = settings.checkpoints
+    is_needed = bool(settings.recovery_path) or (
+        checkpoints is not None
+        and (
+            checkpoints.is_retained_on_failure
+            or checkpoints.is_retained_on_cancellation
+            or bool(checkpoints.savepoint_directory)
+        )
+    )
+    try:
+        return load_or_create_secret() if is_needed or checkpoints is not None else None
+    except ConfigError as error:
+        if is_needed:
+            raise
+        _log.warning("a savepoint of this job could be read by no other cluster", reason=str(error))
+        return None
 
 
 def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:

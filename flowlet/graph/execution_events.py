@@ -1,4 +1,4 @@
-"""What happens to a job, and what its ``ExecutionGraph`` wants done about it.
+"""What an ``ExecutionGraph`` wants done.
 
 ``RegionOrder``: which regions of a job read the finished results of which others.
 
@@ -10,13 +10,15 @@ Source:     Flink ``DefaultScheduler``, ``ExecutionGraphHandler``.  Flink ``Pipe
             a stage starts when all before it are finished, so that no stage waits for the slots of another.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
 from flowlet.common.job_status import JobStatus
 from flowlet.messages.control_messages import FailureInfo, ToTaskManager
 from flowlet.messages.execution_state import ExecutionState, Subtask
+from netstack.late import dataclass
 
 
 class ExecutionVertex(msgspec.Struct, frozen=True):
@@ -33,68 +35,13 @@ class ExecutionVertex(msgspec.Struct, frozen=True):
         return Subtask(self.vertex_id, self.subtask)
 
 
-class SlotsAllocated(msgspec.Struct, frozen=True):
-    """Every attempt that waits for one has a slot; ``locations`` has the TaskManager id of each."""
+@dataclass(slots=True)
+class FailedRun:
+    """Why a run ended; only its graph changes it."""
 
-    locations: Mapping[bytes, str]
-
-
-class SchedulingFailed(msgspec.Struct, frozen=True):
-    """The job did not get its slots in time."""
-
-    failure: FailureInfo
-
-
-class CancelRequested(msgspec.Struct, frozen=True):
-    """The user asks to cancel the job, or the JobManager stops or has another ``reason``, which people then see."""
-
-    reason: str | None = None
-
-
-class ExecutionReported(msgspec.Struct, frozen=True):
-    """A TaskManager reports the state of an attempt.
-
-    ``failure``: with FAILED, the cause; with CANCELED, the cause to record if the JobManager did not ask for it.
-    """
-
-    attempt: bytes
-    tm_id: str
-    state: ExecutionState
-    failure: FailureInfo | None = None
-
-
-class TaskManagerLost(msgspec.Struct, frozen=True):
-    """A TaskManager is lost, and all attempts there with it."""
-
-    tm_id: str
-    failure: FailureInfo
-
-
-class GlobalFailure(msgspec.Struct, frozen=True):
-    """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no state
-    can be restored.
-    """
-
-    failure: FailureInfo
-
-
-class RestartDue(msgspec.Struct, frozen=True):
-    """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of
-    deployment.
-    """
-
-    vertices: Sequence[ExecutionVertex]
-
-
-Event = (
-    SlotsAllocated
-    | SchedulingFailed
-    | CancelRequested
-    | ExecutionReported
-    | TaskManagerLost
-    | GlobalFailure
-    | RestartDue
-)
+    root: FailureInfo
+    concurrent: deque[FailureInfo]  # what else failed until the run had ended, newest last
+    restarted_ms: int | None = None  # when the next run of the regions began; None: it has not, or never will
 
 
 class Deploy(msgspec.Struct, frozen=True):
@@ -129,7 +76,7 @@ class ReleaseSlots(msgspec.Struct, frozen=True):
 
 
 class RestartAfter(msgspec.Struct, frozen=True):
-    """Send ``RestartDue`` for these regions after the delay, unless the job leaves RESTARTING before."""
+    """Call ``begin_next_run`` for these regions after the delay, unless the job leaves RESTARTING before."""
 
     delay_ms: int
     regions: tuple[int, ...] = (0,)

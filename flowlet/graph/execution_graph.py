@@ -1,4 +1,4 @@
-"""``ExecutionGraph``: the state machine of one job; it takes events and returns effects.
+"""``ExecutionGraph``: the state machine of one job; it is told what happens and returns effects.
 
 A *region* is a set of subtasks that exchange data only among themselves, and so can start again without the others.  A
 *run* of a region is one attempt of each of its subtasks; a restart begins the next run.
@@ -11,7 +11,7 @@ Invariants: all attempts of a run are deployed together, once, and only after ev
             the attempts of regions without a failure are left alone; ``failure`` is set exactly while the job is
             RESTARTING, FAILING or FAILED; a terminal job has only terminal attempts; ``ReleaseSlots`` is the last
             effect of all.
-Units:      times in milliseconds since the epoch, passed with each event.
+Units:      times in milliseconds since the epoch, set before each call that tells what has happened.
 Source:     Flink ``DefaultExecutionGraph``, ``Execution``, ``DefaultScheduler``,
             ``RestartPipelinedRegionFailoverStrategy``.
 Rules:      events that do not fit (unknown attempt, wrong TaskManager, impossible transition) are counted and change
@@ -20,23 +20,23 @@ Rules:      events that do not fit (unknown attempt, wrong TaskManager, impossib
             the other end often report first.  A cancel while the job is FAILING is ignored: its tasks are being
             cancelled already, and it must end as FAILED.  A region that cannot reach who keeps its inputs starts again,
             and fails again, until the loss is known: that is one failure.  One event that fails regions is one failure:
-            the lost TaskManager of several regions counts once.  A ``GlobalFailure`` fails them all.  The restart
+            the lost TaskManager of several regions counts once.  ``fail`` fails them all.  The restart
             strategy is asked once per failure; the delay counts from there, as in Flink.  Whatever fails later in a run
             belongs to its first failure, but one that ``suppresses_restarts`` ends the job.  Regions that fail one
             after the other restart independently.  Each first waits for the attempts of its last run to end, then for
-            ``RestartDue``, then for slots; the job is RESTARTING until all of them are deployed.  The job keeps its
+            ``begin_next_run``, then for slots; the job is RESTARTING until all of them are deployed.  The job keeps its
             slots while some region has attempts.
 Absent:     the watchdog for tasks that ignore a cancel.
 """
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
-from typing import Final, assert_never
+from dataclasses import replace
+from typing import Final
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph import execution_events as events
-from flowlet.graph.execution_events import RegionOrder
+from flowlet.graph.execution_events import FailedRun, RegionOrder
 from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
 from flowlet.messages.control_messages import CancelTask, FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState, Subtask
@@ -59,15 +59,6 @@ _UNREACHABLE: Final = frozenset({"ConnectError", "ConnectionLostError"})  # of t
 _LOSS_KNOWN_AFTER_MS: Final = 60_000
 _MAX_CONCURRENT_FAILURES: Final = 16
 _NO_USE: Final = "it would fail in the same way"
-
-
-@dataclass(slots=True)
-class FailedRun:
-    """Why a run ended; only its graph changes it."""
-
-    root: FailureInfo
-    concurrent: deque[FailureInfo]  # what else failed until the run had ended, newest last
-    restarted_ms: int | None = None  # when the next run of the regions began; None: it has not, or never will
 
 
 @dataclass(slots=True)
@@ -99,39 +90,22 @@ class Execution:
         return self.vertex.attempt
 
 
-@dataclass(slots=True)
 class ExecutionGraph:
-    """The attempts of one job, and the job's status.  Threading: one thread."""
+    """The attempts of one job, and the job's status; at first it waits for its slots.
 
-    executions: dict[bytes, Execution]  # the newest of each subtask
-    strategy: RestartStrategy
-    regions: Sequence[Collection[Subtask]]
-    order: RegionOrder
-    fails_as_one: bool = False  # whether a failure of one region is one of all that have begun
-    status: JobStatus = JobStatus.CREATED
-    # How often regions were started again; in a job of one region the number of all newest attempts.
-    attempt_number: int = 0
-    failure: FailureInfo | None = None  # the last one, until no region waits for a restart
-    failed_runs: deque[FailedRun] = field(default_factory=lambda: deque(maxlen=MAX_FAILED_RUNS))  # newest last
-    num_failed_runs: int = 0
-    cancel_reason: str | None = None  # why it was cancelled, if nobody asked for that
-    why_no_restart: str | None = None  # why it failed for good, if restarts were allowed
-    timestamps: dict[JobStatus, int] = field(default_factory=dict)
-    num_ignored_events: int = 0
-    _num_unfinished: int = 0
-    _region_of: dict[Subtask, int] = field(default_factory=dict)
-    _restarts: dict[int, _Restart] = field(default_factory=dict)  # by region
-    # By region: the last one because another process did not answer.
-    _unreached: dict[int, _Restart] = field(default_factory=dict)
-    _num_to_finish: list[int] = field(default_factory=list)  # by region: the newest attempts that have not finished
-    _kept: dict[bytes, str] = field(default_factory=dict)  # by attempt whose results are kept: its TaskManager
-    _now_ms: int = 0
-    _elapsed_ms: int = 0
-    _effects: list[events.Effect] = field(default_factory=list)
+    Threading: one thread.
 
-    @classmethod
-    def create(
-        cls,
+    Args:
+        vertices: in the order of deployment.
+        created_ms: now.
+        strategy: None: no restarts.
+        regions: each subtask is in one of them; None: all are in one.
+        order: of the regions; None: all are in one stage.
+        fails_as_one: whether all regions that have begun start again after a failure of one.
+    """
+
+    def __init__(
+        self,
         vertices: Iterable[events.ExecutionVertex],
         created_ms: int,
         strategy: RestartStrategy | None = None,
@@ -139,33 +113,33 @@ class ExecutionGraph:
         order: RegionOrder | None = None,
         *,
         fails_as_one: bool = False,
-    ) -> "ExecutionGraph":
-        """The graph of a job that waits for its slots.
-
-        Args:
-            vertices: in the order of deployment.
-            created_ms: now.
-            strategy: None: no restarts.
-            regions: each subtask is in one of them; None: all are in one.
-            order: of the regions; None: all are in one stage.
-            fails_as_one: whether all regions that have begun start again after a failure of one.
-        """
-        executions = {vertex.attempt: Execution(vertex) for vertex in vertices}
-        assert executions, "a job has at least one task"
-        regions = [{each.vertex.key for each in executions.values()}] if regions is None else regions
-        region_of = {key: number for number, region in enumerate(regions) for key in region}
-        assert len(region_of) == len(executions) == sum(map(len, regions)), "each subtask is in one region"
-        return cls(
-            executions,
-            strategy or NoRestart(),
-            regions,
-            RegionOrder.of([()] * len(regions)) if order is None else order,
-            fails_as_one,
-            timestamps={JobStatus.CREATED: created_ms},
-            _num_unfinished=len(executions),
-            _num_to_finish=[len(region) for region in regions],
-            _region_of=region_of,
-        )
+    ) -> None:
+        self.executions = {vertex.attempt: Execution(vertex) for vertex in vertices}  # the newest of each subtask
+        assert self.executions, "a job has at least one task"
+        self.strategy = strategy or NoRestart()
+        self.regions = regions or [{each.vertex.key for each in self.executions.values()}]
+        self.order = order or RegionOrder.of([()] * len(self.regions))
+        self.fails_as_one = fails_as_one
+        self.status = JobStatus.CREATED
+        # How often regions were started again; in a job of one region the number of all newest attempts.
+        self.attempt_number = 0
+        self.failure: FailureInfo | None = None  # the last one, until no region waits for a restart
+        self.failed_runs: deque[FailedRun] = deque(maxlen=MAX_FAILED_RUNS)  # newest last
+        self.num_failed_runs = 0
+        self.cancel_reason: str | None = None  # why it was cancelled, if nobody asked for that
+        self.why_no_restart: str | None = None  # why it failed for good, if restarts were allowed
+        self.timestamps = {JobStatus.CREATED: created_ms}
+        self.num_ignored_events = 0
+        self._num_unfinished = len(self.executions)
+        self._region_of = {key: number for number, region in enumerate(self.regions) for key in region}
+        assert len(self._region_of) == self._num_unfinished == sum(map(len, self.regions)), "each is in one region"
+        self._restarts: dict[int, _Restart] = {}  # by region
+        self._unreached: dict[int, _Restart] = {}  # by region: the last one because another process did not answer
+        # By region: the newest attempts that have not finished.
+        self._num_to_finish = [len(region) for region in self.regions]
+        self._kept: dict[bytes, str] = {}  # by attempt whose results are kept: its TaskManager
+        self._now_ms = self._elapsed_ms = 0
+        self._effects: list[events.Effect] = []
 
     def __repr__(self) -> str:
         counts = Counter(execution.state.value for execution in self.executions.values())
@@ -190,7 +164,7 @@ class ExecutionGraph:
 
     @property
     def is_waiting_for_slots(self) -> bool:
-        """Whether ``SlotsAllocated`` may come."""
+        """Whether ``slots_allocated`` may be told."""
         return self.status is JobStatus.CREATED or (
             self.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and bool(self.waiting)
         )
@@ -214,35 +188,25 @@ class ExecutionGraph:
         """The attempts of these regions, in the order of deployment."""
         return [execution for execution in self.executions.values() if self._region_of[execution.vertex.key] in regions]
 
-    def handle(self, event: events.Event, now_ms: int, elapsed_ms: int | None = None) -> list[events.Effect]:
-        """Apply one event; return the effects in order.  An event that does not fit only increments a counter.
+    def set_time(self, now_ms: int, elapsed_ms: int | None = None) -> None:
+        """Set the time of what is told next.
 
         ``now_ms``: the wall clock, for people.  ``elapsed_ms``: a clock that nobody sets, by which restarts are
             decided; None: the same.
         """
         self._now_ms = now_ms
         self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
-        match event:
-            case events.SlotsAllocated(locations):
-                self._deploy(locations)
-            case events.SchedulingFailed(failure):
-                self._scheduling_failed(failure)
-            case events.CancelRequested(reason):
-                self._cancel_requested(reason)
-            case events.ExecutionReported():
-                self._execution_reported(event)
-            case events.TaskManagerLost(tm_id, failure):
-                self._task_manager_lost(tm_id, failure)
-            case events.GlobalFailure(failure):
-                self._fail(range(len(self.regions)), failure)
-            case events.RestartDue(vertices):
-                self._begin_next_run(vertices)
-            case _:
-                assert_never(event)
-        effects, self._effects = self._effects, []
+
+    def take_effects(self) -> list[events.Effect]:
+        """The effects, in order, of what was told since the last call."""
+        effects = self._effects
+        self._effects = []
         return effects
 
-    def _deploy(self, locations: Mapping[bytes, str]) -> None:
+    # What has happened; a call that does not fit only increments a counter.
+
+    def slots_allocated(self, locations: Mapping[bytes, str]) -> None:
+        """Every attempt that waits for one has a slot; ``locations`` has the TaskManager id of each."""
         if not self.is_waiting_for_slots:
             self.num_ignored_events += 1
             return
@@ -262,14 +226,18 @@ class ExecutionGraph:
             self.failure = None
             self._move_job(JobStatus.RUNNING)
 
-    def _scheduling_failed(self, failure: FailureInfo) -> None:
+    def scheduling_failed(self, failure: FailureInfo) -> None:
+        """The job did not get its slots in time."""
         if not self.is_waiting_for_slots:
             self.num_ignored_events += 1
             return
         self._record_failure(failure)
         self._end_as(JobStatus.FAILING)
 
-    def _begin_next_run(self, vertices: Sequence[events.ExecutionVertex]) -> None:
+    def begin_next_run(self, vertices: Sequence[events.ExecutionVertex]) -> None:
+        """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of
+        deployment.
+        """
         by_key = {vertex.key: vertex for vertex in vertices}
         restart = self._restarts.get(self._region_of[vertices[0].key])
         if restart is None or restart.num_unfinished:
@@ -295,36 +263,43 @@ class ExecutionGraph:
         else:  # until the stage of these regions begins, nothing holds up the rest
             self._go_on()
 
-    def _cancel_requested(self, reason: str | None) -> None:
+    def cancel(self, reason: str | None = None) -> None:
+        """The user asks to cancel the job, or the JobManager stops or has another ``reason``, which people then see."""
         if self.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
             self.cancel_reason = reason
             self.failure = None
             self._end_as(JobStatus.CANCELLING)
 
-    def _execution_reported(self, event: events.ExecutionReported) -> None:
-        execution = self.executions.get(event.attempt)
-        if execution is None or execution.tm_id != event.tm_id:
+    def execution_reported(
+        self, attempt: bytes, tm_id: str, state: ExecutionState, failure: FailureInfo | None = None
+    ) -> None:
+        """A TaskManager reports the state of an attempt.
+
+        ``failure``: with FAILED, the cause; with CANCELED, the cause to record if the JobManager did not ask for it.
+        """
+        execution = self.executions.get(attempt)
+        if execution is None or execution.tm_id != tm_id:
             self.num_ignored_events += 1
-        elif event.state is execution.state and not event.state.is_terminal:
+        elif state is execution.state and not state.is_terminal:
             return  # confirms our own order
-        elif event.state not in EXECUTION_TRANSITIONS[execution.state]:
+        elif state not in EXECUTION_TRANSITIONS[execution.state]:
             self.num_ignored_events += 1
         else:
-            self._accept_report(execution, event)
+            self._accept_report(execution, state, failure)
 
-    def _accept_report(self, execution: Execution, event: events.ExecutionReported) -> None:
-        self._move(execution, event.state)
+    def _accept_report(self, execution: Execution, state: ExecutionState, failure: FailureInfo | None) -> None:
+        self._move(execution, state)
         region = self._region_of[execution.vertex.key]
-        if event.state is ExecutionState.FAILED:
-            assert event.failure is not None, "FAILED comes with a cause"
-            execution.failure = event.failure
-            self._fail((region,), event.failure)
-        elif event.state is ExecutionState.CANCELED and self._runs(region):
-            assert event.failure is not None, "an unexpected CANCELED comes with a cause"
-            self._fail((region,), event.failure)
-        if event.state is ExecutionState.FINISHED and self.order.is_staged:
+        if state is ExecutionState.FAILED:
+            assert failure is not None, "FAILED comes with a cause"
+            execution.failure = failure
+            self._fail((region,), failure)
+        elif state is ExecutionState.CANCELED and self._runs(region):
+            assert failure is not None, "an unexpected CANCELED comes with a cause"
+            self._fail((region,), failure)
+        if state is ExecutionState.FINISHED and self.order.is_staged:
             self._finished_in(region, execution)
-        if event.state.is_terminal:
+        if state.is_terminal:
             self._end_if_done((region,))
 
     def _finished_in(self, region: int, execution: Execution) -> None:
@@ -354,7 +329,8 @@ class ExecutionGraph:
         if tm_id is not None:
             self._effects.append(events.SendMessage(tm_id, ReleaseResults(execution.attempt)))
 
-    def _task_manager_lost(self, tm_id: str, failure: FailureInfo) -> None:
+    def task_manager_lost(self, tm_id: str, failure: FailureInfo) -> None:
+        """A TaskManager is lost, and all attempts there with it."""
         lost = [
             execution
             for execution in self.executions.values()
@@ -370,6 +346,12 @@ class ExecutionGraph:
             regions = sorted({self._region_of[execution.vertex.key] for execution in lost})
             self._fail(regions, failure, is_loss=True)
             self._end_if_done(regions)
+
+    def fail(self, failure: FailureInfo) -> None:
+        """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no
+        state can be restored.
+        """
+        self._fail(range(len(self.regions)), failure)
 
     def _fail(self, regions: Sequence[int], failure: FailureInfo, *, is_loss: bool = False) -> None:
         match self.status:

@@ -14,15 +14,16 @@ Invariants: at most one mark is on its way; requests meanwhile share the next on
 Source:     Flink ``CheckpointCoordinator``, without state.  Flink ``OperatorCoordinatorHolder``, for its life cycle.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
 from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_graph import Execution
-from flowlet.jm.gates import GateWrites, JobGate
+from flowlet.jm.gates import JobGate
 from flowlet.jm.job_document import Document
-from flowlet.jm.scheduler import TaskManagerLocation, execution_vertices
+from flowlet.jm.scheduler import execution_vertices
 from flowlet.messages import control_messages as messages
+from flowlet.messages.execution_state import Subtask
 
 
 class MarkCoordinator:
@@ -98,8 +99,6 @@ class GateSupervisor:
         send: sends a message to a TaskManager.
         states: in checkpoints.
         executions: the newest attempts of all subtasks.
-        locations: of attempts; its owner changes it.
-        attempt_number: of the first run.
         fail: fails the run; with the error and what it is about.
     """
 
@@ -108,21 +107,18 @@ class GateSupervisor:
         job: messages.JobGraphMessage,
         send: Callable[[str, messages.FinishGate | messages.MarkOrder], None],
         states: JobCheckpoints,
-        executions: Callable[[], Iterable[Execution]],
-        locations: Mapping[bytes, TaskManagerLocation],
-        attempt_number: int = 0,
+        executions: Callable[[], Mapping[bytes, Execution]],
         *,
         fail: Callable[[Exception, str], None],
     ) -> None:
         self._send = send
         self._states = states
         self._executions = executions
-        self._locations = locations
         # By vertex id.
         self._gates = {
             each.id: JobGate(each, each.remote_gate) for each in job.vertices if each.remote_gate is not None
         }
-        self._marks = MarkCoordinator(job, attempt_number)
+        self._marks = MarkCoordinator(job)  # of the newest run; replaced by run_begins()
         self._has_checkpoints = job.settings.takes_checkpoints
         self._waits_for_checkpoints = job.settings.acknowledges_checkpointed
         self._fail = fail
@@ -173,15 +169,15 @@ class GateSupervisor:
         """No mark is sent or completed any more."""
         self._marks.close()
 
-    def reported(self, vertex_id: str, subtask: int, message: messages.GateReported) -> None:
-        """Record the counts of a subtask, and end the gate if it is complete; ignored if the vertex has none."""
-        gate = self._gates.get(vertex_id)
-        if gate is not None and gate.report(subtask, message.counts, message.completed):
-            self._finish(gate)
-
-    def mark_reported(self, message: messages.MarkReport) -> None:
-        """A task wants a mark, or one has passed it."""
+    def reported(self, subtask: Subtask, message: messages.GateReported | messages.MarkReport) -> None:
+        """A task wants a mark, or one has passed it; or record the counts of a gate's subtask, and end the gate if it
+        is complete; ignored if the vertex has none.
+        """
         match message:
+            case messages.GateReported(_, counts, completed):
+                gate = self._gates.get(subtask.vertex_id)
+                if gate is not None and gate.report(subtask.subtask, counts, completed):
+                    self._finish(gate)
             case messages.MarkRequested() if self._waits_for_checkpoints:
                 self._states.request()
             case messages.MarkRequested(_, after):
@@ -193,41 +189,33 @@ class GateSupervisor:
         """A task has processed everything."""
         self._send_marks(self._marks.finished(attempt))
 
-    def finish(self, name: str) -> None:
+    def find(self, name: str) -> JobGate | None:
+        """The gate with this name; None: the job has none."""
+        return next((each for each in self._gates.values() if each.gate.name == name), None)
+
+    def finish(self, gate: JobGate) -> None:
         """Let a gate take no more producers, in this run and all later ones; open ones continue.
 
         After ``run_deployed``; idempotent.
         """
-        gate = self._gate(name)
         if gate.request_finish():
             self._finish(gate)
 
-    def is_finishing(self, name: str) -> bool:
-        """Whether a gate takes no more producers."""
-        return self._gate(name).is_finishing
-
-    def writes(self, name: str) -> GateWrites:
-        """The writes into a gate; to commit one, call ``commit``."""
-        return self._gate(name).writes
-
-    def commit(self, name: str, job: str, epoch: int, num_partitions: int) -> None:
+    def commit(self, gate: JobGate, job: str, epoch: int, num_partitions: int) -> None:
         """A write has so many partitions; ends the gate if it waits for that.
 
         Raises WriteError: as ``GateWrites.commit``.
         """
-        gate = self._gate(name)
         if gate.commit(job, epoch, num_partitions):
             self._finish(gate)
 
-    def _gate(self, name: str) -> JobGate:
-        return next(each for each in self._gates.values() if each.gate.name == name)
-
     def _finish(self, gate: JobGate) -> None:
-        for each in self._executions():
-            location = self._locations.get(each.attempt)
-            if each.vertex.vertex_id == gate.vertex_id and location is not None and not each.state.is_terminal:
-                self._send(location.tm_id, messages.FinishGate(each.attempt))
+        for each in self._executions().values():
+            if each.vertex.vertex_id == gate.vertex_id and each.tm_id is not None and not each.state.is_terminal:
+                self._send(each.tm_id, messages.FinishGate(each.attempt))
 
     def _send_marks(self, orders: Sequence[messages.MarkOrder]) -> None:
         for order in orders:
-            self._send(self._locations[order.attempt].tm_id, order)
+            tm_id = self._executions()[order.attempt].tm_id
+            assert tm_id is not None, "marks go through deployed tasks"
+            self._send(tm_id, order)

@@ -23,7 +23,6 @@ import msgspec
 
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.jm.job_document import Document
-from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages import control_messages as messages
 from netstack.late import dataclass
 from netstack.wire.offer_messages import GateIdentity, gate_token
@@ -203,20 +202,6 @@ class GateState(msgspec.Struct, frozen=True):
 _state_decoder: Final = msgspec.msgpack.Decoder(GateState)
 
 
-def gate_vertex(job: messages.JobGraphMessage, name: str) -> messages.VertexMessage | None:
-    """The vertex whose source is this gate, or None."""
-    return next(
-        (vertex for vertex in job.vertices if vertex.remote_gate is not None and vertex.remote_gate.name == name), None
-    )
-
-
-def known_vertex(job: messages.JobGraphMessage, name: str) -> messages.VertexMessage:
-    """The vertex of a gate that the job has."""
-    vertex = gate_vertex(job, name)
-    assert vertex is not None, "a gate of this job"
-    return vertex
-
-
 def gate_names(job: messages.JobGraphMessage) -> list[str]:
     """The names of all gates of a job."""
     return [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
@@ -303,11 +288,11 @@ class JobGate:
 def gate_document(
     job: messages.JobGraphMessage,
     gate: messages.RemoteGateMessage,
-    locations: Sequence[TaskManagerLocation],
+    places: Sequence[Document],
     secret: bytes,
     now_ms: int,
 ) -> Document:
-    """Everything that a producer needs to offer partitions to a gate; ``locations`` has one entry per subtask."""
+    """Everything that a producer needs to offer partitions to a gate; ``places`` has the address of each subtask."""
     identity = GateIdentity(bytes.fromhex(job.job_id), gate.name, now_ms + TOKEN_LIFETIME_MS)
     return {
         "name": gate.name,
@@ -320,7 +305,7 @@ def gate_document(
         "producers": gate.producers,
         "has_checkpoints": job.settings.takes_checkpoints,
         "acknowledges_checkpointed": job.settings.acknowledges_checkpointed,
-        "endpoints": [{"host": location.host, "port": location.data_port} for location in locations],
+        "endpoints": places,
         "expires_ms": identity.expires_ms,
         "token": gate_token(secret, identity).hex(),
     }

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from flowlet.graph.execution_graph import Execution, ExecutionGraph, FailedRun
+from flowlet.graph.execution_events import FailedRun
+from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask

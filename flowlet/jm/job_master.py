@@ -1,4 +1,4 @@
-"""Runs one job: feeds events to its execution graph and carries out the effects.
+"""Runs one job: tells its execution graph what happens and carries out the effects.
 
 Side:       loop.
 Invariants: the user's code is kept only until the tasks are deployed for the last time; ``job_ended`` is called once,
@@ -10,9 +10,9 @@ Source:     Flink ``JobMaster``.
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any, ClassVar, Final, assert_never
+from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, assert_never
 
 import msgspec
 
@@ -22,15 +22,15 @@ from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
 from flowlet.checkpoint.jobmanager.savepoints import JobSavepoints
 from flowlet.common.job_status import JobStatus
 from flowlet.graph import execution_events as events
-from flowlet.graph.execution_graph import SYMPTOMS, Execution, ExecutionGraph
+from flowlet.graph.execution_graph import SYMPTOMS, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import create_restart_strategy
 from flowlet.jm import failures, scheduler
-from flowlet.jm.client_lease import client_lease
+from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.gate_supervisor import GateSupervisor
-from flowlet.jm.gates import gate_document, known_vertex
+from flowlet.jm.gates import JobGate
 from flowlet.jm.job_document import Document, JobView, counters_of
 from flowlet.jm.scheduler import DeploymentPlan, TaskManagerLocation
-from flowlet.jm.source_coordinator import JobSources, WatermarkAnnouncer
+from flowlet.jm.source_coordinator import SourceCoordinator, WatermarkAnnouncer, coordinator_of
 from flowlet.jm.submission import without_code
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _RUN: Final = (ExecutionState.RUNNING, ExecutionState.FINISHED)
 _FAILING: Final = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
+P = ParamSpec("P")
 log = LogLines(__name__)
 
 
@@ -73,9 +74,7 @@ class JobMaster:
         strategy = create_restart_strategy(job.settings, random or SystemRandom())
         tasks, regions = scheduler.execution_vertices(job, recovered.attempt), scheduler.pipelined_regions(job)
         order = scheduler.region_order(job, regions)
-        self.graph = ExecutionGraph.create(
-            tasks, clock(), strategy, regions, order, fails_as_one=scheduler.fails_as_one(job)
-        )
+        self.graph = ExecutionGraph(tasks, clock(), strategy, regions, order, fails_as_one=scheduler.fails_as_one(job))
         self.graph.attempt_number = recovered.attempt
         self._owner = owner
         self._clock = clock
@@ -104,7 +103,8 @@ class JobMaster:
         self._restored_ids: dict[bytes, int] = {}  # the same, by attempt: regions begin with different ones
         self._restart_timers: dict[tuple[int, ...], asyncio.TimerHandle] = {}  # by the regions that start together
         self._failing_since_s: float | None = None  # time.monotonic()
-        self._lease = client_lease(job, timers, self.cancel)
+        heartbeat_ms = job.client_heartbeat_timeout_ms
+        self.lease = ClientLease(None if heartbeat_ms is None else heartbeat_ms / 1000, timers, self.cancel)
         self._effects: deque[events.Effect] = deque()  # to be carried out, in this order
         self._is_carrying_out = self._is_suspended = False
         self._has_code = True
@@ -116,14 +116,12 @@ class JobMaster:
             job,
             owner.send,
             self.checkpoints,
-            self._executions,
-            self._locations,
-            recovered.attempt,
+            lambda: self.graph.executions,
             fail=self._source_failed,
         )
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._send_to)
-        self._sources = JobSources(self._send_to, self.checkpoints, self._source_failed)
+        self._sources: dict[str, SourceCoordinator] = {}  # by vertex id, of its newest run
         self._plan: DeploymentPlan | None = None
         self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
 
@@ -172,7 +170,7 @@ class JobMaster:
             self._owner.request_slots(self)
 
     def _not_recovered(self, error: Exception) -> None:
-        self._handle(events.SchedulingFailed(failures.not_recovered(error, self._clock())))
+        self._tell(self.graph.scheduling_failed, failures.not_recovered(error, self._clock()))
 
     def start(self, locations: Mapping[bytes, TaskManagerLocation]) -> None:
         """Deploy the tasks that wait for it; ``locations`` has the TaskManager of each of their attempts."""
@@ -181,13 +179,20 @@ class JobMaster:
         self._plan = DeploymentPlan(self.job, self._locations)
         self.restored_checkpoint_id = self.checkpoints.last_completed_id
         self._restored_ids |= dict.fromkeys(locations, self.restored_checkpoint_id)
-        coordinators = self._sources.prepare(vertex for vertex in self.job.vertices if vertex.id in started)
+        coordinators = {
+            vertex.id: coordinator_of(
+                vertex, vertex.split_set, self.checkpoints, send=self._send_to, fail=self._source_failed
+            )
+            for vertex in self.job.vertices
+            if vertex.id in started and vertex.split_set is not None
+        }
+        self._sources |= coordinators
         self.gates.run_begins(self.job, self.graph.attempt_number)
         self._readers = reader_acknowledgements(self.job, self.graph.executions)
-        self._handle(events.SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
+        self._tell(self.graph.slots_allocated, {attempt: location.tm_id for attempt, location in locations.items()})
         self.gates.run_deployed()
         self._alignment.start()
-        for coordinator in coordinators:
+        for coordinator in coordinators.values():
             coordinator.start()
 
     def wanted_slots(self) -> dict[bytes, int]:
@@ -202,11 +207,11 @@ class JobMaster:
             if first is None
             else failures.no_slots_to_restart(first, message, now_ms)
         )
-        self._handle(events.SchedulingFailed(failure))
+        self._tell(self.graph.scheduling_failed, failure)
 
     def fail_recovery(self) -> None:
         """Fail a job that may not run a second time."""
-        self._handle(events.SchedulingFailed(failures.job_manager_lost(self._clock())))
+        self._tell(self.graph.scheduling_failed, failures.job_manager_lost(self._clock()))
 
     def suspend(self) -> None:
         """Decide nothing any more: this JobManager stops, and another one goes on with the job."""
@@ -230,21 +235,12 @@ class JobMaster:
                 former.update(counters_of(self._metrics[execution.attempt]))
             for of_run in (self._metrics, self._locations, self._stuck, self._restored_ids):
                 of_run.pop(execution.attempt, None)
-        self._handle(events.RestartDue([scheduler.next_attempt(self.job_id, execution.vertex) for execution in ended]))
+        renewed = [scheduler.next_attempt(self.job_id, execution.vertex) for execution in ended]
+        self._tell(self.graph.begin_next_run, renewed)
 
     def cancel(self, reason: str | None = None) -> None:
         """Cancel the job; in every state, idempotent.  ``reason``: why, if nobody asked for it."""
-        self._handle(events.CancelRequested(reason))
-
-    def client_heartbeat(self) -> None:
-        """The job's client is there."""
-        if self._lease is not None:
-            self._lease.renew()
-
-    def client_left(self) -> None:
-        """The connection of the job's client has ended."""
-        if self._lease is not None:
-            self._lease.client_left()
+        self._tell(self.graph.cancel, reason)
 
     def handle(self, tm_id: str, message: messages.FromTask) -> bool:
         """Handle a task's message; False if it is ignored: the task does not run there, or it does not fit."""
@@ -262,7 +258,7 @@ class JobMaster:
             is_final = not self.checkpoints.fall_back(self._restored_ids[message.attempt])
             failure = msgspec.structs.replace(failure, suppresses_restarts=is_final)
         tm_id = self._locations[message.attempt].tm_id
-        self._handle(events.ExecutionReported(message.attempt, tm_id, message.state, failure))
+        self._tell(self.graph.execution_reported, message.attempt, tm_id, message.state, failure)
         return self.graph.num_ignored_events == before
 
     def task_metrics(self, tm_id: str, attempt: bytes, metrics: messages.TaskMetrics) -> bool:
@@ -301,10 +297,13 @@ class JobMaster:
 
     def _splits_requested(self, message: messages.SplitsRequested) -> bool:
         vertex = self.graph.executions[message.attempt].vertex
-        return self._sources.splits_requested(vertex.vertex_id, vertex.subtask)
+        coordinator = self._sources.get(vertex.vertex_id)
+        if coordinator is not None:
+            coordinator.splits_requested(vertex.subtask)
+        return coordinator is not None
 
     def _source_failed(self, error: Exception, name: str) -> None:
-        self._handle(events.GlobalFailure(failures.source_failed(error, name, self._clock())))
+        self._tell(self.graph.fail, failures.source_failed(error, name, self._clock()))
 
     def _send_to(self, subtask: Subtask, message_for: Callable[[bytes], messages.ToTask]) -> None:
         """Send what is made for the newest attempt of a subtask."""
@@ -314,26 +313,16 @@ class JobMaster:
 
     def task_manager_lost(self, location: TaskManagerLocation, reason: str) -> None:
         """Fail the tasks that ran there; does nothing if there were none."""
-        self._handle(
-            events.TaskManagerLost(location.tm_id, failures.task_manager_lost(location, reason, self._clock()))
-        )
-
-    def edge(self, edge_id: str) -> messages.EdgeMessage | None:
-        """The edge with this id, or None."""
-        return next((edge for edge in self.job.edges if edge.id == edge_id), None)
+        failure = failures.task_manager_lost(location, reason, self._clock())
+        self._tell(self.graph.task_manager_lost, location.tm_id, failure)
 
     def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
         """The channels through which the client reads ``edge`` in the newest run; call after ``start``."""
         assert self._plan is not None, "start() made it"
         return self._plan.external_channels(edge)
 
-    def _gate_reported(self, message: messages.GateReported) -> bool:
-        vertex = self.graph.executions[message.attempt].vertex
-        self.gates.reported(vertex.vertex_id, vertex.subtask, message)
-        return True
-
-    def _mark_reported(self, message: messages.MarkReport) -> bool:
-        self.gates.mark_reported(message)
+    def _gate_reported(self, message: messages.GateReported | messages.MarkReport) -> bool:
+        self.gates.reported(self.graph.executions[message.attempt].vertex.key, message)
         return True
 
     def _checkpoint_reported(self, message: messages.CheckpointReport) -> bool:
@@ -352,11 +341,11 @@ class JobMaster:
         already.
         """
         if not self._is_over(attempt):
-            self._handle(events.GlobalFailure(failures.results_broken(reason, self._clock())))
+            self._tell(self.graph.fail, failures.results_broken(reason, self._clock()))
 
     def _is_running_on(self, tm_id: str, attempt: bytes) -> bool:
-        location = self._locations.get(attempt)
-        return location is not None and location.tm_id == tm_id and not self.graph.executions[attempt].state.is_terminal
+        execution = self.graph.executions.get(attempt)
+        return execution is not None and execution.tm_id == tm_id and not execution.state.is_terminal
 
     async def wait_until_kept(self, timeout_s: float) -> bool:
         """Wait until a checkpoint holds what is counted, committed and aborted now, or the job has ended; False if that
@@ -369,21 +358,10 @@ class JobMaster:
         wanted = self.checkpoints.request()
         return await self._wait_until(lambda: self.is_ended or self.checkpoints.last_completed_id >= wanted, timeout_s)
 
-    def gate_document(self, name: str, secret: bytes) -> Document:
-        """What a producer needs to know of a gate; call after ``start``."""
-        vertex = known_vertex(self.job, name)
-        assert vertex.remote_gate is not None, "gate_vertex found it by its gate"
-        return gate_document(self.job, vertex.remote_gate, self._gate_locations(name), secret, self._clock())
-
-    def gate_places(self, name: str) -> list[Document]:
+    def gate_places(self, gate: JobGate) -> list[Document]:
         """Where the subtasks of a gate run; call after ``start``."""
-        return [{"host": each.host, "port": each.data_port} for each in self._gate_locations(name)]
-
-    def _executions(self) -> Iterable[Execution]:
-        return self.graph.executions.values()
-
-    def _gate_locations(self, name: str) -> list[TaskManagerLocation]:
-        return [self._locations[each.attempt] for each in self.graph.executions_of(known_vertex(self.job, name).id)]
+        locations = [self._locations[each.attempt] for each in self.graph.executions_of(gate.vertex_id)]
+        return [{"host": each.host, "port": each.data_port} for each in locations]
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         """Wait for all tasks of a run to run, or the job to end; False if neither happened within ``timeout_s``."""
@@ -481,9 +459,14 @@ class JobMaster:
         """By a clock that nobody sets: how long a job ran without a failure does not depend on the wall clock."""
         return round((time.monotonic() if self._timers is None else self._timers.time()) * 1000)
 
-    def _handle(self, event: events.Event) -> None:
-        """Apply an event; from within an effect, its own effects follow those that are still to be carried out."""
-        effects = [] if self._is_suspended else self.graph.handle(event, self._clock(), self._elapsed_ms())
+    def _tell(self, happened: Callable[P, None], /, *facts: P.args, **named: P.kwargs) -> None:
+        """Tell the graph what has happened; from within an effect, its effects follow those that are still to be
+        carried out.
+        """
+        if not self._is_suspended:
+            self.graph.set_time(self._clock(), self._elapsed_ms())
+            happened(*facts, **named)
+        effects = self.graph.take_effects()
         if effects:
             self._wake_waiters()
         self._effects.extend(effects)
@@ -537,8 +520,8 @@ class JobMaster:
         if state.is_terminal:
             self._stuck.pop(attempt, None)
             self._alignment.forget(vertex.key)
-        if state in _FAILING:  # an enumerator must not answer readers on a TaskManager that was just lost
-            self._sources.close(vertex.vertex_id)
+        if state in _FAILING and (coordinator := self._sources.get(vertex.vertex_id)) is not None:
+            coordinator.close()  # an enumerator must not answer readers on a TaskManager that was just lost
         if state is ExecutionState.FINISHED:
             self.gates.task_finished(attempt)
         log.debug(
@@ -565,7 +548,8 @@ class JobMaster:
         for timer in self._restart_timers.values():
             timer.cancel()
         self._restart_timers.clear()
-        self._sources.close_all()
+        for coordinator in self._sources.values():
+            coordinator.close()
         self.gates.run_ends()
         self.checkpoints.stop()
 
@@ -575,8 +559,7 @@ class JobMaster:
             self._owner.release_slots(self)
             return
         self._drop_code()
-        if self._lease is not None:
-            self._lease.close()
+        self.lease.close()
         self._owner.job_ended(self, lambda: self.checkpoints.close(self.graph.status))
 
     def _log_status(self, status: JobStatus) -> None:
@@ -601,8 +584,8 @@ class JobMaster:
         messages.SourceWatermarkReported: _source_watermark_reported,
         messages.SplitsRequested: _splits_requested,
         messages.GateReported: _gate_reported,
-        messages.MarkRequested: _mark_reported,
-        messages.MarkPassed: _mark_reported,
+        messages.MarkRequested: _gate_reported,
+        messages.MarkPassed: _gate_reported,
         messages.CheckpointAcknowledged: _checkpoint_reported,
         messages.CheckpointDeclined: _checkpoint_reported,
         messages.FinalCheckpointAwaited: _checkpoint_reported,

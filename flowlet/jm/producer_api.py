@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from flowlet.common.job_status import JobStatus
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.failures import cause_in_one_line
-from flowlet.jm.gates import WriteError, gate_vertex
+from flowlet.jm.gates import JobGate, WriteError
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.messages.control_messages import CountedPartition, GateOutcome
@@ -63,7 +63,7 @@ class ProducerApi:
 
         With ``has_failed=1`` the producer's attempt has failed: wait for a moment for the job to fail, too.
         """
-        master = self._find_job(request)
+        master, gate = self._find_gate(request)
         if request.query.get("has_failed") == "1":
             await master.wait_for_trouble(_TROUBLE_TIMEOUT_S, self.config.failure_grace_s)
         partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
@@ -71,24 +71,22 @@ class ProducerApi:
         may_count = status not in _LOST and (
             status is not JobStatus.RESTARTING or master.job.settings.acknowledges_checkpointed
         )
-        is_finishing = master.gates.is_finishing(request.match_info["gate"])
-        is_counted = may_count and master.gates.writes(request.match_info["gate"]).is_counted(partition)
+        is_counted = may_count and gate.writes.is_counted(partition)
         cause = None if failure is None else cause_in_one_line(failure)
-        return json_response(GateOutcome(status.name, is_counted, cause, is_finishing))
+        return json_response(GateOutcome(status.name, is_counted, cause, gate.is_finishing))
 
     async def place(self, request: Request) -> Response:
         """Where the gate's tasks run: 204 they do not at the moment, 410 the job has ended, 404 it is forgotten."""
-        master = self._find_job(request)
+        master, gate = self._find_gate(request)
         if not await master.wait_until_running(_PLACE_TIMEOUT_S):
             return Response(status=204)
         if master.is_ended:
-            return error_response(410, f"gate {request.match_info['gate']!r} has ended: {_why_ended(master)}")
-        return json_response(master.gate_places(request.match_info["gate"]))
+            return error_response(410, f"gate {gate.gate.name!r} has ended: {_why_ended(master)}")
+        return json_response(master.gate_places(gate))
 
     async def checkpoint(self, request: Request) -> Response:
         """A producer waits for a checkpoint: 202, 404 the job is forgotten."""
-        master = self._find_job(request)
-        master.checkpoints.request()
+        self._find_gate(request)[0].checkpoints.request()
         return Response(status=202)
 
     async def write(self, request: Request) -> Response:
@@ -97,11 +95,11 @@ class ProducerApi:
         202; 204 no checkpoint holds it yet: ask again; 409 it cannot be committed, 410 the job has failed or was
         cancelled, 404 the job is forgotten.
         """
-        master = self._find_job(request)
-        gate, job, epoch = request.match_info["gate"], _write_job(request), _number(request, "epoch")
+        master, gate = self._find_gate(request)
+        job, epoch = _write_job(request), _number(request, "epoch")
         mode = request.query.get("mode")
         if mode == "abort":
-            master.gates.writes(gate).abort(job, epoch)
+            gate.writes.abort(job, epoch)
             return await _kept(master, job)
         if mode != "commit":
             return error_response(400, "to end the write, call this path with ?mode=commit or ?mode=abort")
@@ -113,15 +111,16 @@ class ProducerApi:
             return error_response(409, str(error))
         return await _kept(master, job)
 
-    def _find_job(self, request: Request) -> JobMaster:
+    def _find_gate(self, request: Request) -> tuple[JobMaster, JobGate]:
         job_id = request.match_info["job_id"]
         name = request.match_info["gate"]
-        gate = _gate_in(request.raw_path)
-        is_its_gate = gate is not None and gate.name == name  # else the token may be another gate's
+        identity = _gate_in(request.raw_path)
         master = self.dispatcher.jobs.get(job_id)
-        if master is None or not is_its_gate or gate_vertex(master.job, name) is None:
+        gate = None if master is None else master.gates.find(name)
+        # The name in the token's path must be this one: else the token may be another gate's.
+        if master is None or gate is None or identity is None or identity.name != name:
             refuse(404, f"no job {job_id} with a gate {name!r} is known (any more)")
-        return master
+        return master, gate
 
 
 def _gate_in(target: str) -> GateIdentity | None:

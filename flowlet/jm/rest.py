@@ -16,7 +16,7 @@ from flowlet.checkpoint.jobmanager.savepoints import SavepointApi, check_checkpo
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
-from flowlet.jm.gates import gate_names
+from flowlet.jm.gates import JobGate, gate_document, gate_names
 from flowlet.jm.job_document import channel_document, exceptions_document, job_document, vertex_metrics_document
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
@@ -159,14 +159,14 @@ class RestApi:
         master = self._find_job(request)
         held_s = self._long_poll_s(request, default_ms=0)
         if not master.is_ended:
-            master.client_heartbeat()
+            master.lease.renew()
             if held_s:
                 try:
                     await master.wait_until_ended(held_s)
                 except asyncio.CancelledError:  # by aiohttp, because the connection has ended
-                    master.client_left()
+                    master.lease.client_left()
                     raise
-                master.client_heartbeat()
+                master.lease.renew()
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
         return json_response({}, status=202)
@@ -271,14 +271,15 @@ class RestApi:
 
         ``committed_job`` announces a producer's job whose writes count only once they are committed.
         """
-        master, name = self._find_gate(request)
+        master, gate = self._find_gate(request)
         if not await master.wait_until_running(self._long_poll_s(request)):
             return Response(status=204)
-        _check_not_ended(master, name)
+        _check_not_ended(master, gate)
         committed_job = request.query.get("committed_job")
         if committed_job is not None:
-            master.gates.writes(name).announce(committed_job[:MAX_JOB_NAME_BYTES])
-        return json_response(master.gate_document(name, self._config.secret))
+            gate.writes.announce(committed_job[:MAX_JOB_NAME_BYTES])
+        places = master.gate_places(gate)
+        return json_response(gate_document(master.job, gate.gate, places, self._config.secret, self._clock()))
 
     async def finish_gate(self, request: Request) -> Response:
         """Accept no further producers at a gate: 202, also if repeated; 404, 410 and 204 as in ``gate``."""
@@ -287,17 +288,18 @@ class RestApi:
     async def finish_gate_of_job(self, request: Request) -> Response:
         """As ``finish_gate``, for a gate of the given job."""
         master, name = self._find_job(request), request.match_info["gate"]
-        if name not in gate_names(master.job):
+        gate = master.gates.find(name)
+        if gate is None:
             return error_response(404, f"the job has no gate {name!r}; its gates are {gate_names(master.job)}")
-        return await self._finish_gate(request, master, name)
+        return await self._finish_gate(request, master, gate)
 
-    async def _finish_gate(self, request: Request, master: JobMaster, name: str) -> Response:
+    async def _finish_gate(self, request: Request, master: JobMaster, gate: JobGate) -> Response:
         if request.query.get("mode") != "finish":
             return error_response(400, "to finish the gate, call this path with ?mode=finish")
         if not await master.wait_until_deployed(self._long_poll_s(request)):
             return Response(status=204)
-        _check_not_ended(master, name)
-        master.gates.finish(name)
+        _check_not_ended(master, gate)
+        master.gates.finish(gate)
         return json_response({}, status=202)
 
     async def serve_session(self, transport: SessionTransport, peer: str | None) -> None:
@@ -314,16 +316,18 @@ class RestApi:
             refuse(404, "no job with this id" if problem is None else " ".join(problem.split()))
         return master
 
-    def _find_gate(self, request: Request) -> tuple[JobMaster, str]:
+    def _find_gate(self, request: Request) -> tuple[JobMaster, JobGate]:
         name = request.match_info["gate"]
         master = self._dispatcher.job_with_gate(name)
-        if master is None:
+        gate = None if master is None else master.gates.find(name)
+        if master is None or gate is None:
             refuse(404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}")
-        return master, name
+        return master, gate
 
     def _find_external_edge(self, request: Request, master: JobMaster) -> EdgeMessage:
-        edge = master.edge(request.match_info["edge_id"])
-        if edge is None or edge.target is not None:
+        edge_id = request.match_info["edge_id"]
+        edge = next((each for each in master.job.edges if each.id == edge_id and each.target is None), None)
+        if edge is None:
             refuse(404, "the job has no external edge with this id")
         return edge
 
@@ -335,6 +339,6 @@ class RestApi:
         return min(wanted_ms, self._config.max_long_poll_ms) / 1000
 
 
-def _check_not_ended(master: JobMaster, gate: str) -> None:
+def _check_not_ended(master: JobMaster, gate: JobGate) -> None:
     if master.is_ended:
-        refuse(410, f"gate {gate!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
+        refuse(410, f"gate {gate.gate.name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")

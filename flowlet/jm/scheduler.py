@@ -412,7 +412,7 @@ class DeploymentPlan:
         num_producers = self._vertices[edge.source].parallelism
         subpartitions = dict.fromkeys(range(num_producers), subtask)  # by producer
         if edge.is_pointwise:
-            num_consumers = _target(edge, self._vertices).parallelism
+            num_consumers = self._num_consumers(edge)
             subpartitions = {
                 producer: subtask - consumers_of(producer, num_producers, num_consumers).start
                 for producer in producers_of(subtask, num_producers, num_consumers)
@@ -445,14 +445,10 @@ class DeploymentPlan:
         )
 
     def _num_subpartitions(self, edge: messages.EdgeMessage, producer: int) -> int:
-        if edge.target is None:
-            return 1
-        num_consumers = _target(edge, self._vertices).parallelism
-        if not edge.is_pointwise:
+        num_consumers = self._num_consumers(edge)
+        if edge.target is None or not edge.is_pointwise:
             return num_consumers
         return len(consumers_of(producer, self._vertices[edge.source].parallelism, num_consumers))
 
-
-def _target(edge: messages.EdgeMessage, vertices: Mapping[str, messages.VertexMessage]) -> messages.VertexMessage:
-    assert edge.target is not None, "an edge between vertices"
-    return vertices[edge.target]
+    def _num_consumers(self, edge: messages.EdgeMessage) -> int:
+        return 1 if edge.target is None else self._vertices[edge.target].parallelism

@@ -1,6 +1,5 @@
-"""Assigns the splits of one source to its readers (``SourceCoordinator``), and those of all sources of a job
-(``JobSources``), each of which begins anew with its region; computes how far the sources of an alignment group may run
-ahead, and tells them at an interval (``WatermarkAnnouncer``).
+"""Assigns the splits of one source to its readers (``SourceCoordinator``, which begins anew with its region); computes
+how far the sources of an alignment group may run ahead, and tells them at an interval (``WatermarkAnnouncer``).
 
 Side:       loop.
 Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is
@@ -20,7 +19,7 @@ Absent:     reassigning the splits of a failed reader: all readers of a source r
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 from typing import Any, Final
@@ -194,67 +193,30 @@ class SourceCoordinator:
             self.fail(error)
 
 
-@dataclass(slots=True, eq=False)
-class JobSources:
-    """The split enumerators of one job.
+def coordinator_of(
+    vertex: messages.VertexMessage,
+    split_set: SplitSet,
+    states: JobCheckpoints,
+    *,
+    send: Callable[[Subtask, MessageFor], None],
+    fail: Callable[[Exception, str], None],
+) -> SourceCoordinator:
+    """The coordinator of a source for a run of its region, known to the checkpoints; to be started once the tasks are
+    deployed.
 
-    Threading: the JobManager's loop.
-    Life cycle: for each run of a region ``prepare``, and ``start`` once its tasks are deployed; ``close`` when they are
-        being cancelled.
-
-    Args:
-        send: sends a message to the newest attempt of a subtask.
-        states: of the checkpoints.
-        fail: fails the job; with the error and the name of the vertex.
+    ``send``: sends a message to the newest attempt of a subtask.  ``fail``: fails the job; with the error and the name
+    of the vertex.
     """
-
-    send: Callable[[Subtask, MessageFor], None]
-    states: JobCheckpoints
-    fail: Callable[[Exception, str], None]
-    _coordinators: dict[str, SourceCoordinator] = field(init=False, default_factory=dict)  # by vertex id
-
-    def __repr__(self) -> str:
-        return f"<JobSources {list(self._coordinators.values())}>"
-
-    def prepare(self, vertices: Iterable[messages.VertexMessage]) -> list[SourceCoordinator]:
-        """Make enumerators for a run of those of the vertices that need one; to be started once the
-        tasks are deployed.
-        """
-        made = []
-        for vertex in vertices:
-            if vertex.split_set is not None:
-                coordinator = self._coordinators[vertex.id] = self._create(vertex, vertex.split_set)
-                self.states.add_source(vertex.id, coordinator.snapshot)
-                made.append(coordinator)
-        return made
-
-    def splits_requested(self, vertex_id: str, subtask: int) -> bool:
-        """Answer a reader; False if its vertex has no enumerator."""
-        coordinator = self._coordinators.get(vertex_id)
-        if coordinator is None:
-            return False
-        coordinator.splits_requested(subtask)
-        return True
-
-    def close(self, vertex_id: str) -> None:
-        """Answer the readers of a vertex no more; idempotent."""
-        if (coordinator := self._coordinators.get(vertex_id)) is not None:
-            coordinator.close()
-
-    def close_all(self) -> None:
-        """Answer no readers any more; idempotent."""
-        for coordinator in self._coordinators.values():
-            coordinator.close()
-
-    def _create(self, vertex: messages.VertexMessage, split_set: SplitSet) -> SourceCoordinator:
-        return SourceCoordinator(
-            vertex.name,
-            enumerator_for(split_set),
-            vertex.parallelism,
-            send=lambda subtask, message_for: self.send(Subtask(vertex.id, subtask), message_for),
-            fail=lambda error: self.fail(error, vertex.name),
-            restored=self.states.source_state(vertex.id),
-        )
+    coordinator = SourceCoordinator(
+        vertex.name,
+        enumerator_for(split_set),
+        vertex.parallelism,
+        send=lambda subtask, message_for: send(Subtask(vertex.id, subtask), message_for),
+        fail=lambda error: fail(error, vertex.name),
+        restored=states.source_state(vertex.id),
+    )
+    states.add_source(vertex.id, coordinator.snapshot)
+    return coordinator
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import msgspec
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages import control_messages as messages
-from flowlet.rpc.requests import POLICY_VIOLATION, Outbox, SessionEndedError, SessionTransport
+from flowlet.rpc.requests import POLICY_VIOLATION, Outbox, SessionEndedError, SessionTransport, receive_in_time
 from netstack.flow.heartbeats import Silence
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
@@ -123,7 +123,7 @@ class TaskManagerSession:
     async def _receive_registration(self) -> messages.RegisterTaskManager | None:
         timeout_s = self.config.registration_timeout_s
         try:
-            message = await self._receive(timeout_s)
+            message = _decoded(await self.transport.receive(timeout_s))
             if isinstance(message, messages.RegisterTaskManager):
                 return message
             reason = f"the first message must be a registration, not a {type(message).__name__}"
@@ -135,13 +135,6 @@ class TaskManagerSession:
         await self.transport.close(reason, code=POLICY_VIOLATION)
         return None
 
-    async def _receive(self, timeout_s: float) -> messages.ToJobManager:
-        content = await self.transport.receive(timeout_s)
-        try:
-            return _decoder.decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise SessionEndedError(f"it sent an invalid message: {str(error)[:200]}") from error
-
     async def _refuse(self, reason: str) -> None:
         log.warning("TaskManager refused", tm_id=self.tm_id[:64], reason=reason)
         with suppress(ConnectionError, TimeoutError):
@@ -150,21 +143,13 @@ class TaskManagerSession:
         await self.transport.close(reason, code=POLICY_VIOLATION)
 
     async def _read(self) -> str:
-        timeout_s = self.config.heartbeat_timeout_s
-        silence = Silence(timeout_s, self.monotonic())
+        silence = Silence(self.config.heartbeat_timeout_s, self.monotonic())
         while True:
             try:
-                message = await self._receive(silence.next_look_s)
-            except TimeoutError:
-                if silence.look(self.monotonic()):
-                    return (
-                        f"no message from it for {timeout_s:g} s: it hangs, or a function keeps the interpreter's lock"
-                    )
-                continue
+                message = _decoded(await receive_in_time(self.transport, silence, self.monotonic))
             except SessionEndedError as error:
                 return str(error)
             self._last_heard_s = self.monotonic()
-            silence.heard(self._last_heard_s)
             problem = self._dispatch(message)
             if problem is not None:
                 return problem
@@ -190,6 +175,13 @@ class TaskManagerSession:
         if (now_s - self._answered_s) * _MS_PER_S >= self.config.heartbeat_interval_ms:
             self._answered_s = now_s
             self.send(messages.JobManagerHeartbeat())
+
+
+def _decoded(content: bytes) -> messages.ToJobManager:
+    try:
+        return _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SessionEndedError(f"it sent an invalid message: {str(error)[:200]}") from error
 
 
 def check_registration(message: messages.RegisterTaskManager, config: JobManagerConfig) -> str | None:

@@ -584,6 +584,7 @@ CheckpointReport = CheckpointAcknowledged | CheckpointDeclined | FinalCheckpoint
 CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 MarkReport = MarkRequested | MarkPassed
 MarkOrder = EmitMark | MarkCompleted
+SourceOrder = AllowSourceWatermark | AddSplits | NoMoreSplits | MarkOrder
 
 
 def union_of(base: type[_MessageT]) -> Any:

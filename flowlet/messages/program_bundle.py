@@ -186,11 +186,6 @@ class ProgramBundle(msgspec.Struct, frozen=True):
     python: str = ""
     flowlet: str = ""
 
-    @property
-    def num_bytes(self) -> int:
-        """The size of all pickles and pieces."""
-        return sum(map(len, self.main_objects.values())) + sum(map(len, self.pieces.values()))
-
     def other_versions(self) -> str:
         """For people: the versions that wrote the bundle and those that run here, if they differ; else empty."""
         if not self.python or (self.python, self.flowlet) == (PYTHON_VERSION, FLOWLET_VERSION):

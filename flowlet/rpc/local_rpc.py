@@ -17,6 +17,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Coroutine, Iterable
+from contextlib import closing
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -84,22 +85,14 @@ class LocalServer:
             await transport.close("the session is over")
 
     async def _serve_pipe(self, end: socket.socket, name: str) -> None:
-        sessions: dict[int, _PipeTransport] = {}
-        async with await _Pipe.open(end) as pipe:
-            try:
-                async for kind, number, *content in pipe:  # waits for the peer; ended by its end, or close()
-                    if kind == _REQUEST:
-                        _begin(self._answer_to(pipe, number, *content), f"request of {name}", self._tasks)
-                    elif kind == _OPEN and self._refuses_sessions:
-                        await pipe.send(_END, number, _STOPPING)
-                    elif kind == _OPEN:
-                        sessions[number] = _PipeTransport(pipe, number)
-                        _begin(self._serve(sessions[number], name), f"session of {name}", self._tasks)
-                    else:
-                        await _deliver(sessions, kind, number, content)
-            finally:
-                for session in sessions.values():
-                    session.inbox.end(_GONE)
+        with closing(await _Pipe.open(end)) as pipe:
+            async for kind, number, *content in pipe:  # waits for the peer; ended by its end, or close()
+                if kind == _REQUEST:
+                    _begin(self._answer_to(pipe, number, *content), f"request of {name}", self._tasks)
+                elif self._refuses_sessions:
+                    await pipe.send(_END, number, _STOPPING)
+                else:
+                    _begin(self._serve(pipe.open_session(number), name), f"session of {name}", self._tasks)
 
     async def _answer_to(self, pipe: "_Pipe", number: int, method: str, target: str, body: bytes) -> None:
         response = await self._router.answer(method, target, body)
@@ -128,7 +121,6 @@ class PipeRpc:
         self._pipe = pipe
         self._numbers = itertools.count()
         self._answers: dict[int, asyncio.Future[requests.RpcResponse]] = {}
-        self._sessions: dict[int, _PipeTransport] = {}
         self._reader = asyncio.create_task(self._read(), name="pipe to the JobManager")
 
     @classmethod
@@ -170,7 +162,7 @@ class PipeRpc:
     async def open_session(self) -> requests.SessionTransport:
         """As ``RpcGateway``."""
         number = next(self._numbers)
-        session = self._sessions[number] = _PipeTransport(self._pipe, number)
+        session = self._pipe.open_session(number)
         await self._send(_OPEN, number)
         return session
 
@@ -178,7 +170,7 @@ class PipeRpc:
         """End the connection; idempotent."""
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)  # waits for a cancelled task; ended by its next step
-        await self._pipe.close()
+        self._pipe.close()
 
     async def _send(self, *frame: object) -> None:
         if self._reader.done():
@@ -193,15 +185,11 @@ class PipeRpc:
 
     async def _read(self) -> None:
         try:
-            async for kind, number, *content in self._pipe:  # waits for the JobManager; ended by its end, or close()
-                if kind == _ANSWER:
-                    if number in self._answers and not self._answers[number].done():  # else it came too late
-                        self._answers[number].set_result(requests.RpcResponse(*content))
-                else:
-                    await _deliver(self._sessions, kind, number, content)
+            async for _, number, *content in self._pipe:  # waits for the JobManager; ended by its end, or close()
+                if number in self._answers and not self._answers[number].done():  # else the answer came too late
+                    self._answers[number].set_result(requests.RpcResponse(*content))
         finally:
-            for session in self._sessions.values():
-                session.inbox.end(_GONE)
+            self._pipe.close()
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(requests.RpcConnectError(f"JobManager {self.authority}: {_GONE}"))
@@ -210,56 +198,17 @@ class PipeRpc:
 # ---------------------------------------------------------------- sessions
 
 
-class _Inbox:
-    """Messages that were not received yet, and why no more come."""
-
-    def __init__(self) -> None:
-        self._messages: deque[bytes] = deque()
-        self._reason: str | None = None
-        self._has_news = asyncio.Event()
-        self._has_room = asyncio.Event()
-
-    async def put(self, message: bytes) -> None:
-        """Add a message.  Raises ConnectionError: none is wanted any more."""
-        while self._reason is None and len(self._messages) >= MAX_WAITING:
-            self._has_room.clear()
-            await self._has_room.wait()  # waits for the receiver; ended by it, or by the end of the session
-        if self._reason is not None:
-            raise ConnectionResetError(self._reason)
-        self._messages.append(message)
-        self._has_news.set()
-
-    async def get(self, timeout_s: float | None) -> bytes:
-        """The next message; see ``SessionTransport.receive``."""
-        async with asyncio.timeout(timeout_s):
-            while not self._messages:
-                if self._reason is not None:
-                    raise requests.SessionEndedError(self._reason)
-                self._has_news.clear()
-                await self._has_news.wait()  # ended by a message, the end of the session, or the timeout
-        self._has_room.set()
-        return self._messages.popleft()
-
-    def end(self, reason: str) -> None:
-        """No more come after those that are here; a second call does nothing."""
-        self._reason = self._reason or reason
-        self._has_news.set()
-        self._has_room.set()
-
-    def drop(self) -> None:
-        """Nobody receives any more."""
-        self._messages.clear()
-        self.end(_CLOSED)
-
-
 class _PipeTransport:
-    """One end of a session."""
+    """One end of a session, and the messages that were not received yet."""
 
     def __init__(self, pipe: "_Pipe", number: int) -> None:
         self._pipe = pipe
         self._number = number
         self._is_closed = False
-        self.inbox = _Inbox()
+        self._messages: deque[bytes] = deque()
+        self._reason: str | None = None  # why no more messages come
+        self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
 
     async def send(self, content: bytes) -> None:
         """As ``SessionTransport``."""
@@ -269,11 +218,19 @@ class _PipeTransport:
 
     async def receive(self, timeout_s: float | None = None) -> bytes:
         """As ``SessionTransport``."""
-        return await self.inbox.get(timeout_s)
+        async with asyncio.timeout(timeout_s):
+            while not self._messages:
+                if self._reason is not None:
+                    raise requests.SessionEndedError(self._reason)
+                self._has_news.clear()
+                await self._has_news.wait()  # ended by a message, the end of the session, or the timeout
+        self._has_room.set()
+        return self._messages.popleft()
 
     async def close(self, reason: str, *, code: int = requests.GOING_AWAY) -> None:
         """As ``SessionTransport``."""
-        self.inbox.drop()
+        self._messages.clear()  # nobody receives any more
+        self.end(_CLOSED)
         if self._is_closed:
             return
         self._is_closed = True
@@ -283,27 +240,33 @@ class _PipeTransport:
         except (ConnectionError, TimeoutError):
             return
 
+    async def put(self, message: bytes) -> bool:
+        """Add a message that came, once there is room; False: none is wanted any more."""
+        while self._reason is None and len(self._messages) >= MAX_WAITING:
+            self._has_room.clear()
+            await self._has_room.wait()  # waits for the receiver; ended by it, or by the end of the session
+        if self._reason is None:
+            self._messages.append(message)
+            self._has_news.set()
+        return self._reason is None
 
-async def _deliver(sessions: dict[int, _PipeTransport], kind: int, number: int, content: list[Any]) -> None:
-    session = sessions.get(number)
-    if session is None:
-        return  # it has ended
-    if kind == _END:
-        session.inbox.end(f"it closed the connection: {content[0]}")
-        del sessions[number]
-        return
-    try:
-        await session.inbox.put(content[0])
-    except ConnectionError:
-        del sessions[number]
+    def end(self, reason: str) -> None:
+        """No more messages come after those that are here; a second call does nothing."""
+        self._reason = self._reason or reason
+        self._has_news.set()
+        self._has_room.set()
 
 
 class _Pipe:
-    """One end of a pair of sockets, over which frames go in both directions."""
+    """One end of a pair of sockets, over which frames go in both directions.
+
+    Those of sessions go to them; the others come by iteration, until the other end is closed.
+    """
 
     def __init__(self, end: socket.socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._sessions: dict[int, _PipeTransport] = {}
         self._in_children = ClosedInChildren(end.fileno(), end)
 
     @classmethod
@@ -311,11 +274,10 @@ class _Pipe:
         end.setblocking(False)  # noqa: FBT003 - socket's own
         return cls(end, *await asyncio.open_unix_connection(sock=end))
 
-    async def __aenter__(self) -> "_Pipe":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    def open_session(self, number: int) -> _PipeTransport:
+        """This end of a new session."""
+        session = self._sessions[number] = _PipeTransport(self, number)
+        return session
 
     async def send(self, *frame: object) -> None:
         """Send a frame.  Raises ConnectionError: the other end is closed."""
@@ -329,16 +291,30 @@ class _Pipe:
         return self
 
     async def __anext__(self) -> Any:
-        """The next frame, until the other end is closed."""
         try:
-            (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            if size > _MAX_FRAME_BYTES:
-                raise ConnectionResetError(f"a frame of {size} bytes came, the limit is {_MAX_FRAME_BYTES}")
-            return msgspec.msgpack.decode(await self._reader.readexactly(size))
+            while True:
+                (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                if size > _MAX_FRAME_BYTES:
+                    raise ConnectionResetError(f"a frame of {size} bytes came, the limit is {_MAX_FRAME_BYTES}")
+                frame = msgspec.msgpack.decode(await self._reader.readexactly(size))
+                if frame[0] not in (_MESSAGE, _END):
+                    return frame
+                await self._deliver(*frame)
         except (asyncio.IncompleteReadError, OSError):
             raise StopAsyncIteration from None
 
-    async def close(self) -> None:
-        """Close this end; idempotent."""
+    async def _deliver(self, kind: int, number: int, content: Any) -> None:
+        session = self._sessions.get(number)
+        if session is None:
+            return  # it has ended
+        if kind == _END:
+            session.end(f"it closed the connection: {content}")
+        if kind == _END or not await session.put(content):
+            del self._sessions[number]
+
+    def close(self) -> None:
+        """Close this end, and with it its sessions; idempotent."""
+        for session in self._sessions.values():
+            session.end(_GONE)
         self._in_children.release()
         self._writer.close()

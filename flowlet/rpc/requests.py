@@ -18,6 +18,7 @@ import msgspec
 
 from flowlet.errors import FlowletError
 from flowlet.rpc.auth import NONCE_BYTES, Nonce
+from netstack.flow.heartbeats import Silence
 from netstack.log_lines import LogLines
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of a body, and of one message of a TaskManager's session
@@ -110,6 +111,25 @@ class SessionTransport(Protocol):
 
     async def close(self, reason: str, *, code: int = GOING_AWAY) -> None:
         """End the session and tell the peer why; idempotent."""
+
+
+async def receive_in_time(transport: SessionTransport, silence: Silence, clock: Callable[[], float]) -> bytes:
+    """The next message of a session.
+
+    Raises SessionEndedError: the connection ended, or the peer was silent for too long.
+    """
+    while True:
+        try:
+            content = await transport.receive(silence.next_look_s)
+        except TimeoutError:
+            if silence.look(clock()):
+                raise SessionEndedError(
+                    f"no message from it for {silence.silent_s:.3g} s: it hangs, or a function keeps the interpreter's "
+                    "lock"
+                ) from None
+        else:
+            silence.heard(clock())
+            return content
 
 
 class Outbox:

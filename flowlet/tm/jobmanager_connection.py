@@ -25,6 +25,7 @@ from flowlet.rpc.requests import (
     RpcStatusError,
     SessionEndedError,
     SessionTransport,
+    receive_in_time,
 )
 from netstack.flow.heartbeats import Backoff, Silence
 from netstack.late import dataclass
@@ -163,7 +164,7 @@ class JobManagerConnection:
         silence = Silence(self.reconnect.welcome_timeout_s, self.clock())
         try:
             while True:
-                message = await self._receive(socket, silence)
+                message = _DECODER.decode(await receive_in_time(socket, silence, self.clock))
                 match message:
                     case messages.Registered():
                         outbox, heartbeats = self._begin(socket, message)
@@ -184,21 +185,6 @@ class JobManagerConnection:
                 heartbeats.cancel()
                 await asyncio.wait([heartbeats])  # waits for the cancelled task; ended by its next step
                 await outbox.end()
-
-    async def _receive(self, socket: SessionTransport, silence: Silence) -> messages.ToTaskManager:
-        """The JobManager's next message.
-
-        Raises SessionEndedError: the connection ended, or the JobManager was silent for too long.
-        """
-        while True:
-            try:
-                content = await socket.receive(silence.next_look_s)
-            except TimeoutError:
-                if silence.look(self.clock()):
-                    raise SessionEndedError(f"no message from it for {silence.silent_s:.3g} s: it hangs") from None
-                continue
-            silence.heard(self.clock())
-            return _DECODER.decode(content)
 
     def _begin(self, socket: SessionTransport, welcome: messages.Registered) -> tuple[Outbox, asyncio.Task[None]]:
         self._last_contact = self.clock()

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowlet.chain.loop_code import operator_in
 from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
@@ -24,20 +24,20 @@ from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.deploy_blobs import PROGRAM_CLASSES
 from flowlet.shipping.job_file_cache import JobPaths
-from flowlet.shipping.program_modules import MAIN_OBJECTS, JobFiles, files_of_task
+from flowlet.shipping.program_modules import MAIN_OBJECTS, files_of_task
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.tm.failure import failure_info, format_thread_stack, log_failure
-from flowlet.tm.latency.busy_tasks import BusyTasks
-from flowlet.tm.process.process_model import TaskScheduling, apply_task_scheduling
-from flowlet.tm.task_checkpointing import CheckpointServices, TaskCheckpointing
+from flowlet.tm.process.process_model import apply_task_scheduling
+from flowlet.tm.task_checkpointing import TaskCheckpointing
 from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name, results_of
-from netstack.environment import NetworkEnvironment
 from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.forks import end_stranded_child, serving_thread
+
+if TYPE_CHECKING:
+    from flowlet.tm.task_executor import TaskExecutor
 
 _log = LogLines(__name__)
 
@@ -73,44 +73,26 @@ class CancellationConfig:
 _MAX_CHANNELS_LOGGED = 20
 
 
-@dataclass(frozen=True, slots=True)
-class TaskContext:
-    """What all tasks of one TaskManager have in common."""
-
-    tm_id: str
-    network: NetworkEnvironment
-    loop: EventLoopThread
-    report: "Callable[[Task, messages.TaskStateChanged], None]"  # called on the loop thread
-    # Loop thread: a cancelled task did not end within the fatal timeout.
-    on_stuck: "Callable[[Task, messages.TaskStuck], None]"
-    cancellation: CancellationConfig = CancellationConfig()
-    scheduling: TaskScheduling = TaskScheduling.NORMAL
-    runs_light_tasks: bool = False  # on the loop thread
-    busy_tasks: BusyTasks | None = None  # watches task threads, and may lower their priority
-    send: Callable[[messages.FromTask], None] = lambda _: None  # sends a message to the JobManager; loop thread
-    checkpoints: CheckpointServices | None = None  # None: jobs with checkpoints are refused
-    files: JobFiles | None = None  # None: jobs that ship files are refused
-
-
 class Task:
     """One attempt.
 
     Threading: all methods on the loop thread, except ``metrics`` on any.
     Life cycle: ``start`` once; it ends by itself or after ``cancel``; ``ended`` is set once the terminal state was
         reported.
+
+    Args:
+        descriptor: what to run.
+        executor: has what all tasks of one TaskManager have in common, and hears of states, on the loop thread.
     """
 
-    def __init__(self, descriptor: messages.TaskDeploymentDescriptor, context: TaskContext) -> None:
+    def __init__(self, descriptor: messages.TaskDeploymentDescriptor, executor: "TaskExecutor") -> None:
         self.descriptor = descriptor
         self.name = owner_name(descriptor)
         self.state = ExecutionState.CREATED  # Loop thread only.
         self.ended = asyncio.Event()  # Loop thread only.
-        self._context = context
-        self._limits = context.cancellation.for_job(descriptor.settings)
-        services = context.checkpoints
-        self._checkpointing = (
-            None if services is None else TaskCheckpointing(descriptor, self.name, services, self._send)
-        )
+        self._executor = executor
+        self._limits = executor.config.cancellation.for_job(descriptor.settings)
+        self._checkpointing = TaskCheckpointing(descriptor, self.name, executor.checkpoints, self._send)
         self._thread = threading.Thread(target=self._run, name=f"task {self.name}", daemon=True)
         self._lock = threading.Lock()
         self._cancelled = threading.Event()  # Set by the loop thread under _lock.
@@ -135,7 +117,7 @@ class Task:
         """
         self.state = ExecutionState.DEPLOYING
         # What it ships may take minutes to come, and to be installed; its consumers wait.
-        self._context.network.partition_manager.announce(results_of(self.descriptor))
+        self._executor.network.partition_manager.announce(results_of(self.descriptor))
         try:
             self._thread.start()
         except (RuntimeError, MemoryError) as error:
@@ -152,11 +134,10 @@ class Task:
         with self._lock:
             self._cancelled.set()
             stream_task = self._stream_task
-        if self._checkpointing is not None:
-            self._checkpointing.close()
+        self._checkpointing.close()
         if stream_task is not None:
             stream_task.cancel()
-        loop = self._context.loop.loop
+        loop = self._executor.loop.loop
         self._cancelled_at = loop.time()
         self._watchdog = loop.call_later(self._next_look_s(0.0), self._check_cancellation)
 
@@ -165,7 +146,7 @@ class Task:
         code.
         """
         if self.state is not ExecutionState.CREATED and not self.state.is_terminal and not self._thread.is_alive():
-            self._context.loop.execute_threadsafe(self._died)  # behind the reports that it has sent
+            self._executor.loop.execute_threadsafe(self._died)  # behind the reports that it has sent
 
     def metrics(self) -> messages.TaskMetrics:
         """The current metrics; the final ones once the task has ended."""
@@ -193,30 +174,24 @@ class Task:
         if stream_task is not None and (gate := stream_task.environment.offered_gate) is not None:
             gate.seal()
 
-    def _allow_watermark(self, message: messages.AllowSourceWatermark) -> None:
-        if (source := self._running_source()) is not None:
-            source.allow_watermark(message.max_allowed)
-
-    def _add_splits(self, message: messages.AddSplits) -> None:
-        if (source := self._running_source()) is not None:
-            source.add_splits(message.splits, message.waiting_bytes)
-
-    def _no_more_splits(self, _: messages.NoMoreSplits) -> None:
-        if (source := self._running_source()) is not None:
-            source.no_more_splits()
-
-    def _emit_mark(self, message: messages.EmitMark) -> None:
-        stream_task = self._running_or_later(message)
-        if isinstance(stream_task, SourceStreamTask):
-            stream_task.emit_mark(message.number)
-
-    def _mark_completed(self, message: messages.MarkCompleted) -> None:
-        if (source := self._running_source()) is not None:
-            source.mark_completed(message.number)
+    def _order_source(self, message: messages.SourceOrder) -> None:
+        stream_task = self._running_or_later(message) if isinstance(message, messages.EmitMark) else self._running()
+        if not isinstance(stream_task, SourceStreamTask):
+            return
+        match message:
+            case messages.AllowSourceWatermark():
+                stream_task.allow_watermark(message.max_allowed)
+            case messages.AddSplits():
+                stream_task.add_splits(message.splits, message.waiting_bytes)
+            case messages.NoMoreSplits():
+                stream_task.no_more_splits()
+            case messages.EmitMark():
+                stream_task.emit_mark(message.number)
+            case messages.MarkCompleted():
+                stream_task.mark_completed(message.number)
 
     def _handle_checkpoint(self, order: messages.CheckpointOrder) -> None:
-        if self._checkpointing is not None:
-            self._checkpointing.handle(order, self._running())
+        self._checkpointing.handle(order, self._running())
 
     def _running_or_later(self, message: messages.ToTask) -> StreamTask | None:
         """The stream task; before it is made, keep the message for it."""
@@ -228,10 +203,6 @@ class Task:
     def _running(self) -> StreamTask | None:
         with self._lock:
             return self._stream_task
-
-    def _running_source(self) -> SourceStreamTask | None:
-        stream_task = self._running()
-        return stream_task if isinstance(stream_task, SourceStreamTask) else None
 
     def _warn_of_stall(self, held_back_by: list[str]) -> None:
         if held_back_by and not self._is_stalled:
@@ -250,9 +221,7 @@ class Task:
 
     def describe_stuck(self) -> str:
         """The task's name and state, and the stack of its thread, for a log."""
-        with self._lock:
-            stream_task = self._stream_task
-        return f"{self.name}, {stream_task!r}\n{self._where()[1]}"
+        return f"{self.name}, {self._running()!r}\n{self._where()[1]}"
 
     # ---------------------------------------------------------------- loop thread
 
@@ -262,7 +231,7 @@ class Task:
         return (None, "(its thread has ended)") if frame is None else (operator_in(frame), format_thread_stack(frame))
 
     def _check_cancellation(self) -> None:
-        loop, limits = self._context.loop.loop, self._limits
+        loop, limits = self._executor.loop.loop, self._limits
         waited_s = loop.time() - self._cancelled_at
         operator, stack = self._where()
         report = messages.TaskStuck(self.attempt, round(waited_s * 1000), operator, stack)
@@ -275,10 +244,10 @@ class Task:
             operator=operator,
             stands_in=stack,
         )
-        self._context.send(report)
+        self._executor.send(report)
         if 0 < limits.fatal_timeout_s <= waited_s:
             self._watchdog = None
-            self._context.on_stuck(self, report)
+            self._executor.stuck(self, report)
             return
         self._watchdog = loop.call_later(self._next_look_s(waited_s), self._check_cancellation)
 
@@ -296,21 +265,20 @@ class Task:
             self._fail_without_thread(error)
 
     def _fail_without_thread(self, error: FlowletError) -> None:
-        failure = failure_info(error, self.descriptor, self._context.tm_id, time.time_ns() // 1_000_000)
+        failure = failure_info(error, self.descriptor, self._executor.tm_id, time.time_ns() // 1_000_000)
         log_failure(error, failure)
         with self._lock:
             stream_task, self._stream_task = self._stream_task, None
         if stream_task is not None:
             stream_task.cancel()
-        if self._checkpointing is not None:
-            self._checkpointing.close()
+        self._checkpointing.close()
         self._changed(messages.TaskStateChanged(self.attempt, ExecutionState.FAILED, failure, self._final_metrics))
 
     def _changed(self, change: messages.TaskStateChanged) -> None:
         self.state = change.state
-        self._context.report(self, change)
+        self._executor.report(self, change)
         if change.state.is_terminal:
-            self._context.network.partition_manager.withdraw(results_of(self.descriptor))
+            self._executor.network.partition_manager.withdraw(results_of(self.descriptor))
             if self._watchdog is not None:
                 self._watchdog.cancel()
                 self._watchdog = None
@@ -325,8 +293,8 @@ class Task:
     def _run_to_its_end(self) -> None:
         try:
             bind_task(self.descriptor.job_name, self.descriptor.task_name, self.descriptor.subtask)
-            apply_task_scheduling(self._context.scheduling)
-            busy_tasks = self._context.busy_tasks
+            apply_task_scheduling(self._executor.config.task_scheduling)
+            busy_tasks = self._executor.busy_tasks
             with contextlib.nullcontext() if busy_tasks is None else busy_tasks.watched():
                 self._execute()
         except BaseException as error:  # noqa: BLE001 - the top of the thread: every error ends the task and is reported
@@ -336,21 +304,21 @@ class Task:
 
     def _execute(self) -> None:
         MAIN_OBJECTS.use(self.descriptor.code.main_objects)
-        files = files_of_task(self.descriptor, self._context.files, self._context.loop, self._cancelled.is_set)
+        files = files_of_task(self.descriptor, self._executor.files, self._executor.loop, self._cancelled.is_set)
         with PROGRAM_CLASSES.lent(), files as paths:
             self._run_stream_task(paths)
 
     def _run_stream_task(self, paths: JobPaths) -> None:
-        context = self._context
+        executor = self._executor
         stream_task = create_task_from_descriptor(
             self.descriptor,
-            context.network,
-            context.loop,
-            context.tm_id,
+            executor.network,
+            executor.loop,
+            executor.tm_id,
             cached_files={name: str(path) for name, path in paths.cached.items()},
             send=self._send,
-            runs_light_tasks=context.runs_light_tasks,
-            open_checkpointing=None if self._checkpointing is None else self._checkpointing.open,
+            runs_light_tasks=executor.runs_light_tasks,
+            open_checkpointing=self._checkpointing.open,
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:
@@ -373,10 +341,9 @@ class Task:
             state = ExecutionState.CANCELED
         else:
             state = ExecutionState.FAILED
-            failure = failure_info(error, self.descriptor, self._context.tm_id, time.time_ns() // 1_000_000)
+            failure = failure_info(error, self.descriptor, self._executor.tm_id, time.time_ns() // 1_000_000)
             log_failure(error, failure)
-        if self._checkpointing is not None:
-            self._checkpointing.close()
+        self._checkpointing.close()
         with self._lock:
             self._stream_task, self._final_metrics = None, final_metrics
         self._post(state, failure)
@@ -384,29 +351,29 @@ class Task:
     def _send(self, message: messages.FromTask) -> None:
         """Send a message to the JobManager; any thread."""
         with contextlib.suppress(ResourceClosedError):  # the process is ending
-            self._context.loop.execute_threadsafe(self._context.send, message)
+            self._executor.loop.execute_threadsafe(self._executor.send, message)
 
     def _was_cancelled(self, error: BaseException) -> bool:
         if isinstance(error, _CONSEQUENCES):
-            return self._cancelled.wait(self._context.cancellation.consequence_grace_s)
+            return self._cancelled.wait(self._limits.consequence_grace_s)
         return self._cancelled.is_set()
 
     def _post(self, state: ExecutionState, failure: messages.FailureInfo | None = None) -> None:
         end_stranded_child()
         change = messages.TaskStateChanged(self.attempt, state, failure, self._final_metrics)
         try:
-            self._context.loop.execute_threadsafe(self._changed, change)
+            self._executor.loop.execute_threadsafe(self._changed, change)
         except ResourceClosedError:
             _log.debug("state not reported, the process is ending", state=state.name)
 
     HANDLERS: ClassVar[Mapping[type[messages.ToTask], Callable[["Task", Any], None]]] = {
         messages.CancelTask: _cancel_ordered,
         messages.FinishGate: _finish_gate,
-        messages.AllowSourceWatermark: _allow_watermark,
-        messages.AddSplits: _add_splits,
-        messages.NoMoreSplits: _no_more_splits,
-        messages.EmitMark: _emit_mark,
-        messages.MarkCompleted: _mark_completed,
+        messages.AllowSourceWatermark: _order_source,
+        messages.AddSplits: _order_source,
+        messages.NoMoreSplits: _order_source,
+        messages.EmitMark: _order_source,
+        messages.MarkCompleted: _order_source,
         messages.TriggerCheckpoint: _handle_checkpoint,
         messages.CheckpointCompleted: _handle_checkpoint,
         messages.CheckpointAborted: _handle_checkpoint,

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.common.job_settings import JobSettings
 from flowlet.errors import StateRestoreError
 from flowlet.messages import control_messages as messages
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
-from flowlet.serde.deploy_blobs import DeploymentError, load_chain, load_partitioner
+from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.task.create_stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
 from flowlet.task.operator_services import operator_id_of
@@ -134,10 +133,10 @@ def create_task_from_descriptor(
     loop: EventLoopThread,
     tm_id: str,
     *,
+    open_checkpointing: OpenCheckpointing,
     cached_files: Mapping[str, str] | None = None,
     send: Callable[[messages.FromTask], None] = lambda _: None,
     runs_light_tasks: bool = False,
-    open_checkpointing: OpenCheckpointing | None = None,
 ) -> StreamTask:
     """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
@@ -146,8 +145,7 @@ def create_task_from_descriptor(
     on the loop thread.  ``open_checkpointing`` makes what a job with checkpoints needs, and reads the state to restore.
 
     Raises:
-        DeploymentError: the operators or a partitioner could not be loaded, or the job takes checkpoints, and this
-            TaskManager cannot.
+        DeploymentError: the operators or a partitioner could not be loaded.
         StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
         InsufficientNetworkBuffersError: the network memory is too small for the task.
     """
@@ -161,7 +159,8 @@ def create_task_from_descriptor(
         for partition in descriptor.partitions:
             outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after an error the list must have all so far
         for gate in descriptor.gates:
-            gates.append(_create_gate(descriptor, gate, network, tm_id))  # noqa: PERF401
+            specs = [channel_spec(channel, tm_id) for channel in gate.channels]
+            gates.append(network.create_input_gate(owner_name(descriptor), specs))
         offered_gate = _create_offered_gate(descriptor, chain, network, send)
         environment = _create_environment(descriptor, gates, outputs, loop)
         environment.cached_files = cached_files or {}
@@ -169,7 +168,9 @@ def create_task_from_descriptor(
         environment.send = send
         environment.is_loop_thread = loop.is_current_thread if runs_light_tasks else None
         # After the partitions: their consumers look for them meanwhile, and reading a large state takes long.
-        environment.checkpointing = _checkpointing(descriptor, chain, loop, open_checkpointing)
+        operators = [item.operator for item in chain]
+        by_id = {operator_id_of(each, descriptor.vertex_id, index).hex(): each for index, each in enumerate(operators)}
+        environment.checkpointing = open_checkpointing(LoopTimers(loop), by_id)
         return create_stream_task(environment, chain)
     except BaseException as error:
         _discard([*gates, *([] if offered_gate is None else [offered_gate])], outputs, error)
@@ -182,6 +183,7 @@ def _create_environment(
     outputs: list[OutputEdge],
     loop: EventLoopThread,
 ) -> TaskEnvironment:
+    limit = descriptor.settings.max_record_bytes
     return TaskEnvironment(
         job_id=descriptor.job_id,
         job_name=descriptor.job_name,
@@ -194,31 +196,12 @@ def _create_environment(
         gates=gates,
         outputs=outputs,
         schedule_timer=LoopTimers(loop).call_later,
-        limits=_limits(descriptor.settings),
+        limits=DEFAULT_ELEMENT_LIMITS if limit is None else ElementLimits(limit),
         state=descriptor.settings.state,
         batch=descriptor.settings.batch,
         gate_inputs=[gate.input_id for gate in descriptor.gates],
         job_parameters=dict(descriptor.settings.parameters),
     )
-
-
-def _checkpointing(
-    descriptor: messages.TaskDeploymentDescriptor,
-    chain: list[ChainedOperator],
-    loop: EventLoopThread,
-    open_checkpointing: OpenCheckpointing | None,
-) -> Checkpointing | None:
-    if open_checkpointing is not None:
-        operators = [item.operator for item in chain]
-        by_id = {operator_id_of(each, descriptor.vertex_id, index).hex(): each for index, each in enumerate(operators)}
-        return open_checkpointing(LoopTimers(loop), by_id)
-    if descriptor.settings.checkpoints is not None or descriptor.restored is not None:
-        raise DeploymentError(f"job {descriptor.job_name!r} takes checkpoints, which this TaskManager does not")
-    return None
-
-
-def _limits(settings: JobSettings) -> ElementLimits:
-    return DEFAULT_ELEMENT_LIMITS if settings.max_record_bytes is None else ElementLimits(settings.max_record_bytes)
 
 
 def _create_output(
@@ -248,17 +231,6 @@ def _id_of(
     descriptor: messages.TaskDeploymentDescriptor, output: messages.ResultPartitionDescriptor
 ) -> ResultPartitionID:
     return ResultPartitionID(IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt))
-
-
-def _create_gate(
-    descriptor: messages.TaskDeploymentDescriptor,
-    gate: messages.InputGateDescriptor,
-    network: NetworkEnvironment,
-    tm_id: str,
-) -> SingleInputGate:
-    return network.create_input_gate(
-        owner_name(descriptor), [channel_spec(channel, tm_id) for channel in gate.channels]
-    )
 
 
 def _create_offered_gate(

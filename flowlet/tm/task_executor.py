@@ -23,10 +23,9 @@ from flowlet.rpc.requests import RpcGateway
 from flowlet.shipping.job_file_cache import JobFileCache
 from flowlet.shipping.program_modules import JobFiles
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
-from flowlet.tm.latency.busy_tasks import BusyTasks, PeriodicLoadCheck, TaskLoad
-from flowlet.tm.latency.latency_policy import LatencyPolicy
+from flowlet.tm.latency.latency_policy import LOOK_INTERVAL_S, BusyTasks, LatencyPolicy, TaskLoad
 from flowlet.tm.process.process_model import TaskScheduling
-from flowlet.tm.task import CancellationConfig, Task, TaskContext
+from flowlet.tm.task import CancellationConfig, Task
 from flowlet.tm.task_checkpointing import CheckpointServices, SnapshotPool
 from flowlet.tm.task_deployment import blocking_results
 from netstack.availability import run_all
@@ -81,6 +80,7 @@ class ProcessHooks:
     failed: Callable[[str], None] = lambda _reason: None  # this TaskManager cannot go on
     # At each look at watched tasks, and when the last one has ended.
     loaded: Callable[[TaskLoad], None] = lambda _load: None
+    registered: Callable[[], None] = lambda: None  # the JobManager has accepted this TaskManager, again perhaps
     deploying: Callable[[str, str], None] = lambda _job, _task: None  # a task is about to be deployed
     ended: Callable[[str, str], None] = lambda _job, _task: None  # a task has ended, which was not reported yet
     heartbeat: Callable[[set[str]], None] = lambda _jobs: None  # a heartbeat is made; tasks of these jobs run
@@ -93,34 +93,23 @@ class TaskExecutor:
         self, tm_id: str, config: TaskExecutorConfig, loop: EventLoopThread, hooks: ProcessHooks | None = None
     ) -> None:
         self.tm_id = tm_id
+        self.loop = loop
+        self.config = config
         self.is_registered = asyncio.Event()
-        self._config = config
         self._hooks = hooks or ProcessHooks()
         # Both configs can ask for polling; a loop that polls needs the watched tasks.
         policy = replace(config.latency, busy_poll_us=config.latency.busy_poll_us or config.network.busy_poll_us)
-        self._network = NetworkEnvironment(replace(config.network, busy_poll_us=policy.busy_poll_us), loop)
+        self.network = NetworkEnvironment(replace(config.network, busy_poll_us=policy.busy_poll_us), loop)
+        self.runs_light_tasks = policy.runs_light_tasks  # on the loop thread
         self._tasks: dict[bytes, Task] = {}
         self._results: dict[bytes, _Results] = {}  # by attempt
         self._has_lost_port = False  # and has said so
-        self._busy_tasks = policy.busy_tasks()
-        self._poller = self._network.busy_poller
-        self._load_check: PeriodicLoadCheck | None = None  # while there are tasks
+        self.busy_tasks = policy.busy_tasks()  # watches task threads, and may lower their priority
+        self._poller = self.network.busy_poller
+        self._next_look: asyncio.TimerHandle | None = None  # at the load of the tasks, while there are some
         self._snapshot_pool = SnapshotPool(f"snapshots of {tm_id}")
-        self._files = JobFileCache()
-        self._context = TaskContext(
-            tm_id,
-            self._network,
-            loop,
-            self._report,
-            self._stuck,
-            config.cancellation,
-            config.task_scheduling,
-            policy.runs_light_tasks,
-            self._busy_tasks,
-            self._send,
-            CheckpointServices(self._snapshot_pool),
-            JobFiles(self._files, self._fetch_part),
-        )
+        self.checkpoints = CheckpointServices(self._snapshot_pool)
+        self.files = JobFiles(JobFileCache(), self._fetch_part)
         self._rpc: RpcGateway | None = None  # from ``start`` on
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
@@ -131,7 +120,7 @@ class TaskExecutor:
     @property
     def network_memory_bytes(self) -> int:
         """The memory for network buffers."""
-        return self._config.network.network_memory_bytes
+        return self.config.network.network_memory_bytes
 
     async def start(self, rpc: RpcGateway) -> ConnectionID:
         """Open the data port and start to register; return the data port's address.  The caller closes ``rpc``.
@@ -140,8 +129,8 @@ class TaskExecutor:
             netstack.errors.ConfigError: the address is not a loopback address.
             OSError: the address cannot be bound.
         """
-        config, self._rpc = self._config, rpc
-        address = await self._network.start(config.host, config.data_port)
+        config, self._rpc = self.config, rpc
+        address = await self.network.start(config.host, config.data_port)
         host, port = config.advertised or (address.host, address.port)
         registration = messages.RegisterTaskManager(self.tm_id, config.num_slots, host, port, os.getpid())
         self._connection = JobManagerConnection(rpc, registration, self, config.reconnect)
@@ -162,8 +151,8 @@ class TaskExecutor:
             await asyncio.gather(self._session, return_exceptions=True)
         if not self._snapshot_pool.close(_POOL_STOP_S):
             _log.warning("a checkpoint is still being written; its thread ends after that", tm=self.tm_id)
-        await close_in_background(self._files.close, f"files of {self.tm_id}")
-        await self._network.close()
+        await close_in_background(self.files.cache.close, f"files of {self.tm_id}")
+        await self.network.close()
         return stuck
 
     def announce_end(self, reason: str) -> None:
@@ -175,19 +164,16 @@ class TaskExecutor:
 
     async def _cancel_all(self, timeout_s: float) -> list[Task]:
         tasks = list(self._tasks.values())
-        if not tasks:
-            return []
         for task in tasks:
             task.cancel()
-        # no wait: a task that _cancel_all() waits for with a timeout
-        waiters = {asyncio.create_task(task.ended.wait(), name=f"end of {task.name}"): task for task in tasks}
-        done, pending = await asyncio.wait(waiters, timeout=timeout_s)
-        for waiter in pending:
-            waiter.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)  # waits for cancelled waiters; ended by their next step
-        for waiter in done:
-            waiters[waiter].join(timeout_s=0.1)
-        return [waiters[waiter] for waiter in pending]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for task in tasks:
+                    await task.ended.wait()
+        for task in tasks:
+            if task.ended.is_set():
+                task.join(timeout_s=0.1)
+        return [task for task in tasks if not task.ended.is_set()]
 
     # ---------------------------------------------------------------- the session's listener
 
@@ -195,6 +181,7 @@ class TaskExecutor:
         """The JobManager has accepted the registration."""
         _log.info("registered", tm=self.tm_id, jobmanager=jm_id)
         self.is_registered.set()
+        self._hooks.registered()
 
     def handle(self, message: messages.ToTaskManager) -> None:
         """Carry out an order; one for an attempt that is unknown here is ignored."""
@@ -213,20 +200,18 @@ class TaskExecutor:
         if descriptor.attempt in self._tasks:
             _log.warning("an attempt was deployed twice; the second one is ignored", task=descriptor.task_name)
             return
-        task = Task(descriptor, self._context)
+        task = Task(descriptor, self)
         self._hooks.deploying(descriptor.job_name, task.name)
         if not self._tasks:
             self._hooks.busy()
-            if self._busy_tasks is not None:
-                self._load_check = PeriodicLoadCheck(
-                    self._context.loop.loop.call_later, partial(self._check_load, self._busy_tasks)
-                )
+            if self.busy_tasks is not None:
+                self._look_later(self.busy_tasks)
         self._tasks[task.attempt] = task
         _log.info("deploying", job=descriptor.job_name, task=task.name)
         task.start()
 
     def _release(self, results: "_Results") -> None:
-        manager = self._network.partition_manager
+        manager = self.network.partition_manager
         releases = [partial(manager.release, each, None) for each in results.partitions]
         if results.num_bytes >= _LARGE_RESULTS_BYTES:
             with suppress(FlowletError):  # there is no thread for it
@@ -247,7 +232,7 @@ class TaskExecutor:
 
     def _end_without_port(self, jobs: set[str]) -> None:
         """Without its data port this TaskManager would go on to take tasks whose results nobody can read."""
-        if self._network.has_lost_port and not self._has_lost_port:
+        if self.network.has_lost_port and not self._has_lost_port:
             self._has_lost_port = True
             reason = (
                 "its data port is gone: a function has closed or replaced file descriptors that are not its own; "
@@ -275,7 +260,8 @@ class TaskExecutor:
 
     # ---------------------------------------------------------------- the tasks' reports
 
-    def _report(self, task: Task, change: messages.TaskStateChanged) -> None:
+    def report(self, task: Task, change: messages.TaskStateChanged) -> None:
+        """Send a new state of a task to the JobManager; of one that has ended, keep the results, if it has some."""
         if change.state.is_terminal:
             self._hooks.ended(task.descriptor.job_name, task.name)
         if self._connection is not None:
@@ -289,23 +275,29 @@ class TaskExecutor:
         del self._tasks[task.attempt]
         if not self._tasks:
             self._hooks.idle()
-            if self._load_check is not None:
-                self._load_check.close()
+            if self._next_look is not None:
+                self._next_look.cancel()
                 self._loaded(TaskLoad())
 
-    def _check_load(self, busy_tasks: BusyTasks) -> None:
+    def _look_later(self, busy_tasks: BusyTasks) -> None:
+        self._next_look = self.loop.loop.call_later(LOOK_INTERVAL_S, self._look, busy_tasks)
+
+    def _look(self, busy_tasks: BusyTasks) -> None:
         self._loaded(busy_tasks.look())
+        self._look_later(busy_tasks)
 
     def _loaded(self, load: TaskLoad) -> None:
         self._hooks.loaded(load)
         if self._poller is not None:
             self._poller.hold(is_held=load.is_crowded)
 
-    def _send(self, message: messages.FromTask) -> None:
+    def send(self, message: messages.FromTask) -> None:
+        """Send a message of a task to the JobManager; on the loop thread."""
         if self._connection is not None and message.attempt in self._tasks:
             self._connection.send(message)
 
-    def _stuck(self, task: Task, report: messages.TaskStuck) -> None:
+    def stuck(self, task: Task, report: messages.TaskStuck) -> None:
+        """A cancelled task did not end within the fatal timeout: the process must."""
         place = "" if report.operator is None else f" in operator {report.operator!r}"
         seconds = report.waited_ms / 1000
         reason = (

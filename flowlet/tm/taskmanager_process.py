@@ -28,8 +28,7 @@ from flowlet.rpc.local_rpc import PipeRpc
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.shipping.program_modules import SHIPPED_CODE
 from flowlet.tm.jobmanager_connection import DEFAULT_GIVE_UP_AFTER_S, ReconnectConfig
-from flowlet.tm.latency.busy_tasks import TaskLoad
-from flowlet.tm.latency.latency_policy import Goal, KeepAwake, LatencyPolicy, SwitchInterval, TaskDriver
+from flowlet.tm.latency.latency_policy import KeepAwake, LatencyPolicy, SwitchInterval, TaskDriver, TaskLoad
 from flowlet.tm.process import process_model
 from flowlet.tm.process.program_start import enter_program, started_by, tell_program
 from flowlet.tm.shared_process import SharedProcess
@@ -121,7 +120,7 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
     if settings.pin_cpu is not None:
         process_model.pin_to_cpu(settings.pin_cpu)
     policy = LatencyPolicy.of(
-        Goal.LATENCY if settings.latency_mode else Goal.THROUGHPUT,
+        latency_mode=settings.latency_mode,
         keeps_awake=settings.keep_awake,
         task_driver=settings.task_driver,
         busy_poll_us=settings.busy_poll_us,
@@ -210,6 +209,7 @@ class _Process:
     _failure: str | None = field(init=False, default=None)
     _num_signals: int = field(init=False, default=0)
     _executor: TaskExecutor | None = field(init=False, default=None)
+    _ready_line: str | None = field(init=False, default=None)  # until it was told
 
     async def run(self, shared: SharedProcess) -> str | None:
         """Returns why it could not go on; None after a signal."""
@@ -246,13 +246,14 @@ class _Process:
             deploying=deploying,
             ended=shared.after_task,
             heartbeat=shared.at_heartbeat,
+            registered=self._announce,
         )
         self._executor = executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", self.config, event_loop, hooks)
         async with await self._rpc() as rpc:
             try:
                 address = await executor.start(rpc)
-                if await self._registered_before_stop(executor):
-                    self._announce(executor.tm_id, f"{address}")
+                jobmanager = f"{self.jobmanager_host}:{self.jobmanager_port}"
+                self._ready_line = f"TaskManager {executor.tm_id} listening on {address}, registered at {jobmanager}"
                 await self._stop.wait()  # waits for a signal; ended by it, or by the parent's death
             finally:
                 await self._shut_down(executor)
@@ -270,23 +271,16 @@ class _Process:
         if self.switch_interval is not None:
             self.switch_interval.follow(load)
 
-    async def _registered_before_stop(self, executor: TaskExecutor) -> bool:
-        # waits for the JobManager; ended by a signal, or give_up_after_s
-        registered = asyncio.create_task(executor.is_registered.wait(), name="registered")
-        # waits for a signal; ended by it, or by the registration
-        stopped = asyncio.create_task(self._stop.wait(), name="stopped")
-        # waits for the JobManager or a signal; ended by them
-        done, pending = await asyncio.wait((registered, stopped), return_when=asyncio.FIRST_COMPLETED)
-        for waiter in pending:
-            waiter.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)  # waits for a cancelled task; ended by its next step
-        return registered in done
-
-    def _announce(self, tm_id: str, address: str) -> None:
-        jobmanager = f"{self.jobmanager_host}:{self.jobmanager_port}"
-        ready_line = f"TaskManager {tm_id} listening on {address}, registered at {jobmanager}"
-        if not tell_program(ready_line):
+    def _announce(self) -> None:
+        """Tell that this TaskManager is registered, the first time."""
+        ready_line = self._ready_line
+        self._ready_line = None
+        if ready_line is None or tell_program(ready_line):
+            return
+        try:
             print(ready_line, flush=True)  # noqa: T201 - for the person or script that waits for it
+        except (OSError, ValueError) as error:  # not an error of the session in which it comes
+            self._failed(f"standard output cannot be written: {error}")
 
     async def _shut_down(self, executor: TaskExecutor) -> None:
         try:

@@ -88,7 +88,7 @@ class Driver:
         """A job is over for the JobManager a moment before its last connection is closed here and its last thread has
         ended.
         """
-        network = self._executor._network
+        network = self._executor.network
         pool = network.buffer_pool
 
         def is_at_rest() -> bool:
@@ -102,7 +102,7 @@ class Driver:
         return self._cluster.run(self._take_stock)
 
     async def _take_stock(self) -> Held:
-        network = self._executor._network
+        network = self._executor.network
         assert self._executor.heartbeat().tasks == {}
         gc.collect()
         kinds = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())

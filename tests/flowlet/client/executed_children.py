@@ -11,19 +11,26 @@ from tests.waiting import PATIENCE_S
 _TELLER = "exit code"
 
 
-def launch(options: TaskManagerOptions, life_fd: int, status_fd: int) -> ForkedChild:
-    """Execute ``sys.executable`` with the two descriptors, and then the options of a TaskManager."""
+def launch(options: TaskManagerOptions) -> ForkedChild:
+    """Execute ``sys.executable`` with two descriptors, of its life and its status, and then the options of a
+    TaskManager.
+    """
     exit_fd, their_exit = os.pipe()
+    their_life, life_fd = os.pipe()
+    status_fd, their_status = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, str(life_fd), str(status_fd), *options.arguments(os.getpid())],
+        [sys.executable, str(their_life), str(their_status), *options.arguments(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         start_new_session=True,
-        pass_fds=(life_fd, status_fd),
+        pass_fds=(their_life, their_status),
     )
     assert process.stdout is not None, "stdout=PIPE"
-    child = ForkedChild(process.pid, os.pidfd_open(process.pid), exit_fd, os.dup(process.stdout.fileno()))
+    stdout_fd, end_fd = os.dup(process.stdout.fileno()), os.pidfd_open(process.pid)
+    child = ForkedChild(process.pid, end_fd, exit_fd, stdout_fd, status_fd, life_fd)
     process.stdout.close()
+    os.close(their_life)
+    os.close(their_status)
     threading.Thread(target=_tell_exit_code, args=(process, their_exit), name=_TELLER).start()
     return child
 

@@ -38,10 +38,10 @@ class Cluster:
         self.problems: list[Exception] = []
         self.supervisor = ChildSupervisor(OutputForwarder(), AtOnce(max_deaths), self._launch)
 
-    def _launch(self, options: TaskManagerOptions, life_fd: int, status_fd: int) -> ForkedChild:
+    def _launch(self, options: TaskManagerOptions) -> ForkedChild:
         if self.problems:
             raise self.problems.pop()
-        child = launch(options, life_fd, status_fd)
+        child = launch(options)
         self.started.put((child.pid, options))
         return child
 

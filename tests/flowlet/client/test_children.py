@@ -232,7 +232,7 @@ def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(
     script.write_text(f'#!/bin/bash\neval "exec sleep 1000 {closes}"\n')
     script.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(script))
-    child = TaskManagerProcess(TaskManagerOptions("127.0.0.1:1", tmp_path, tmp_path, 1), forwarder, launch)
+    child = TaskManagerProcess(launch(TaskManagerOptions("127.0.0.1:1", tmp_path, tmp_path, 1)), forwarder)
     try:
         with pytest.raises(FlowletError, match=f"TaskManager process {child.pid} was not ready in time"):
             child.wait_ready(time.monotonic() + 0.01)

@@ -33,18 +33,6 @@ def test_parallelism_one_stays_in_this_process() -> None:
     assert pids == {os.getpid()}
 
 
-def test_an_environment_variable_keeps_everything_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
-    client = EmbeddedTarget(4).open(4)
-
-    documents = client.call(JobManagerApi.list_task_managers)
-    overview = client.call(JobManagerApi.overview)
-    client.close()
-
-    assert [document["pid"] for document in documents] == [os.getpid()]
-    assert overview["slots-total"] == 4
-
-
 def test_slots_are_spread_and_rounded_up() -> None:
     client = EmbeddedTarget(3, num_task_managers=2, in_process=True).open(5)
 

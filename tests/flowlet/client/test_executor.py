@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from flowlet.client import executor
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
 from flowlet.client.remote import ClusterClient, RemoteTarget
@@ -153,3 +154,15 @@ def test_an_attached_job_needs_heartbeats_where_it_would_outlive_the_program(
 
 def test_only_a_cluster_of_its_own_ends_with_the_program() -> None:
     assert (ClusterClient.outlives_program, EmbeddedCluster.outlives_program) == (True, False)
+
+
+def test_a_source_with_too_many_splits_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JobManager would refuse the request, and could not say what is large in it."""
+    monkeypatch.setattr(executor, "MAX_MESSAGE_BYTES", 3 << 20)
+    files = FileSet(tuple(f"{number:01000}" for number in range(3000)))
+    job_graph = JobGraph(
+        "j", vertices=[vertex("small", source([1])), vertex("v", SourceOperator(TextLineSource(files)))]
+    )
+
+    with pytest.raises(JobSubmissionError, match=r"vertex 'v' has \d+, 30\d+ of them are the splits of its source; "):
+        execute(job_graph, NOWHERE)

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.client.embedded import EmbeddedTarget, Sharing
 from flowlet.client.translate import embedded_target, translate
 from flowlet.common import Configuration
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import ConfigError
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.stream_graph import StreamGraph
+from flowlet.rpc.secret import load_secret
 
 
 def graph_of(options: dict[str, str]) -> JobGraph:
@@ -27,34 +27,37 @@ def graph_of(options: dict[str, str]) -> JobGraph:
     return translate(found[0])
 
 
+KEPT = {
+    "execution.checkpointing.interval": "1 s",
+    "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+}
+
+
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "is_shared", "is_needed"),
     [
-        ({}, Sharing.NONE),
-        ({"execution.checkpointing.interval": "1 s"}, Sharing.WANTED),
-        ({"execution.checkpointing.savepoint-dir": "/savepoints"}, Sharing.NEEDED),
-        ({"execution.state-recovery.path": "/savepoints/savepoint-1"}, Sharing.NEEDED),
-        (
-            {
-                "execution.checkpointing.interval": "1 s",
-                "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-            },
-            Sharing.NEEDED,
-        ),
+        ({}, False, False),
+        ({"execution.checkpointing.interval": "1 s"}, True, False),
+        ({"execution.checkpointing.savepoint-dir": "/savepoints"}, True, True),
+        ({"execution.state-recovery.path": "/savepoints/savepoint-1"}, True, True),
+        (KEPT, True, True),
     ],
 )
-def test_a_job_shares_it_if_somebody_else_may_read_its_state(options: dict[str, str], expected: Sharing) -> None:
-    assert embedded_target(graph_of(options), in_process=True).shares_checkpoints is expected
-
-
-@pytest.mark.slow
-def test_without_a_home_only_a_job_whose_state_stays_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_job_shares_it_if_somebody_else_may_read_its_state(
+    options: dict[str, str], is_shared: bool, is_needed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any other job runs; it might take a savepoint, which nobody could read."""
+    """Without a home only a job whose state stays is refused: any other job might take a savepoint, which nobody could
+    read.
+    """
+    graph = graph_of(options)
+    monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
+    secret = embedded_target(graph, in_process=True).checkpoint_secret
+    assert secret == (load_secret() if is_shared else None)
+
     (tmp_path / "file").write_text("no directory")
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "file" / "secret"))
-
-    with pytest.raises(ConfigError, match="secret"):
-        EmbeddedTarget(1, in_process=True, shares_checkpoints=Sharing.NEEDED).open(1)
-    EmbeddedTarget(1, in_process=True, shares_checkpoints=Sharing.WANTED).open(1).close()
+    if is_needed:
+        with pytest.raises(ConfigError, match="secret"):
+            embedded_target(graph, in_process=True)
+    else:
+        assert embedded_target(graph, in_process=True).checkpoint_secret is None

@@ -6,24 +6,27 @@ from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_events import (
-    CancelRequested,
     Deploy,
     Effect,
-    Event,
-    ExecutionReported,
     ExecutionStateChanged,
     ExecutionVertex,
-    GlobalFailure,
     JobStatusChanged,
     ReleaseSlots,
-    SchedulingFailed,
     SendMessage,
-    SlotsAllocated,
-    TaskManagerLost,
 )
 from flowlet.graph.execution_graph import ExecutionGraph, is_symptom
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, ExecutionState
+from tests.flowlet.graph.events import (
+    CancelRequested,
+    Event,
+    ExecutionReported,
+    GlobalFailure,
+    SchedulingFailed,
+    SlotsAllocated,
+    TaskManagerLost,
+    handle,
+)
 
 A, B, C = b"a" * 40, b"b" * 40, b"c" * 40  # two tasks of vertex v, one of vertex w
 PLACES = {A: "tm-1", B: "tm-2", C: "tm-1"}
@@ -42,7 +45,7 @@ def reported(attempt: bytes, state: ExecutionState, cause: FailureInfo | None = 
 
 
 def waiting_graph() -> ExecutionGraph:
-    return ExecutionGraph.create(
+    return ExecutionGraph(
         [ExecutionVertex(A, "v", 0), ExecutionVertex(B, "v", 1), ExecutionVertex(C, "w", 0)], created_ms=100
     )
 
@@ -50,7 +53,7 @@ def waiting_graph() -> ExecutionGraph:
 def graph_after(*events: Event) -> ExecutionGraph:
     graph = waiting_graph()
     for number, event in enumerate(events):
-        graph.handle(event, 101 + number)
+        handle(graph, event, 101 + number)
         graph.check_invariants()
     return graph
 
@@ -102,7 +105,7 @@ class TestDeploying:
         """In the order of the vertices; nothing else is ordered."""
         graph = waiting_graph()
 
-        effects = graph.handle(SlotsAllocated(PLACES), 200)
+        effects = handle(graph, SlotsAllocated(PLACES), 200)
 
         assert orders(effects) == [Deploy(A, "tm-1"), Deploy(B, "tm-2"), Deploy(C, "tm-1")]
         assert statuses(effects) == [JobStatus.RUNNING]
@@ -123,14 +126,14 @@ class TestDeploying:
     def test_slots_that_come_too_late_are_ignored(self, status: JobStatus) -> None:
         graph = graph_in(status)
 
-        assert graph.handle(SlotsAllocated(PLACES), 200) == []
+        assert handle(graph, SlotsAllocated(PLACES), 200) == []
         assert (graph.status, graph.num_ignored_events) == (status, 1)
 
     def test_without_slots_the_job_fails_with_that_reason(self) -> None:
         graph = waiting_graph()
         cause = failure("NoResourceAvailable")
 
-        effects = graph.handle(SchedulingFailed(cause), 200)
+        effects = handle(graph, SchedulingFailed(cause), 200)
 
         assert statuses(effects) == [JobStatus.FAILING, JobStatus.FAILED]
         assert orders(effects) == [ReleaseSlots()]
@@ -142,7 +145,7 @@ class TestDeploying:
         graph = graph_in(status)
         before = graph.failure
 
-        assert graph.handle(SchedulingFailed(failure("NoResourceAvailable")), 200) == []
+        assert handle(graph, SchedulingFailed(failure("NoResourceAvailable")), 200) == []
         assert (graph.failure, graph.num_ignored_events) == (before, 1)
 
 
@@ -162,7 +165,7 @@ class TestReports:
         allowed = graph.executions[A].tm_id is not None and after in EXECUTION_TRANSITIONS[before]
         is_echo = graph.executions[A].tm_id is not None and before is after and not before.is_terminal
 
-        effects = graph.handle(reported(A, after), 200)
+        effects = handle(graph, reported(A, after), 200)
 
         assert graph.executions[A].state is (after if allowed else before)
         assert bool(effects) == allowed
@@ -171,13 +174,13 @@ class TestReports:
     def test_an_unknown_attempt_is_counted_and_ignored(self) -> None:
         graph = graph_in(JobStatus.RUNNING)
 
-        assert graph.handle(ExecutionReported(b"x" * 40, "tm-1", ExecutionState.FAILED, failure()), 200) == []
+        assert handle(graph, ExecutionReported(b"x" * 40, "tm-1", ExecutionState.FAILED, failure()), 200) == []
         assert (graph.status, graph.num_ignored_events) == (JobStatus.RUNNING, 1)
 
     def test_a_report_from_another_task_manager_is_counted_and_ignored(self) -> None:
         graph = graph_in(JobStatus.RUNNING)
 
-        assert graph.handle(ExecutionReported(A, "tm-2", ExecutionState.FAILED, failure()), 200) == []
+        assert handle(graph, ExecutionReported(A, "tm-2", ExecutionState.FAILED, failure()), 200) == []
         assert (graph.status, graph.num_ignored_events) == (JobStatus.RUNNING, 1)
 
     def test_the_job_finishes_with_its_last_task(self) -> None:
@@ -185,7 +188,7 @@ class TestReports:
             SlotsAllocated(PLACES), reported(A, ExecutionState.FINISHED), reported(B, ExecutionState.FINISHED)
         )
 
-        effects = graph.handle(reported(C, ExecutionState.FINISHED), 200)
+        effects = handle(graph, reported(C, ExecutionState.FINISHED), 200)
 
         assert effects == [
             ExecutionStateChanged(C, ExecutionState.FINISHED),
@@ -198,7 +201,7 @@ class TestReports:
         graph = graph_in(JobStatus.RUNNING)
         cause = failure("TaskManagerLost")
 
-        effects = graph.handle(reported(A, ExecutionState.CANCELED, cause), 200)
+        effects = handle(graph, reported(A, ExecutionState.CANCELED, cause), 200)
 
         assert statuses(effects) == [JobStatus.FAILING]
         assert graph.failure is cause
@@ -211,7 +214,7 @@ class TestFailing:
             SlotsAllocated(PLACES), reported(B, ExecutionState.RUNNING), reported(C, ExecutionState.FINISHED)
         )
 
-        effects = graph.handle(reported(A, ExecutionState.FAILED), 200)
+        effects = handle(graph, reported(A, ExecutionState.FAILED), 200)
 
         assert orders(effects) == [SendMessage("tm-2", CancelTask(B))]
         assert states(graph) == [ExecutionState.FAILED, ExecutionState.CANCELING, ExecutionState.FINISHED]
@@ -220,8 +223,8 @@ class TestFailing:
         """However they end: one of them may have finished before the cancel came."""
         graph = graph_in(JobStatus.FAILING)
 
-        first = graph.handle(reported(B, ExecutionState.FINISHED), 200)
-        second = graph.handle(reported(C, ExecutionState.CANCELED), 201)
+        first = handle(graph, reported(B, ExecutionState.FINISHED), 200)
+        second = handle(graph, reported(C, ExecutionState.CANCELED), 201)
 
         assert statuses(first) == []
         assert (statuses(second), orders(second)) == ([JobStatus.FAILED], [ReleaseSlots()])
@@ -230,7 +233,7 @@ class TestFailing:
         first, second = failure(message="first"), failure(message="second")
         graph = graph_after(SlotsAllocated(PLACES), reported(A, ExecutionState.FAILED, first))
 
-        graph.handle(reported(B, ExecutionState.FAILED, second), 200)
+        handle(graph, reported(B, ExecutionState.FAILED, second), 200)
 
         assert graph.failure is first
         assert graph.executions[B].failure is second
@@ -240,7 +243,7 @@ class TestFailing:
         symptom, cause = failure("netstack.errors.ConnectionLostError"), failure("TaskManagerLost")
         graph = graph_after(SlotsAllocated(PLACES), reported(B, ExecutionState.FAILED, symptom))
 
-        effects = graph.handle(TaskManagerLost("tm-1", cause), 200)
+        effects = handle(graph, TaskManagerLost("tm-1", cause), 200)
 
         assert graph.failure is cause
         assert statuses(effects) == [JobStatus.FAILED]
@@ -249,7 +252,7 @@ class TestFailing:
         first, second = failure("ProducerFailedError", "first"), failure("ConnectError", "second")
         graph = graph_after(SlotsAllocated(PLACES), reported(A, ExecutionState.FAILED, first))
 
-        graph.handle(reported(B, ExecutionState.FAILED, second), 200)
+        handle(graph, reported(B, ExecutionState.FAILED, second), 200)
 
         assert graph.failure is first
 
@@ -271,7 +274,7 @@ class TestLostTaskManager:
         graph = graph_in(JobStatus.RUNNING)
         cause = failure("TaskManagerLost")
 
-        effects = graph.handle(TaskManagerLost("tm-1", cause), 200)
+        effects = handle(graph, TaskManagerLost("tm-1", cause), 200)
 
         assert states(graph) == [ExecutionState.FAILED, ExecutionState.CANCELING, ExecutionState.FAILED]
         assert orders(effects) == [SendMessage("tm-2", CancelTask(B))]
@@ -280,20 +283,20 @@ class TestLostTaskManager:
     def test_one_without_tasks_of_the_job_changes_nothing(self) -> None:
         graph = graph_in(JobStatus.RUNNING)
 
-        assert graph.handle(TaskManagerLost("tm-3", failure()), 200) == []
+        assert handle(graph, TaskManagerLost("tm-3", failure()), 200) == []
 
     def test_one_whose_tasks_have_all_finished_changes_nothing(self) -> None:
         graph = graph_after(SlotsAllocated(PLACES), reported(B, ExecutionState.FINISHED))
 
-        assert graph.handle(TaskManagerLost("tm-2", failure()), 200) == []
+        assert handle(graph, TaskManagerLost("tm-2", failure()), 200) == []
         assert graph.status is JobStatus.RUNNING
 
     def test_a_lost_task_counts_as_ended_while_cancelling(self) -> None:
         """A cancelled job stays cancelled when a TaskManager goes away meanwhile."""
         graph = graph_in(JobStatus.CANCELLING)
-        graph.handle(reported(B, ExecutionState.CANCELED), 200)
+        handle(graph, reported(B, ExecutionState.CANCELED), 200)
 
-        effects = graph.handle(TaskManagerLost("tm-1", failure()), 201)
+        effects = handle(graph, TaskManagerLost("tm-1", failure()), 201)
 
         assert statuses(effects) == [JobStatus.CANCELED]
         assert graph.failure is None
@@ -304,7 +307,7 @@ class TestSource:
         graph = graph_in(JobStatus.RUNNING)
         cause = failure(message="cannot read a.txt")
 
-        effects = graph.handle(GlobalFailure(cause), 200)
+        effects = handle(graph, GlobalFailure(cause), 200)
 
         assert statuses(effects) == [JobStatus.FAILING]
         assert orders(effects) == [
@@ -321,7 +324,7 @@ class TestSource:
         graph = graph_in(status)
         before = graph.failure
 
-        assert graph.handle(GlobalFailure(failure(message="too late")), 200) == []
+        assert handle(graph, GlobalFailure(failure(message="too late")), 200) == []
         assert (graph.status, graph.failure) == (status, before)
 
 
@@ -329,7 +332,7 @@ class TestCancelling:
     def test_a_waiting_job_is_cancelled_at_once(self) -> None:
         graph = waiting_graph()
 
-        effects = graph.handle(CancelRequested(), 200)
+        effects = handle(graph, CancelRequested(), 200)
 
         assert statuses(effects) == [JobStatus.CANCELLING, JobStatus.CANCELED]
         assert orders(effects) == [ReleaseSlots()]
@@ -338,7 +341,7 @@ class TestCancelling:
     def test_a_task_is_cancelled_in_every_live_state(self, state: ExecutionState) -> None:
         graph = graph_after(SlotsAllocated(PLACES), reported(A, state))
 
-        effects = graph.handle(CancelRequested(), 200)
+        effects = handle(graph, CancelRequested(), 200)
 
         assert orders(effects) == [
             SendMessage("tm-1", CancelTask(A)),
@@ -350,7 +353,7 @@ class TestCancelling:
     def test_a_task_that_cancels_itself_is_not_told_again(self) -> None:
         graph = graph_after(SlotsAllocated(PLACES), reported(A, ExecutionState.CANCELING))
 
-        effects = graph.handle(CancelRequested(), 200)
+        effects = handle(graph, CancelRequested(), 200)
 
         assert orders(effects) == [SendMessage("tm-2", CancelTask(B)), SendMessage("tm-1", CancelTask(C))]
 
@@ -358,7 +361,7 @@ class TestCancelling:
     def test_the_job_is_canceled_however_its_tasks_end(self, end: ExecutionState) -> None:
         graph = graph_in(JobStatus.CANCELLING)
 
-        effects = [effect for attempt in PLACES for effect in graph.handle(reported(attempt, end), 200)]
+        effects = [effect for attempt in PLACES for effect in handle(graph, reported(attempt, end), 200)]
 
         assert statuses(effects) == [JobStatus.CANCELED]
         assert graph.failure is None
@@ -370,7 +373,7 @@ class TestCancelling:
         """It is not counted as stale either: people press the button twice."""
         graph = graph_in(status)
 
-        assert graph.handle(CancelRequested(), 200) == []
+        assert handle(graph, CancelRequested(), 200) == []
         assert (graph.status, graph.num_ignored_events) == (status, 0)
 
 
@@ -415,7 +418,7 @@ def test_laws_of_every_schedule(events: list[Event], starts: bool) -> None:
     effects: list[Effect] = []
     for number, event in enumerate([SlotsAllocated(PLACES), *events] if starts else events):
         was_terminal, ended = graph.status.is_globally_terminal_state(), states(graph)
-        new = graph.handle(event, 101 + number)
+        new = handle(graph, event, 101 + number)
         effects += new
         graph.check_invariants()
         assert not (was_terminal and new)
@@ -443,7 +446,7 @@ def test_every_job_ends_once_its_task_managers_are_gone(events: list[Event]) -> 
     graph = graph_after(*events)
 
     for tm_id in ("tm-1", "tm-2"):
-        graph.handle(TaskManagerLost(tm_id, failure()), 500)
-    graph.handle(CancelRequested(), 500)
+        handle(graph, TaskManagerLost(tm_id, failure()), 500)
+    handle(graph, CancelRequested(), 500)
 
     assert graph.status.is_globally_terminal_state()

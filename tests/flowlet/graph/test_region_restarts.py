@@ -11,27 +11,30 @@ from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_events import (
-    CancelRequested,
     Deploy,
     Effect,
-    Event,
-    ExecutionReported,
     ExecutionVertex,
-    GlobalFailure,
     JobStatusChanged,
     ReleaseSlots,
     RequestSlots,
     RestartAfter,
-    RestartDue,
-    SchedulingFailed,
     SendMessage,
-    SlotsAllocated,
-    TaskManagerLost,
 )
 from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import ExecutionState, Subtask
+from tests.flowlet.graph.events import (
+    CancelRequested,
+    Event,
+    ExecutionReported,
+    GlobalFailure,
+    RestartDue,
+    SchedulingFailed,
+    SlotsAllocated,
+    TaskManagerLost,
+    handle,
+)
 
 S = ExecutionState
 DELAY_MS = 500
@@ -75,12 +78,12 @@ def reported(task: str, state: ExecutionState, number: int = 0, cause: FailureIn
 
 
 def running(attempts: int = 9) -> ExecutionGraph:
-    graph = ExecutionGraph.create(
+    graph = ExecutionGraph(
         vertices(), 100, FixedDelay(attempts, DELAY_MS), [[Subtask(task, 0) for task in each] for each in REGIONS]
     )
-    graph.handle(slots(graph), 101)
+    handle(graph, slots(graph), 101)
     for task in TASKS:
-        graph.handle(reported(task, S.RUNNING), 102)
+        handle(graph, reported(task, S.RUNNING), 102)
     return graph
 
 
@@ -88,7 +91,7 @@ def after(graph: ExecutionGraph, *events: Event) -> list[Effect]:
     """The orders of the last event."""
     effects: list[Effect] = []
     for event in events:
-        effects = graph.handle(event, 200)
+        effects = handle(graph, event, 200)
         graph.check_invariants()
     kinds = Deploy | SendMessage | ReleaseSlots | RestartAfter | RequestSlots | JobStatusChanged
     return [each for each in effects if isinstance(each, kinds)]
@@ -372,7 +375,7 @@ class World:
     def handle(self, event: Event) -> None:
         self.now_ms += 1
         before = {each.attempt: each.state for each in self.graph.executions.values()}
-        effects = self.graph.handle(event, self.now_ms)
+        effects = handle(self.graph, event, self.now_ms)
         self.graph.check_invariants()
         self._check_others(event, before)
         for effect in effects:
@@ -465,7 +468,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(CHOICES), st.integers(0, 5), st.sampl
 
 
 def world_after(steps: list[tuple[str, int, FailureInfo]], attempts: int) -> World:
-    graph = ExecutionGraph.create(
+    graph = ExecutionGraph(
         vertices(), 100, FixedDelay(attempts, DELAY_MS), [[Subtask(task, 0) for task in each] for each in REGIONS]
     )
     world = World(graph)

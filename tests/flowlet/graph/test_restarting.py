@@ -9,27 +9,30 @@ from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_events import (
-    CancelRequested,
     Deploy,
     Effect,
-    Event,
-    ExecutionReported,
     ExecutionVertex,
-    GlobalFailure,
     JobStatusChanged,
     ReleaseSlots,
     RequestSlots,
     RestartAfter,
-    RestartDue,
-    SchedulingFailed,
     SendMessage,
-    SlotsAllocated,
-    TaskManagerLost,
 )
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import ExecutionState
+from tests.flowlet.graph.events import (
+    CancelRequested,
+    Event,
+    ExecutionReported,
+    GlobalFailure,
+    RestartDue,
+    SchedulingFailed,
+    SlotsAllocated,
+    TaskManagerLost,
+    handle,
+)
 
 S = ExecutionState
 DELAY_MS = 500
@@ -64,9 +67,9 @@ def reported(task: str, run: int, state: ExecutionState, cause: FailureInfo | No
 
 
 def graph_after(*events: Event, attempts: int = 1) -> ExecutionGraph:
-    graph = ExecutionGraph.create(vertices(0), 100, FixedDelay(attempts, DELAY_MS))
+    graph = ExecutionGraph(vertices(0), 100, FixedDelay(attempts, DELAY_MS))
     for number, event in enumerate(events):
-        graph.handle(event, 101 + number)
+        handle(graph, event, 101 + number)
         graph.check_invariants()
     return graph
 
@@ -95,43 +98,43 @@ class TestOneRestart:
     def test_the_others_are_cancelled_first(self) -> None:
         graph = graph_after(*RUNNING)
 
-        effects = graph.handle(reported("a", 0, S.FAILED), 200)
+        effects = handle(graph, reported("a", 0, S.FAILED), 200)
 
         assert statuses(effects) == [JobStatus.RESTARTING]
         assert orders(effects) == [SendMessage("tm-2", CancelTask(attempt("b", 0)))]
 
     def test_the_slots_are_given_back_when_the_last_task_has_ended_and_the_delay_counts_from_the_failure(self) -> None:
         graph = graph_after(*RUNNING)
-        graph.handle(reported("a", 0, S.FAILED), 200)
+        handle(graph, reported("a", 0, S.FAILED), 200)
 
-        effects = graph.handle(reported("b", 0, S.CANCELED), 320)
+        effects = handle(graph, reported("b", 0, S.CANCELED), 320)
 
         assert orders(effects) == [ReleaseSlots(), RestartAfter(DELAY_MS - 120)]
         assert statuses(effects) == []
 
     def test_a_delay_that_is_over_before_the_tasks_are_is_none(self) -> None:
         graph = graph_after(*RUNNING)
-        graph.handle(reported("a", 0, S.FAILED), 200)
+        handle(graph, reported("a", 0, S.FAILED), 200)
 
-        assert RestartAfter(0) in graph.handle(reported("b", 0, S.CANCELED), 200_000)
+        assert RestartAfter(0) in handle(graph, reported("b", 0, S.CANCELED), 200_000)
 
     def test_a_clock_that_was_set_back_makes_the_delay_no_longer(self) -> None:
         graph = graph_after(*RUNNING)
-        graph.handle(reported("a", 0, S.FAILED), 200_000)
+        handle(graph, reported("a", 0, S.FAILED), 200_000)
 
-        assert RestartAfter(DELAY_MS) in graph.handle(reported("b", 0, S.CANCELED), 200)
+        assert RestartAfter(DELAY_MS) in handle(graph, reported("b", 0, S.CANCELED), 200)
 
     def test_a_run_that_was_over_at_once_restarts_once(self) -> None:
         graph = graph_after(*RUNNING, reported("b", 0, S.FINISHED))
 
-        effects = graph.handle(reported("a", 0, S.FAILED), 200)
+        effects = handle(graph, reported("a", 0, S.FAILED), 200)
 
         assert orders(effects) == [ReleaseSlots(), RestartAfter(DELAY_MS)]
 
     def test_then_it_asks_for_slots(self) -> None:
         graph = graph_after(*DELAYED)
 
-        effects = graph.handle(RestartDue(vertices(1)), 900)
+        effects = handle(graph, RestartDue(vertices(1)), 900)
 
         assert effects == [RequestSlots()]
         assert (graph.status, graph.attempt_number) == (JobStatus.RESTARTING, 1)
@@ -140,7 +143,7 @@ class TestOneRestart:
     def test_finished_tasks_are_deployed_again_too(self) -> None:
         graph = graph_after(*RUNNING, reported("b", 0, S.FINISHED), reported("a", 0, S.FAILED), RestartDue(vertices(1)))
 
-        effects = graph.handle(slots(1), 900)
+        effects = handle(graph, slots(1), 900)
 
         assert orders(effects) == [Deploy(attempt("a", 1), "tm-1"), Deploy(attempt("b", 1), "tm-2")]
         assert statuses(effects) == [JobStatus.RUNNING]
@@ -148,7 +151,7 @@ class TestOneRestart:
     def test_the_second_run_finishes_the_job(self) -> None:
         graph = graph_after(*AGAIN, reported("a", 1, S.FINISHED))
 
-        effects = graph.handle(reported("b", 1, S.FINISHED), 900)
+        effects = handle(graph, reported("b", 1, S.FINISHED), 900)
 
         assert statuses(effects) == [JobStatus.FINISHED]
         assert orders(effects) == [ReleaseSlots()]
@@ -157,7 +160,7 @@ class TestOneRestart:
         graph = graph_after(*AGAIN)
         cause = failure(message="second")
 
-        effects = graph.handle(reported("a", 1, S.FAILED, cause), 900)
+        effects = handle(graph, reported("a", 1, S.FAILED, cause), 900)
 
         assert statuses(effects) == [JobStatus.FAILING]
         assert graph.failure is cause
@@ -165,15 +168,15 @@ class TestOneRestart:
     def test_a_lost_task_manager_is_a_failure_like_others(self) -> None:
         graph = graph_after(*RUNNING)
 
-        effects = graph.handle(TaskManagerLost("tm-1", failure("TaskManagerLost")), 200)
+        effects = handle(graph, TaskManagerLost("tm-1", failure("TaskManagerLost")), 200)
 
         assert statuses(effects) == [JobStatus.RESTARTING]
 
     def test_reports_of_the_run_before_are_ignored_and_counted(self) -> None:
         graph = graph_after(*AGAIN)
 
-        assert graph.handle(reported("a", 0, S.FAILED), 900) == []
-        assert graph.handle(reported("b", 0, S.RUNNING), 900) == []
+        assert handle(graph, reported("a", 0, S.FAILED), 900) == []
+        assert handle(graph, reported("b", 0, S.RUNNING), 900) == []
         assert (graph.status, graph.num_ignored_events) == (JobStatus.RUNNING, 2)
 
     @pytest.mark.parametrize("events", [RUNNING, ENDING, AGAIN], ids=["running", "ending", "again"])
@@ -181,7 +184,7 @@ class TestOneRestart:
         graph = graph_after(*events)
         before = graph.executions
 
-        assert graph.handle(RestartDue(vertices(2)), 900) == []
+        assert handle(graph, RestartDue(vertices(2)), 900) == []
         assert (graph.executions, graph.num_ignored_events) == (before, 1)
 
 
@@ -190,7 +193,7 @@ class TestFailures:
         """With one attempt, two failures of the first run leave it for the second."""
         graph = graph_after(*ENDING)
 
-        effects = graph.handle(reported("b", 0, S.FAILED), 200)
+        effects = handle(graph, reported("b", 0, S.FAILED), 200)
 
         assert orders(effects) == [ReleaseSlots(), RestartAfter(DELAY_MS - 98)]
         assert graph.status is JobStatus.RESTARTING
@@ -218,7 +221,7 @@ class TestFailures:
                 reported("b", run, S.CANCELED),
                 RestartDue(vertices(run + 1)),
             ):
-                graph.handle(event, 200)
+                handle(graph, event, 200)
 
         assert next(run.root.message for run in graph.failed_runs) == "a5"
         assert (len(graph.failed_runs), graph.num_failed_runs) == (MAX_FAILED_RUNS, MAX_FAILED_RUNS + 5)
@@ -226,7 +229,7 @@ class TestFailures:
     def test_a_failure_that_would_come_again_ends_the_job(self) -> None:
         graph = graph_after(*RUNNING)
 
-        effects = graph.handle(reported("a", 0, S.FAILED, failure(suppresses_restarts=True)), 200)
+        effects = handle(graph, reported("a", 0, S.FAILED, failure(suppresses_restarts=True)), 200)
 
         assert statuses(effects) == [JobStatus.FAILING]
 
@@ -235,7 +238,7 @@ class TestFailures:
         graph = graph_after(*PHASES[phase])
         cause = failure(suppresses_restarts=True)
 
-        effects = graph.handle(GlobalFailure(cause), 200)
+        effects = handle(graph, GlobalFailure(cause), 200)
 
         expected = [JobStatus.FAILING] if phase == "ending" else [JobStatus.FAILING, JobStatus.FAILED]
         assert statuses(effects) == expected
@@ -245,7 +248,7 @@ class TestFailures:
         graph = graph_after(*WAITING)
         both = failure(message="boom and no slots")
 
-        effects = graph.handle(SchedulingFailed(both), 200)
+        effects = handle(graph, SchedulingFailed(both), 200)
 
         assert statuses(effects) == [JobStatus.FAILING, JobStatus.FAILED]
         assert graph.failure is both
@@ -254,8 +257,8 @@ class TestFailures:
     def test_a_lack_of_slots_that_nobody_asked_for_is_ignored(self, phase: str) -> None:
         graph = graph_after(*PHASES[phase])
 
-        assert graph.handle(SchedulingFailed(failure()), 200) == []
-        assert graph.handle(slots(0), 200) == []
+        assert handle(graph, SchedulingFailed(failure()), 200) == []
+        assert handle(graph, slots(0), 200) == []
         assert graph.num_ignored_events == 2
 
 
@@ -264,7 +267,7 @@ class TestCancel:
     def test_between_two_runs_it_is_cancelled_at_once(self, phase: str) -> None:
         graph = graph_after(*PHASES[phase])
 
-        effects = graph.handle(CancelRequested(), 200)
+        effects = handle(graph, CancelRequested(), 200)
 
         assert statuses(effects) == [JobStatus.CANCELLING, JobStatus.CANCELED]
         assert effects[-1] == ReleaseSlots()
@@ -273,8 +276,8 @@ class TestCancel:
     def test_while_tasks_end_it_waits_for_them(self) -> None:
         graph = graph_after(*ENDING)
 
-        first = graph.handle(CancelRequested(), 200)
-        second = graph.handle(reported("b", 0, S.CANCELED), 201)
+        first = handle(graph, CancelRequested(), 200)
+        second = handle(graph, reported("b", 0, S.CANCELED), 201)
 
         assert (statuses(first), orders(first)) == ([JobStatus.CANCELLING], [])
         assert (statuses(second), orders(second)) == ([JobStatus.CANCELED], [ReleaseSlots()])
@@ -282,7 +285,7 @@ class TestCancel:
     def test_a_restart_that_is_due_too_late_is_ignored(self) -> None:
         graph = graph_after(*DELAYED, CancelRequested())
 
-        assert graph.handle(RestartDue(vertices(1)), 900) == []
+        assert handle(graph, RestartDue(vertices(1)), 900) == []
         assert graph.num_ignored_events == 1
 
 
@@ -303,7 +306,7 @@ class World:
     def handle(self, event: Event) -> None:
         self.now_ms += 1
         was_ended = self.graph.status.is_globally_terminal_state()
-        effects = self.graph.handle(event, self.now_ms)
+        effects = handle(self.graph, event, self.now_ms)
         self.graph.check_invariants()
         assert not (was_ended and effects)
         for effect in effects:

@@ -7,24 +7,27 @@ import pytest
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_events import (
-    CancelRequested,
     Deploy,
     Effect,
-    Event,
-    ExecutionReported,
     ExecutionVertex,
     RegionOrder,
     RequestSlots,
     RestartAfter,
-    RestartDue,
     SendMessage,
-    SlotsAllocated,
-    TaskManagerLost,
 )
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import ExecutionState
+from tests.flowlet.graph.events import (
+    CancelRequested,
+    Event,
+    ExecutionReported,
+    RestartDue,
+    SlotsAllocated,
+    TaskManagerLost,
+    handle,
+)
 
 WIDTH = 2
 VERTICES = ("source", "middle", "sink")
@@ -44,7 +47,7 @@ class Cluster:
         regions = [[each.key] for each in vertices]
         order = RegionOrder.of([(), (), (0, 1), (0, 1), (2, 3), (2, 3)])
         strategy = FixedDelay(attempts, 0)
-        self.graph = ExecutionGraph.create(vertices, 0, strategy, regions, order, fails_as_one=fails_as_one)
+        self.graph = ExecutionGraph(vertices, 0, strategy, regions, order, fails_as_one=fails_as_one)
         self.now_ms = 1
         self.lost: list[str] = []
         self.kept: set[bytes] = set()  # of attempts that have finished and were not released
@@ -53,7 +56,7 @@ class Cluster:
         self.num_deployed = 0
 
     def handle(self, event: Event) -> list[Effect]:
-        effects = self.graph.handle(event, self.now_ms)
+        effects = handle(self.graph, event, self.now_ms)
         self.graph.check_invariants()
         for effect in effects:
             match effect:

@@ -15,8 +15,8 @@ class Watched:
         self.has_left: bool | None = None
         self.lease = ClientLease(10.0, self.timers, self._expired)
 
-    def _expired(self, has_left: bool) -> None:
-        self.has_left = has_left
+    def _expired(self, reason: str) -> None:
+        self.has_left = reason.startswith("its client has ended")
         self.num_expired += 1
 
 
@@ -29,7 +29,7 @@ def test_it_expires_once_when_nobody_renews_it() -> None:
     watched.timers.advance(100)
 
     assert (before, watched.num_expired) == (0, 1)
-    assert repr(watched.lease) == "<ClientLease of 10 s, over>"
+    assert repr(watched.lease) == "<ClientLease of 10.0 s, over>"
 
 
 def test_each_renewal_gives_the_whole_time_again() -> None:

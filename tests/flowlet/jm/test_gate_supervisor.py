@@ -11,7 +11,8 @@ from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
 from flowlet.common.job_settings import Acknowledge, CheckpointSettings, GateSettings, JobSettings
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.gate_supervisor import GateSupervisor
-from flowlet.jm.scheduler import TaskManagerLocation, execution_vertices
+from flowlet.jm.gates import JobGate
+from flowlet.jm.scheduler import execution_vertices
 from flowlet.messages.control_messages import (
     CountedPartition,
     EmitMark,
@@ -25,11 +26,11 @@ from flowlet.messages.control_messages import (
     RemoteGateMessage,
     VertexMessage,
 )
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState, Subtask
 
 VERTEX = f"{1:032x}"
+TASK = Subtask(VERTEX, 0)
 CHECKPOINTS = CheckpointSettings(1000, "/checkpoints")
-PLACE = TaskManagerLocation("tm", "127.0.0.1", 1, 1)
 
 
 @dataclass
@@ -50,16 +51,20 @@ class Rig:
             "ab" * 16, "job", [VertexMessage(VERTEX, "gate", 2, 128, "default", ["gate"], b"", remote_gate=gate)], []
         )
         self.job = msgspec.structs.replace(self.job, settings=self.settings)
-        self.locations: dict[bytes, TaskManagerLocation] = {}
-        self.executions: list[Execution] = []
+        self.executions: dict[bytes, Execution] = {}
         self.gates = GateSupervisor(
             self.job,
             self._send,
             cast(JobCheckpoints, self),
             lambda: self.executions,
-            self.locations,
             fail=lambda error, _: self.failures.append(str(error)),
         )
+
+    @property
+    def gate(self) -> JobGate:
+        found = self.gates.find("clicks")
+        assert found is not None
+        return found
 
     def _send(self, tm_id: str, message: FinishGate | MarkOrder) -> None:
         if isinstance(message, FinishGate):
@@ -80,16 +85,16 @@ class Rig:
     def run(self, number: int = 0) -> list[bytes]:
         """Deploy a run; returns its attempts."""
         self.gates.run_begins(self.job, number)
-        self.executions = [Execution(each) for each in execution_vertices(self.job, number)]
-        for each in self.executions:
-            each.state = ExecutionState.RUNNING
-            self.locations[each.attempt] = PLACE
+        vertices = execution_vertices(self.job, number)
+        self.executions = {each.attempt: Execution(each, ExecutionState.RUNNING, "tm") for each in vertices}
         self.gates.run_deployed()
-        return [each.attempt for each in self.executions]
+        return list(self.executions)
 
     def count(self, attempts: list[bytes]) -> None:
         for subtask, attempt in enumerate(attempts):
-            self.gates.reported(VERTEX, subtask, GateReported(attempt, GateCounts(), [CountedPartition("job", 0, 0)]))
+            self.gates.reported(
+                Subtask(VERTEX, subtask), GateReported(attempt, GateCounts(), [CountedPartition("job", 0, 0)])
+            )
 
 
 def test_a_gate_that_has_all_partitions_finishes_and_the_next_run_says_again_whether_it_has() -> None:
@@ -100,7 +105,7 @@ def test_a_gate_that_has_all_partitions_finishes_and_the_next_run_says_again_whe
 
     second = rig.run(1)
     assert rig.finished == first
-    assert not rig.gates.is_finishing("clicks")
+    assert not rig.gate.is_finishing
     rig.count(second)
     assert rig.finished == [*first, *second]
 
@@ -108,8 +113,8 @@ def test_a_gate_that_has_all_partitions_finishes_and_the_next_run_says_again_whe
 def test_a_gate_that_was_told_to_finish_hears_it_in_each_run_also_of_another_jobmanager() -> None:
     rig = Rig()
     first = rig.run()
-    rig.gates.finish("clicks")
-    rig.gates.finish("clicks")
+    rig.gates.finish(rig.gate)
+    rig.gates.finish(rig.gate)
     second = rig.run(1)
     other = Rig(restored=rig.snapshots[VERTEX]())
     third = other.run(2)
@@ -122,7 +127,7 @@ def test_what_is_no_gate_reports_nothing() -> None:
     rig = Rig()
     [attempt, _] = rig.run()
 
-    rig.gates.reported("f" * 32, 0, GateReported(attempt, GateCounts(), [CountedPartition("job", 0, 0)]))
+    rig.gates.reported(Subtask("f" * 32, 0), GateReported(attempt, GateCounts(), [CountedPartition("job", 0, 0)]))
 
     assert rig.finished == []
 
@@ -142,23 +147,23 @@ def test_who_wants_a_mark_gets_a_checkpoint_where_writes_wait_for_those(acknowle
     rig = Rig(JobSettings(checkpoints=CHECKPOINTS, gates=GateSettings(acknowledge)))
     first, second = rig.run()
 
-    rig.gates.mark_reported(MarkRequested(first, 0))
+    rig.gates.reported(TASK, MarkRequested(first, 0))
 
     is_checkpoint = acknowledge is Acknowledge.CHECKPOINTED
     assert rig.num_requested == is_checkpoint
     assert rig.marks == ([] if is_checkpoint else [EmitMark(first, 1), EmitMark(second, 1)])
-    rig.gates.mark_reported(MarkPassed(first, 1))
+    rig.gates.reported(TASK, MarkPassed(first, 1))
     assert rig.gates.missing == ([] if is_checkpoint else [second])
 
 
 def test_marks_go_through_each_run_anew() -> None:
     rig = Rig(JobSettings())
     [first, _] = rig.run()
-    rig.gates.mark_reported(MarkRequested(first, 0))
+    rig.gates.reported(TASK, MarkRequested(first, 0))
     rig.gates.run_ends()
     rig.marks.clear()
 
     again, other = rig.run(1)
-    rig.gates.mark_reported(MarkRequested(again, 0))
+    rig.gates.reported(TASK, MarkRequested(again, 0))
 
     assert rig.marks == [EmitMark(again, 1), EmitMark(other, 1)]

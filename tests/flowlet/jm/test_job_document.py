@@ -5,7 +5,6 @@ import itertools
 import msgspec
 import pytest
 
-from flowlet.graph.execution_events import CancelRequested, ExecutionReported, RestartDue, SlotsAllocated
 from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.jm.job_document import (
@@ -19,6 +18,7 @@ from flowlet.jm.job_document import (
 from flowlet.jm.scheduler import TaskManagerLocation, attempt_id, execution_vertices, next_attempt
 from flowlet.messages.control_messages import OperatorMetrics, TaskMetrics, UserMetric
 from flowlet.messages.execution_state import ExecutionState
+from tests.flowlet.graph.events import CancelRequested, ExecutionReported, RestartDue, SlotsAllocated, handle
 from tests.flowlet.jm.scripted_task_manager import (
     COLLECT_ID,
     JOB_ID,
@@ -40,20 +40,20 @@ LOCATIONS = dict.fromkeys((SOURCE, SINK_0, SINK_1), PLACE)
 
 
 def waiting() -> JobView:
-    return JobView(JOB, ExecutionGraph.create(execution_vertices(JOB), 1_000), {}, {})
+    return JobView(JOB, ExecutionGraph(execution_vertices(JOB), 1_000), {}, {})
 
 
 def running(**metrics: TaskMetrics) -> JobView:
     """Deployed at 2,000."""
     by_attempt = {"source": SOURCE, "sink_0": SINK_0, "sink_1": SINK_1}
     view = JobView(JOB, waiting().graph, {by_attempt[name]: value for name, value in metrics.items()}, LOCATIONS)
-    view.graph.handle(SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
+    handle(view.graph, SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
     return view
 
 
 def report(view: JobView, attempt: bytes, state: ExecutionState, now_ms: int) -> None:
     failure = user_failure() if state is ExecutionState.FAILED else None
-    view.graph.handle(ExecutionReported(attempt, "tm-1", state, failure), now_ms)
+    handle(view.graph, ExecutionReported(attempt, "tm-1", state, failure), now_ms)
 
 
 def part(document: object, *path: str | int) -> object:
@@ -142,17 +142,17 @@ def fail_and_restart(view: JobView, now_ms: int, message: str = "boom") -> None:
     """The source fails, the other tasks end, and 10 ms later the next attempts begin."""
     graph = view.graph
     source, *sinks = graph.executions.values()
-    graph.handle(ExecutionReported(source.attempt, "tm-1", ExecutionState.FAILED, user_failure(message)), now_ms)
+    handle(graph, ExecutionReported(source.attempt, "tm-1", ExecutionState.FAILED, user_failure(message)), now_ms)
     for each in sinks:
-        graph.handle(ExecutionReported(each.attempt, "tm-1", ExecutionState.CANCELED, None), now_ms)
-    graph.handle(RestartDue([next_attempt(JOB_ID, each.vertex) for each in graph.executions.values()]), now_ms + 10)
-    graph.handle(SlotsAllocated(dict.fromkeys(graph.executions, "tm-1")), now_ms + 10)
+        handle(graph, ExecutionReported(each.attempt, "tm-1", ExecutionState.CANCELED, None), now_ms)
+    handle(graph, RestartDue([next_attempt(JOB_ID, each.vertex) for each in graph.executions.values()]), now_ms + 10)
+    handle(graph, SlotsAllocated(dict.fromkeys(graph.executions, "tm-1")), now_ms + 10)
 
 
 def restarting(attempts: int) -> JobView:
     """Deployed at 2,000."""
-    graph = ExecutionGraph.create(execution_vertices(JOB), 1_000, FixedDelay(attempts, 10))
-    graph.handle(SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
+    graph = ExecutionGraph(execution_vertices(JOB), 1_000, FixedDelay(attempts, 10))
+    handle(graph, SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
     return JobView(JOB, graph, {}, LOCATIONS)
 
 
@@ -195,7 +195,7 @@ def test_a_restart_that_is_due_is_not_yet_and_a_last_failure_is_none() -> None:
 def test_a_restart_that_a_cancel_forestalled_is_none() -> None:
     view = restarting(1)
     report(view, SOURCE, ExecutionState.FAILED, 3_000)
-    view.graph.handle(CancelRequested(), 3_500)
+    handle(view.graph, CancelRequested(), 3_500)
 
     assert job_document(view, 4_000)["restarts"] == []
 
@@ -228,7 +228,7 @@ def test_the_counters_of_all_attempts_are_beside_those_of_the_newest() -> None:
 
 def test_an_ended_jobs_duration_stands_still() -> None:
     view = waiting()
-    view.graph.handle(CancelRequested(), 3_000)
+    handle(view.graph, CancelRequested(), 3_000)
 
     document = job_overview_item(view, 9_000)
 

@@ -55,8 +55,7 @@ async def test_tasks_are_deployed_with_their_code_which_is_then_dropped(master: 
 
 
 async def test_external_channels_are_known_without_the_code(master: JobMaster, recorder: Recorder) -> None:
-    edge = master.edge(COLLECT_ID)
-    assert edge is not None
+    edge = next(each for each in master.job.edges if each.id == COLLECT_ID)
 
     (channel,) = master.external_channels(edge)
 
@@ -255,7 +254,7 @@ class TestClientHeartbeats:
         master, recorder = self.start(timers, 30_000)
 
         timers.advance(29)
-        master.client_heartbeat()
+        master.lease.renew()
         timers.advance(29.5)
         before = list(recorder.cancelled)
         timers.advance(0.5)
@@ -271,7 +270,7 @@ class TestClientHeartbeats:
     async def test_a_detached_job_goes_on_for_ever(self) -> None:
         timers = ManualTimers()
         master, recorder = self.start(timers, None)
-        master.client_heartbeat()
+        master.lease.renew()
 
         timers.advance(10**9)
 

@@ -116,8 +116,7 @@ async def test_the_code_is_dropped_with_the_last_restart(job: Job) -> None:
 
 
 async def test_the_client_reads_the_channels_of_the_newest_run(job: Job) -> None:
-    edge = job.master.edge(COLLECT_ID)
-    assert edge is not None
+    edge = next(each for each in job.master.job.edges if each.id == COLLECT_ID)
 
     job.restart()
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
-from flowlet.jm.job_master import JobMaster
+from flowlet.jm.client_lease import ClientLease
 from flowlet.messages.control_messages import TaskDeploymentDescriptor, TaskManagerEnding, TaskMetrics, TaskStuck
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
@@ -177,12 +177,12 @@ class TestLifeOfAJob:
     ) -> None:
         """Also from the client of a job that does not need it."""
         reached: list[str] = []
-        monkeypatch.setattr(JobMaster, "client_heartbeat", lambda master: reached.append(master.job_id))
+        monkeypatch.setattr(ClientLease, "renew", lambda lease: reached.append(repr(lease)))
         for job_id, timeout_ms in ((JOB_ID, 60_000), ("f" * 32, None)):
             await submit(client, msgspec.structs.replace(word_count(job_id), client_heartbeat_timeout_ms=timeout_ms))
             assert (await client.request("PATCH", f"/jobs/{job_id}/clientHeartbeat")).status == 202
 
-        assert reached == [JOB_ID, "f" * 32]
+        assert reached == ["<ClientLease of 60.0 s, not renewed for 0.0 s>", "<ClientLease of None s, over>"]
 
     async def test_a_task_manager_that_disconnects_fails_its_jobs(
         self, address: Address, client: RpcClient, connect: Connect

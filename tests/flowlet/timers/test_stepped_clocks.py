@@ -15,14 +15,7 @@ from flowlet.common import Time
 from flowlet.common.job_settings import RestartSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.datastream.state import StateTtlConfig, ValueStateDescriptor
-from flowlet.graph.execution_events import (
-    Effect,
-    ExecutionReported,
-    ExecutionVertex,
-    RestartAfter,
-    RestartDue,
-    SlotsAllocated,
-)
+from flowlet.graph.execution_events import Effect, ExecutionVertex, RestartAfter
 from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import ExponentialDelay, FailureRate, RestartStrategy
 from flowlet.jm.client_lease import ClientLease
@@ -54,6 +47,7 @@ from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.wire.message_bytes import GATE_MESSAGE_IDS, encode
 from netstack.wire.offer_messages import GateIdentity, SubpartitionOffer
+from tests.flowlet.graph.events import ExecutionReported, RestartDue, SlotsAllocated, handle
 from tests.flowlet.rpc.manual_timers import ManualTimers
 from tests.flowlet.task.scripted_loop import ScriptedLoop
 from tests.netstack.wire.samples import PARTITION
@@ -182,14 +176,14 @@ class FailingJob:
     def __init__(self, strategy: RestartStrategy) -> None:
         self.wall_ms, self.elapsed_ms = 10 * HOUR_MS, 0
         self.run = 0
-        self.graph = ExecutionGraph.create([self._vertex()], self.wall_ms, strategy)
+        self.graph = ExecutionGraph([self._vertex()], self.wall_ms, strategy)
         self._start()
 
     def _vertex(self) -> ExecutionVertex:
         return ExecutionVertex(f"{self.run}".encode().ljust(40), "v", 0)
 
     def _handle(self, event: Any) -> list[Effect]:
-        return self.graph.handle(event, self.wall_ms, self.elapsed_ms)
+        return handle(self.graph, event, self.wall_ms, self.elapsed_ms)
 
     def _start(self) -> None:
         self._handle(SlotsAllocated({self._vertex().attempt: "tm"}))
@@ -265,7 +259,7 @@ def test_a_lease_of_a_client_does_not_follow_the_wall_clock(
 ) -> None:
     timers = ManualTimers()
     expired: list[float] = []
-    lease = ClientLease(30, timers, lambda _has_left: expired.append(timers.now_s))
+    lease = ClientLease(30, timers, lambda _reason: expired.append(timers.now_s))
     timers.advance(20)
 
     step_wall_clock(step_ms)
@@ -283,7 +277,7 @@ def test_a_sleep_that_the_monotonic_clock_counts_ends_no_lease() -> None:
     """
     timers = ManualTimers()
     expired: list[float] = []
-    ClientLease(30, timers, lambda _has_left: expired.append(timers.now_s))
+    ClientLease(30, timers, lambda _reason: expired.append(timers.now_s))
 
     timers.stall(SLEEP_MS / 1000)
     assert not expired

@@ -28,11 +28,12 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.deploy_blobs import dump_chain
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.tm.task import Task, TaskContext
+from flowlet.tm.task import Task
 from flowlet.tm.task_checkpointing import CheckpointServices, SnapshotPool
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.loop.eventloop import EventLoopThread
+from tests.flowlet.tm.recording_executor import RecordingExecutor
 from tests.waiting import PATIENCE_S
 
 JOB_ID, VERTEX_ID = "ab" * 16, "cd" * 16
@@ -85,15 +86,7 @@ class Rig:
         self._changed = asyncio.Event()
         self.now_ns = 0
         self.services = CheckpointServices(pool, self.storage.open, lambda: self.now_ns)
-        self.context = TaskContext(
-            "tm-1",
-            network,
-            loop,
-            self._task_changed,
-            lambda _task, _report: None,
-            send=self._reported,
-            checkpoints=self.services,
-        )
+        self.executor = RecordingExecutor(network, loop, self.services, self._task_changed, self._reported)
         self.tasks: list[Task] = []
 
     def send(self, message: FromTask) -> None:
@@ -124,7 +117,7 @@ class Rig:
         descriptor = TaskDeploymentDescriptor(
             JOB_ID, "job", VERTEX_ID, "t", 0, 1, 128, ATTEMPT, blob, [], [], settings=SETTINGS
         )
-        task = Task(msgspec.structs.replace(descriptor, **fields), self.context)
+        task = Task(msgspec.structs.replace(descriptor, **fields), self.executor)
         self.tasks.append(task)
         return task
 

@@ -36,13 +36,15 @@ from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
-from flowlet.tm.task import CancellationConfig, Task, TaskContext
+from flowlet.tm.task import CancellationConfig, Task
+from flowlet.tm.task_checkpointing import CheckpointServices, SnapshotPool
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import ProducerFailedError
 from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.loop.eventloop import EventLoopThread
 from tests.flowlet.client.jobs import EndlessSource, hold, reached, released, source
+from tests.flowlet.tm.recording_executor import RecordingExecutor
 from tests.waiting import PATIENCE_S
 
 INITIALIZING, RUNNING, FINISHED = ExecutionState.INITIALIZING, ExecutionState.RUNNING, ExecutionState.FINISHED
@@ -61,7 +63,8 @@ class Harness:
         self.is_reported = asyncio.Event()
         self.is_stuck = asyncio.Event()
         self.is_running = asyncio.Event()
-        self.context = TaskContext("tm-1", network, loop, self._changed, self._stuck, send=self._reported)
+        checkpoints = CheckpointServices(SnapshotPool(""))
+        self.executor = RecordingExecutor(network, loop, checkpoints, self._changed, self._reported, self._stuck)
 
     def _changed(self, task: Task, change: TaskStateChanged) -> None:
         self.changes.append(change)
@@ -86,8 +89,9 @@ class Harness:
         descriptor = TaskDeploymentDescriptor(
             "ab" * 16, "job", "cd" * 16, "t", 0, 1, 128, ATTEMPT, fields.pop("chain", blob), [], []
         )
-        context = self.context if cancellation is None else replace(self.context, cancellation=cancellation)
-        return Task(msgspec.structs.replace(descriptor, **fields), context)
+        if cancellation is not None:
+            self.executor.config = replace(self.executor.config, cancellation=cancellation)
+        return Task(msgspec.structs.replace(descriptor, **fields), self.executor)
 
 
 @pytest_asyncio.fixture
@@ -470,7 +474,7 @@ async def test_lines_of_the_users_functions_carry_the_tasks_names(harness: Harne
 async def test_a_mark_that_comes_before_the_operators_are_loaded_is_not_lost(harness: Harness) -> None:
     """As other marks, it is reported once it has passed the chain; what is no source, or has ended, takes none."""
     marks: asyncio.Queue[FromTask] = asyncio.Queue()
-    harness.context = replace(harness.context, send=marks.put_nowait)
+    harness.executor.on_message = marks.put_nowait
     task = harness.task(SourceOperator(EndlessSource()), DiscardSink())
     task.handle(EmitMark(ATTEMPT, 1))
     task.start()

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.common.job_settings import CheckpointSettings, JobSettings
+from flowlet.common.job_settings import JobSettings
 from flowlet.errors import StateRestoreError
 from flowlet.graph.partitioner import Rebalance
 from flowlet.messages.control_messages import (
@@ -24,7 +24,8 @@ from flowlet.messages.control_messages import (
 )
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
-from flowlet.tm.task_deployment import channel_spec, create_task_from_descriptor, owner_name
+from flowlet.task.create_stream_task import StreamTask
+from flowlet.tm.task_deployment import OpenCheckpointing, channel_spec, create_task_from_descriptor, owner_name
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import InsufficientNetworkBuffersError
@@ -66,6 +67,15 @@ def partition(number: int, num_subpartitions: int, partitioner: bytes | None = N
     return ResultPartitionDescriptor("ef" * 16, bytes(19) + bytes([number]), num_subpartitions, 0, blob, 100)
 
 
+def create(
+    described: TaskDeploymentDescriptor,
+    network: NetworkEnvironment,
+    loop: EventLoopThread,
+    open_checkpointing: OpenCheckpointing = lambda _timers, _operators: None,
+) -> StreamTask:
+    return create_task_from_descriptor(described, network, loop, "tm-1", open_checkpointing=open_checkpointing)
+
+
 def test_subtasks_are_counted_from_one_for_people() -> None:
     assert owner_name(descriptor()) == "t (2/4)"
 
@@ -88,7 +98,7 @@ def test_a_client_always_needs_a_connection() -> None:
 async def test_the_task_gets_all_that_the_descriptor_says(network: NetworkEnvironment, loop: EventLoopThread) -> None:
     gate = InputGateDescriptor("ef" * 16, [CHANNEL])
 
-    task = create_task_from_descriptor(descriptor([partition(1, 2), partition(2, 1)], [gate]), network, loop, "tm-1")
+    task = create(descriptor([partition(1, 2), partition(2, 1)], [gate]), network, loop)
     environment = task.environment
     task.cancel()
 
@@ -109,24 +119,10 @@ async def test_the_task_gets_all_that_the_descriptor_says(network: NetworkEnviro
 async def test_the_jobs_largest_record_is_that_of_its_task(
     network: NetworkEnvironment, loop: EventLoopThread, settings: JobSettings, limit: int
 ) -> None:
-    task = create_task_from_descriptor(msgspec.structs.replace(descriptor(), settings=settings), network, loop, "tm-1")
+    task = create(msgspec.structs.replace(descriptor(), settings=settings), network, loop)
     task.cancel()
 
     assert task.environment.limits.max_element_bytes == limit
-
-
-async def test_a_task_manager_that_takes_no_checkpoints_refuses_a_job_that_wants_them(
-    network: NetworkEnvironment, loop: EventLoopThread
-) -> None:
-    """Its barriers would go nowhere; and nothing is left behind."""
-    settings = JobSettings(checkpoints=CheckpointSettings(1000, "/x"))
-
-    with pytest.raises(DeploymentError, match="job 'job' takes checkpoints"):
-        create_task_from_descriptor(
-            msgspec.structs.replace(descriptor([partition(1, 2)]), settings=settings), network, loop, "tm-1"
-        )
-
-    assert network.buffer_pool.num_available == NUM_SEGMENTS
 
 
 async def test_a_restore_that_fails_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
@@ -138,7 +134,7 @@ async def test_a_restore_that_fails_leaves_nothing_behind(network: NetworkEnviro
         raise StateRestoreError("gone")
 
     with pytest.raises(StateRestoreError, match="gone"):
-        create_task_from_descriptor(descriptor([partition(1, 2)]), network, loop, "tm-1", open_checkpointing=fail)
+        create(descriptor([partition(1, 2)]), network, loop, fail)
 
     assert len(network.partition_manager) == 0
     assert network.buffer_pool.num_available == NUM_SEGMENTS
@@ -162,7 +158,7 @@ async def test_partitions_are_made_before_gates(
     monkeypatch.setattr(network, "create_input_gate", note("gate", create_gate))
     gates = [InputGateDescriptor("ef" * 16, [CHANNEL]), InputGateDescriptor("ab" * 16, [CHANNEL])]
 
-    create_task_from_descriptor(descriptor([partition(1, 2), partition(2, 1)], gates), network, loop, "tm-1").cancel()
+    create(descriptor([partition(1, 2), partition(2, 1)], gates), network, loop).cancel()
 
     assert made == ["partition", "partition", "gate", "gate"]
 
@@ -170,7 +166,7 @@ async def test_partitions_are_made_before_gates(
 async def test_a_task_that_is_too_big_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
     """The first partition was made before the second one failed."""
     with pytest.raises(InsufficientNetworkBuffersError, match=r"t \(2/4\)"):
-        create_task_from_descriptor(descriptor([partition(1, 2), partition(2, NUM_SEGMENTS)]), network, loop, "tm-1")
+        create(descriptor([partition(1, 2), partition(2, NUM_SEGMENTS)]), network, loop)
 
     assert len(network.partition_manager) == 0
     assert network.buffer_pool.num_available == NUM_SEGMENTS
@@ -180,7 +176,7 @@ async def test_a_gate_that_is_too_big_leaves_nothing_behind(network: NetworkEnvi
     gates = [InputGateDescriptor("ef" * 16, [CHANNEL]), InputGateDescriptor("ab" * 16, [CHANNEL] * NUM_SEGMENTS)]
 
     with pytest.raises(InsufficientNetworkBuffersError):
-        create_task_from_descriptor(descriptor([partition(1, 1)], gates), network, loop, "tm-1")
+        create(descriptor([partition(1, 1)], gates), network, loop)
 
     assert len(network.partition_manager) == 0
     assert network.buffer_pool.num_available == NUM_SEGMENTS
@@ -190,7 +186,7 @@ async def test_a_partitioner_that_cannot_be_loaded_leaves_nothing_behind(
     network: NetworkEnvironment, loop: EventLoopThread
 ) -> None:
     with pytest.raises(DeploymentError, match="the partitioner of an output of task 't'"):
-        create_task_from_descriptor(descriptor([partition(1, 1), partition(2, 1, b"no pickle")]), network, loop, "tm-1")
+        create(descriptor([partition(1, 1), partition(2, 1, b"no pickle")]), network, loop)
 
     assert len(network.partition_manager) == 0
     assert network.buffer_pool.num_available == NUM_SEGMENTS

@@ -18,8 +18,7 @@ from flowlet.rpc.http import RpcClient
 from flowlet.shipping.job_file_cache import JobFileCache
 from flowlet.tm.jobmanager_connection import ReconnectConfig
 from flowlet.tm.latency import latency_policy
-from flowlet.tm.latency.busy_tasks import BusyTasks, TaskLoad
-from flowlet.tm.latency.latency_policy import LatencyPolicy
+from flowlet.tm.latency.latency_policy import BusyTasks, LatencyPolicy, TaskLoad
 from flowlet.tm.task import Task
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
@@ -204,7 +203,7 @@ async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_the
     await registered(executor)
     job = to_message(mapped([1, 2], lambda value: hold("map", value))[0])
     job = type(job)(job.job_id, job.name, job.vertices, [])  # nobody reads the results
-    hooks, poller = cluster.hooks, executor._network.busy_poller
+    hooks, poller = cluster.hooks, executor.network.busy_poller
 
     await cluster.api.submit(job)
     await until_reached("map")
@@ -296,7 +295,7 @@ async def test_results_of_a_lost_job_manager_are_released_when_all_tasks_have_en
         if partition_id == results:
             running.append(len(executor.heartbeat().tasks))
 
-    monkeypatch.setattr(executor._network.partition_manager, "release", release)
+    monkeypatch.setattr(executor.network.partition_manager, "release", release)
     job = to_message(mapped([1], lambda value: hold("late", value))[0])
     await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
     await until_reached("late")
@@ -383,7 +382,7 @@ async def test_results_are_released_here_where_no_thread_can_be_started(
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(executor._network.partition_manager, "release", release)
+    monkeypatch.setattr(executor.network.partition_manager, "release", release)
     job = to_message(mapped([1], lambda value: hold("late", value))[0])
     await cluster.api.submit(type(job)(job.job_id, job.name, job.vertices, []))
     await until_reached("late")

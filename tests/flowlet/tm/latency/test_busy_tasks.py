@@ -4,12 +4,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
 
-from flowlet.tm.latency.busy_tasks import LOOK_INTERVAL_S, LOW_NICENESS, BusyTasks, PeriodicLoadCheck, TaskLoad
+from flowlet.tm.latency.latency_policy import LOW_NICENESS, BusyTasks, TaskLoad
 from tests.waiting import spin_tightly_until
 
 _MS = 1_000_000
@@ -193,30 +192,3 @@ def test_a_real_thread_that_spins_is_found_and_one_that_waits_is_not() -> None:
         tasks.look()
 
     assert changes == [native_id]
-
-
-def test_looks_come_at_intervals_until_they_are_closed() -> None:
-    timers: list[tuple[float, Callable[[], None]]] = []
-    num_looks = 0
-
-    def look() -> None:
-        nonlocal num_looks
-        num_looks += 1
-
-    def call_later(delay_s: float, fire: Callable[[], None]) -> Future[None]:
-        timers.append((delay_s, fire))
-        return Future()
-
-    looks = PeriodicLoadCheck(call_later, look)
-    for _ in range(3):
-        [(delay_s, fire)] = timers
-        assert delay_s == LOOK_INTERVAL_S
-        timers.clear()
-        fire()
-    looks.close()
-    [(_, fire)] = timers
-    timers.clear()
-    fire()
-
-    assert num_looks == 3
-    assert timers == []

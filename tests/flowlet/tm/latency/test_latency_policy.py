@@ -11,7 +11,6 @@ import pytest
 from flowlet.errors import ConfigError
 from flowlet.tm import command, taskmanager_process
 from flowlet.tm.latency import latency_policy
-from flowlet.tm.latency.busy_tasks import TaskLoad
 from flowlet.tm.latency.latency_policy import (
     CROWDED_SWITCH_INTERVAL_MS as LONG,
 )
@@ -22,9 +21,9 @@ from flowlet.tm.latency.latency_policy import (
     LATENCY_BUSY_POLL_US,
     LATENCY_SWITCH_INTERVAL_MS,
     STARVED_SWITCH_INTERVAL_MS,
-    Goal,
     LatencyPolicy,
     TaskDriver,
+    TaskLoad,
 )
 
 
@@ -36,11 +35,11 @@ def _the_interval_is_put_back() -> Iterator[None]:
 
 
 def test_throughput_follows_the_load_and_does_nothing_else() -> None:
-    assert LatencyPolicy.of(Goal.THROUGHPUT) == LatencyPolicy(switch_interval_ms=SHORT, follows_load=True)
+    assert LatencyPolicy.of() == LatencyPolicy(switch_interval_ms=SHORT, follows_load=True)
 
 
 def test_latency_is_everything_at_once() -> None:
-    assert LatencyPolicy.of(Goal.LATENCY) == LatencyPolicy(
+    assert LatencyPolicy.of(latency_mode=True) == LatencyPolicy(
         keeps_awake=True,
         runs_light_tasks=True,
         busy_poll_us=LATENCY_BUSY_POLL_US,
@@ -51,8 +50,8 @@ def test_latency_is_everything_at_once() -> None:
 
 
 def test_what_the_user_asked_for_counts_more_than_the_goal() -> None:
-    policy = LatencyPolicy.of(Goal.LATENCY, busy_poll_us=0, switch_interval_ms=3.0)
-    driven = LatencyPolicy.of(Goal.THROUGHPUT, keeps_awake=True, task_driver=TaskDriver.LOOP, busy_poll_us=10)
+    policy = LatencyPolicy.of(latency_mode=True, busy_poll_us=0, switch_interval_ms=3.0)
+    driven = LatencyPolicy.of(keeps_awake=True, task_driver=TaskDriver.LOOP, busy_poll_us=10)
 
     assert (policy.busy_poll_us, policy.switch_interval_ms, policy.follows_load) == (0, 3.0, False)
     assert driven == LatencyPolicy(
@@ -63,10 +62,10 @@ def test_what_the_user_asked_for_counts_more_than_the_goal() -> None:
 @pytest.mark.parametrize(
     ("policy", "expected_ms"),
     [
-        (LatencyPolicy.of(Goal.THROUGHPUT), SHORT),
-        (LatencyPolicy.of(Goal.THROUGHPUT, task_driver=TaskDriver.LOOP), SHORT),
-        (LatencyPolicy.of(Goal.THROUGHPUT, switch_interval_ms=3.0), 3.0),
-        (LatencyPolicy.of(Goal.LATENCY), LATENCY_SWITCH_INTERVAL_MS),
+        (LatencyPolicy.of(), SHORT),
+        (LatencyPolicy.of(task_driver=TaskDriver.LOOP), SHORT),
+        (LatencyPolicy.of(switch_interval_ms=3.0), 3.0),
+        (LatencyPolicy.of(latency_mode=True), LATENCY_SWITCH_INTERVAL_MS),
     ],
 )
 def test_the_interval_is_set_when_the_process_begins_and_grows_when_the_loop_starves(
@@ -101,7 +100,7 @@ def test_a_users_own_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_interval_out_of_bounds_is_refused() -> None:
     with pytest.raises(ConfigError, match="--switch-interval-ms is 0"):
-        LatencyPolicy.of(Goal.THROUGHPUT, switch_interval_ms=0).begin()
+        LatencyPolicy.of(switch_interval_ms=0).begin()
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from flowlet.tm.latency.busy_tasks import BusyTasks, TaskLoad
 from flowlet.tm.latency.latency_policy import (
     CROWDED_SWITCH_INTERVAL_MS,
     DEFAULT_SWITCH_INTERVAL_MS,
     FIRST_SWITCH_INTERVAL_MS,
     STARVED_SWITCH_INTERVAL_MS,
+    BusyTasks,
     SwitchInterval,
+    TaskLoad,
 )
 
 _MS = 1_000_000

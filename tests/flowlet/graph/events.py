@@ -1,0 +1,102 @@
+"""What happens to a job, as data: schedules of tests are lists of these."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from flowlet.graph.execution_events import Effect, ExecutionVertex
+from flowlet.graph.execution_graph import ExecutionGraph
+from flowlet.messages.control_messages import FailureInfo
+from flowlet.messages.execution_state import ExecutionState
+
+
+class SlotsAllocated(msgspec.Struct, frozen=True):
+    """Every attempt that waits for one has a slot; ``locations`` has the TaskManager id of each."""
+
+    locations: Mapping[bytes, str]
+
+    def tell(self, graph: ExecutionGraph) -> None:
+        graph.slots_allocated(self.locations)
+
+
+class SchedulingFailed(msgspec.Struct, frozen=True):
+    """The job did not get its slots in time."""
+
+    failure: FailureInfo
+
+    def tell(self, graph: ExecutionGraph) -> None:
+        graph.scheduling_failed(self.failure)
+
+
+class CancelRequested(msgspec.Struct, frozen=True):
+    """The user asks to cancel the job, or the JobManager stops or has another ``reason``, which people then see."""
+
+    reason: str | None = None
+
+    def tell(self, graph: ExecutionGraph) -> None:
+        graph.cancel(self.reason)
+
+
+class ExecutionReported(msgspec.Struct, frozen=True):
+    """A TaskManager reports the state of an attempt.
+
+    ``failure``: with FAILED, the cause; with CANCELED, the cause to record if the JobManager did not ask for it.
+    """
+
+    attempt: bytes
+    tm_id: str
+    state: ExecutionState
+    failure: FailureInfo | None = None
+
+    def tell(self, graph: ExecutionGraph) -> None:
+        graph.execution_reported(self.attempt, self.tm_id, self.state, self.failure)
+
+
+class TaskManagerLost(msgspec.Struct, frozen=True):
+    """A TaskManager is lost, and all attempts there with it."""
+
+    tm_id: str
+    failure: FailureInfo
+
+    def tell(self, graph: ExecutionGraph) -> None:
+        graph.task_manager_lost(self.tm_id, self.failure)
+
+
+class GlobalFailure(msgspec.Struct, frozen=True):
+    """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no state
+    can be restored.
+    """
+
+    failure: FailureInfo
+
+    def tell(self, graph: ExecutionGraph) -> None:
+        graph.fail(self.failure)
+
+
+class RestartDue(msgspec.Struct, frozen=True):
+    """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of
+    deployment.
+    """
+
+    vertices: Sequence[ExecutionVertex]
+
+    def tell(self, graph: ExecutionGraph) -> None:
+        graph.begin_next_run(self.vertices)
+
+
+Event = (
+    SlotsAllocated
+    | SchedulingFailed
+    | CancelRequested
+    | ExecutionReported
+    | TaskManagerLost
+    | GlobalFailure
+    | RestartDue
+)
+
+
+def handle(graph: ExecutionGraph, event: Event, now_ms: int, elapsed_ms: int | None = None) -> list[Effect]:
+    """Tell the graph of an event; returns the effects."""
+    graph.set_time(now_ms, elapsed_ms)
+    event.tell(graph)
+    return graph.take_effects()
