@@ -160,9 +160,7 @@ def test_a_source_with_too_many_splits_is_named(monkeypatch: pytest.MonkeyPatch)
     """The JobManager would refuse the request, and could not say what is large in it."""
     monkeypatch.setattr(executor, "MAX_MESSAGE_BYTES", 3 << 20)
     files = FileSet(tuple(f"{number:01000}" for number in range(3000)))
-    job_graph = JobGraph(
-        "j", vertices=[vertex("small", source([1])), vertex("v", SourceOperator(TextLineSource(files)))]
-    )
+    job_graph = JobGraph("j", vertices=[vertex("small", source([1])), vertex("v", SourceOperator(text_lines(files)))])
 
     with pytest.raises(JobSubmissionError, match=r"vertex 'v' has \d+, 30\d+ of them are the splits of its source; "):
         execute(job_graph, NOWHERE)
