@@ -17,6 +17,7 @@ Absent:     chains of operators: use a ``MiniCluster`` for whole jobs.
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
+from operator import is_
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -191,7 +192,7 @@ class RecordingOutput:
         for chunk, values, timestamps in self._chunks:
             is_same = (
                 len(values) == len(chunk.values)
-                and all(map(_is, values, chunk.values))
+                and all(map(is_, values, chunk.values))
                 and timestamps == chunk.timestamps
             )
             assert is_same, f"a chunk was changed after it was emitted: {values!r} became {chunk.values!r}"
@@ -202,10 +203,6 @@ def records_of(chunk: Chunk) -> Iterator[StreamRecord]:
     if chunk.timestamps is None:
         return map(StreamRecord, chunk.values)
     return map(StreamRecord, chunk.values, chunk.timestamps)
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 class HarnessState(IntEnum):
