@@ -69,6 +69,12 @@ datastream.closeable_iterator > datastream.data_stream: CloseableIterator
 datastream.connected_streams > datastream.data_stream: BroadcastConnectedStream BroadcastStream ConnectedStreams
 datastream.split_stream > datastream.data_stream: SplitStream
 datastream.stream_settings > datastream.data_stream: DataStreamSink
+datastream.user_functions.async_function > datastream.user_functions.process_functions: AsyncFunction
+datastream.user_functions.join_functions > datastream.user_functions.process_functions: CoGroupFunction FlatJoinFunction
+    JoinFunction ProcessJoinFunction ProcessJoinFunction.Context
+datastream.user_functions.window_functions > datastream.user_functions.process_functions: AllWindowFunction
+    ProcessAllWindowFunction ProcessAllWindowFunction.Context ProcessWindowFunction ProcessWindowFunction.Context
+    WindowFunction
 datastream.windowed_stream > datastream.keyed_stream: AllWindowedStream WindowedStream
 sinks.global_commit_operator > sinks.commit_runner: Committed
 splits.file_split > splits.split_kinds: FileSet FileSplit

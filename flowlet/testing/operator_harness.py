@@ -27,7 +27,6 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream import functions
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
 from flowlet.operators import process_operator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
@@ -94,7 +93,7 @@ _OPERATORS: Final[tuple[tuple[type[Any], Callable[..., StreamOperator], int | No
     (functions.MapFunction, process_operator.MapOperator, None),
     (functions.FlatMapFunction, process_operator.FlatMapOperator, None),
     (functions.FilterFunction, process_operator.FilterOperator, None),
-    (AsyncFunction, _async_operator, None),
+    (functions.AsyncFunction, _async_operator, None),
     (functions.ProcessFunction, process_operator.ProcessOperator, None),
     (functions.CoMapFunction, _of_two_inputs(CoMapOperator), None),
     (functions.CoFlatMapFunction, _of_two_inputs(CoFlatMapOperator), None),
