@@ -52,9 +52,7 @@ def configure_logging(level: str = "info", log_format: str = "auto", stream: Tex
         cache_logger_on_first_use=False,
     )
     handler = _StandardErrorHandler() if stream is None else logging.StreamHandler(stream)
-    logging.root.handlers[:] = [
-        _formatted(handler, log_format, is_terminal=_is_terminal(sys.stderr if stream is None else stream))
-    ]
+    logging.root.handlers[:] = [_formatted(handler, log_format, stream)]
     logging.root.setLevel(number)
 
 
@@ -99,9 +97,9 @@ def configure_program_logging(loggers: Mapping[str, tuple[int, int | None, bool]
         logger.setLevel(level)
         logger.propagate = propagates
         if least_level is not None:
-            logger.addHandler(_formatted(_StandardErrorHandler(), "console", is_terminal=_is_terminal(sys.stderr)))
+            logger.addHandler(_formatted(_StandardErrorHandler()))
             logger.handlers[-1].setLevel(least_level)
-    last_resort = _formatted(_StandardErrorHandler(), "console", is_terminal=_is_terminal(sys.stderr))
+    last_resort = _formatted(_StandardErrorHandler())
     last_resort.setLevel(logging.WARNING)
     # No handler of the root: a function that calls logging.basicConfig() gets what it asks for.
     logging.lastResort = last_resort
@@ -119,10 +117,12 @@ def bind_task(job: str, task: str, subtask: int) -> None:
     _SUBTASK.set(subtask)
 
 
-def _formatted(handler: logging.Handler, log_format: str, *, is_terminal: bool) -> logging.Handler:
-    handler.setFormatter(
-        _LateFormatter(log_format == "console" or (log_format == "auto" and is_terminal), colors=is_terminal)
-    )
+def _formatted(handler: logging.Handler, log_format: str = "console", stream: TextIO | None = None) -> logging.Handler:
+    stream = sys.stderr if stream is None else stream
+    # Whether a person reads it; None: the process was started with a closed descriptor.
+    is_terminal = stream is not None and not stream.closed and stream.isatty()
+    as_console = log_format == "console" or (log_format == "auto" and is_terminal)
+    handler.setFormatter(_LateFormatter(as_console, colors=is_terminal))
     return handler
 
 
@@ -145,11 +145,6 @@ class _LateFormatter(logging.Formatter):
                 foreign_pre_chain=_shared_processors(), processors=renderers
             )
         return self._formatter.format(record)
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    """Whether a person reads it; None: the process was started with a closed descriptor."""
-    return stream is not None and not stream.closed and stream.isatty()
 
 
 def _shared_processors() -> "list[Processor]":
@@ -205,7 +200,7 @@ class _StandInHandler(_StandardErrorHandler):
     def __init__(self) -> None:
         super().__init__()
         self.setLevel(logging.WARNING)
-        _formatted(self, "console", is_terminal=_is_terminal(sys.stderr))
+        _formatted(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the program has no handler for the line, by now."""

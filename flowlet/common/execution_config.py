@@ -13,15 +13,7 @@ from typing import Any, Final
 
 from flowlet.common.checks import check_kind, check_number
 from flowlet.common.configuration import Configuration
-from flowlet.common.flinks_options import (
-    CLEANER,
-    COMPRESSION,
-    OBJECT_REUSE,
-    SERIALIZERS,
-    SHARED,
-    SNAPSHOT_COMPRESSION,
-    warn_of_setter,
-)
+from flowlet.common.flinks_options import IGNORED, warn_of_setter
 from flowlet.common.job_settings import (
     DEFAULT_CANCELLATION_INTERVAL_MS,
     DEFAULT_CANCELLATION_TIMEOUT_MS,
@@ -40,15 +32,14 @@ __all__ = ["ExecutionConfig"]
 MAX_MAX_PARALLELISM = 1 << 15
 DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200  # Flink's pipeline.auto-watermark-interval
 
-# The switches without an effect, by the method that turns them: the option that says the same, the value that turns,
-# and the reason.
+# The switches without an effect, by the method that turns them: the option that says the same, and its value then.
 _SWITCHES: Final = {
-    "enable_object_reuse": (OBJECT_REUSE, "true", SHARED),
-    "set_use_snapshot_compression": (SNAPSHOT_COMPRESSION, "true", COMPRESSION),
-    "disable_closure_cleaner": ("pipeline.closure-cleaner-level", "none", CLEANER),
-    "enable_force_kryo": ("pipeline.force-kryo", "true", SERIALIZERS),
-    "enable_force_avro": ("pipeline.force-avro", "true", SERIALIZERS),
-    "disable_generic_types": ("pipeline.generic-types", "false", SERIALIZERS),
+    "enable_object_reuse": ("pipeline.object-reuse", "true"),
+    "set_use_snapshot_compression": ("execution.checkpointing.snapshot-compression", "true"),
+    "disable_closure_cleaner": ("pipeline.closure-cleaner-level", "none"),
+    "enable_force_kryo": ("pipeline.force-kryo", "true"),
+    "enable_force_avro": ("pipeline.force-avro", "true"),
+    "disable_generic_types": ("pipeline.generic-types", "false"),
 }
 
 
@@ -298,7 +289,7 @@ class ExecutionConfig(ExplainsMissing):
         """Remember the switches without an effect that are set as options, of which a warning was given; not in
         PyFlink.
         """
-        for name, _, _ in _SWITCHES.values():
+        for name, _ in _SWITCHES.values():
             if name in texts:
                 self._options.set_string(name, texts[name])
 
@@ -348,9 +339,9 @@ class ExecutionConfig(ExplainsMissing):
         return self
 
     def _turn(self, switch: str) -> "ExecutionConfig":
-        name, value, reason = _SWITCHES[switch]
+        name, value = _SWITCHES[switch]
         self._options.set_string(name, value)
-        warn_of_setter(f"{switch}()", reason)
+        warn_of_setter(f"{switch}()", IGNORED[name])
         return self
 
     def _turn_back(self, switch: str) -> "ExecutionConfig":
@@ -358,7 +349,7 @@ class ExecutionConfig(ExplainsMissing):
         return self
 
     def _is_turned(self, switch: str) -> bool:
-        name, value, _ = _SWITCHES[switch]
+        name, value = _SWITCHES[switch]
         return self._options.get_string(name, "").strip().lower() == value
 
 

@@ -16,7 +16,7 @@ from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.user_functions.argument_checks import check_is_object, declared_type, name_of
-from flowlet.datastream.user_functions.async_function import AsyncFunction
+from flowlet.datastream.user_functions.process_functions import AsyncFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import OperatorFactory
 

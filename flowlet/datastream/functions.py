@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING
 
 from flowlet.common.not_yet import missing_names
 from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
-from flowlet.datastream.user_functions.async_function import *
 from flowlet.datastream.user_functions.function import *
-from flowlet.datastream.user_functions.join_functions import *
 from flowlet.datastream.user_functions.process_functions import *
 from flowlet.datastream.user_functions.record_functions import *
 from flowlet.datastream.user_functions.source_function import SourceFunction
-from flowlet.datastream.user_functions.window_functions import *
 
 __all__ = [
     "AggregateFunction",

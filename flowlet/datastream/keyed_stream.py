@@ -24,6 +24,7 @@ from flowlet.datastream.functions import (
     MapFunction,
     ProcessAllWindowFunction,
     ProcessFunction,
+    ProcessJoinFunction,
     ProcessWindowFunction,
     ReduceFunction,
     WindowFunction,
@@ -37,7 +38,6 @@ from flowlet.datastream.user_functions.argument_checks import (
     result_type,
 )
 from flowlet.datastream.user_functions.function import WrappingFunction
-from flowlet.datastream.user_functions.join_functions import ProcessJoinFunction
 from flowlet.datastream.window.evictors import Evictor
 from flowlet.datastream.window.triggers import Trigger
 from flowlet.datastream.window.window_assigners import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from flowlet.common.checks import check_kind, check_number, is_name
 from flowlet.common.configuration import Configuration
-from flowlet.common.flinks_options import ROCKSDB, warn_of_setter
+from flowlet.common.flinks_options import IGNORED, warn_of_setter
 from flowlet.common.job_settings import StateSettings
 from flowlet.common.not_yet import missing_names
 from flowlet.common.option import row_of
@@ -104,7 +104,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         check_kind(options, PredefinedOptions, "set_predefined_options() needs PredefinedOptions")
         self._predefined_options = options
         if options is not PredefinedOptions.DEFAULT:
-            warn_of_setter("set_predefined_options()", ROCKSDB)
+            warn_of_setter("set_predefined_options()", IGNORED[PREDEFINED_OPTIONS])
 
     def get_predefined_options(self) -> PredefinedOptions:
         """Those that were set; without an effect."""
@@ -125,7 +125,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         """Without an effect, which a warning says.  Raises JobGraphError: it is no number of 1 or more."""
         check_number(number_of_transfering_threads, 1, "set_number_of_transfer_threads() needs a number of 1 or more")
         self._num_transfer_threads = number_of_transfering_threads
-        warn_of_setter("set_number_of_transfer_threads()", ROCKSDB)
+        warn_of_setter("set_number_of_transfer_threads()", IGNORED[TRANSFER_THREADS])
 
     def get_number_of_transfer_threads(self) -> int:
         """The number that was set, else Flink's default; without an effect."""

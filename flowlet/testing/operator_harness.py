@@ -17,6 +17,7 @@ Absent:     chains of operators: use a ``MiniCluster`` for whole jobs.
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
+from operator import is_
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -26,7 +27,6 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream import functions
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
 from flowlet.operators import process_operator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
@@ -93,7 +93,7 @@ _OPERATORS: Final[tuple[tuple[type[Any], Callable[..., StreamOperator], int | No
     (functions.MapFunction, process_operator.MapOperator, None),
     (functions.FlatMapFunction, process_operator.FlatMapOperator, None),
     (functions.FilterFunction, process_operator.FilterOperator, None),
-    (AsyncFunction, _async_operator, None),
+    (functions.AsyncFunction, _async_operator, None),
     (functions.ProcessFunction, process_operator.ProcessOperator, None),
     (functions.CoMapFunction, _of_two_inputs(CoMapOperator), None),
     (functions.CoFlatMapFunction, _of_two_inputs(CoFlatMapOperator), None),
@@ -191,7 +191,7 @@ class RecordingOutput:
         for chunk, values, timestamps in self._chunks:
             is_same = (
                 len(values) == len(chunk.values)
-                and all(map(_is, values, chunk.values))
+                and all(map(is_, values, chunk.values))
                 and timestamps == chunk.timestamps
             )
             assert is_same, f"a chunk was changed after it was emitted: {values!r} became {chunk.values!r}"
@@ -202,10 +202,6 @@ def records_of(chunk: Chunk) -> Iterator[StreamRecord]:
     if chunk.timestamps is None:
         return map(StreamRecord, chunk.values)
     return map(StreamRecord, chunk.values, chunk.timestamps)
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 class HarnessState(IntEnum):

@@ -23,7 +23,7 @@ from flowlet.chain.operator_output import OperatorOutput
 from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.datastream.state import State, StateDescriptor
 from flowlet.datastream.user_functions.function import KeyedStateStore
-from flowlet.datastream.user_functions.window_functions import ProcessAllWindowFunction, ProcessWindowFunction
+from flowlet.datastream.user_functions.process_functions import ProcessAllWindowFunction, ProcessWindowFunction
 from flowlet.datastream.window.evictors import Evictor
 from flowlet.datastream.window.triggers import Trigger
 from flowlet.datastream.window.window_assigners import WindowAssigner

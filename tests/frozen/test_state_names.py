@@ -139,7 +139,7 @@ STATE_NAMES: Final = FrozenList(
     "state_names",
     "Names in stored state",
     state_names,
-    "A class that has moved or was renamed gets a line in flowlet/former_names.py; one with other fields must still "
+    "A class that has moved or was renamed gets a row in flowlet/former_names.py; one with other fields must still "
     "read the former ones.",
 )
 

@@ -6,10 +6,6 @@ from flowlet.common.not_yet import missing_names
 from netstack.late import late_names
 
 if TYPE_CHECKING:
-    from flowlet.connectors.database.api import JdbcExactlyOnceSink as JdbcExactlyOnceSink
-    from flowlet.connectors.database.api import JdbcSink as JdbcSink
-    from flowlet.connectors.database.statement import JdbcConnectionOptions as JdbcConnectionOptions
-    from flowlet.connectors.database.statement import JdbcExecutionOptions as JdbcExecutionOptions
     from flowlet.connectors.files.api import BucketAssigner as BucketAssigner
     from flowlet.connectors.files.api import BulkWriterFactory as BulkWriterFactory
     from flowlet.connectors.files.api import DefaultRollingPolicy as DefaultRollingPolicy
@@ -45,6 +41,7 @@ if TYPE_CHECKING:
     from flowlet.datastream.connectors.datagen import DataGeneratorSource as DataGeneratorSource
     from flowlet.datastream.connectors.datagen import RateLimiterStrategy as RateLimiterStrategy
     from flowlet.datastream.connectors.hybrid_source import HybridSource as HybridSource
+    from flowlet.datastream.connectors.jdbc import *  # noqa: F403 - they are all below
     from flowlet.datastream.connectors.number_seq import NumberSequenceSource as NumberSequenceSource
     from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink as WriteAheadSink
     from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget as WriteAheadTarget
@@ -64,8 +61,7 @@ if not TYPE_CHECKING:
                 "OnCheckpointRollingPolicy OutputFileConfig RollingPolicy StreamFormat"
             ),
             "datastream.connectors.hybrid_source": "HybridSource",
-            "connectors.database.api": "JdbcExactlyOnceSink JdbcSink",
-            "connectors.database.statement": "JdbcConnectionOptions JdbcExecutionOptions",
+            "datastream.connectors.jdbc": "JdbcConnectionOptions JdbcExactlyOnceSink JdbcExecutionOptions JdbcSink",
             "connectors.kafka.api": (
                 "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaRecordSerializationSchema KafkaSink KafkaSource "
                 "KafkaTopicPartition"

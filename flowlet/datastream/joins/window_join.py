@@ -16,9 +16,13 @@ from flowlet.common.time import Length
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
 from flowlet.datastream.user_functions.function import Function, RuntimeContext, WrappingFunction
-from flowlet.datastream.user_functions.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction
+from flowlet.datastream.user_functions.process_functions import (
+    CoGroupFunction,
+    FlatJoinFunction,
+    JoinFunction,
+    WindowFunction,
+)
 from flowlet.datastream.user_functions.record_functions import FlatMapFunction, KeySelector, MapFunction
-from flowlet.datastream.user_functions.window_functions import WindowFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import PartitionTransformation, UnionTransformation
 from netstack.late import dataclass

@@ -1,16 +1,18 @@
-"""Process functions, and functions of two streams.
+"""Functions that see more than a record: process functions, functions of two streams, of what a join or co-group brings
+together, of the records of a window, and of an asynchronous call.
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
-Source: PyFlink ``pyflink.datastream.functions``, which exports them, too.
-Absent: window functions.
+Source: PyFlink ``pyflink.datastream.functions``, which exports them, too; Flink ``JoinFunction``, ``FlatJoinFunction``,
+        ``CoGroupFunction``, ``ProcessJoinFunction``, which PyFlink lacks, with names in the style of Python; results
+        are returned or yielded instead of given to a collector.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic
 
-from flowlet.datastream.user_functions.argument_checks import IN1, IN2, KEY, OUT
-from flowlet.datastream.user_functions.function import Function
+from flowlet.datastream.user_functions.argument_checks import IN, IN1, IN2, KEY, OUT, W2, W
+from flowlet.datastream.user_functions.function import Function, KeyedStateStore
 
 if TYPE_CHECKING:
     from flowlet.datastream.states.state_descriptors import (
@@ -244,3 +246,158 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, Generic[KEY, I
     def on_timer(self, timestamp: int, ctx: "KeyedBroadcastProcessFunction.OnTimerContext") -> Iterable[OUT] | None:
         """The records that a timer emits."""
         return None
+
+
+class JoinFunction(Function):
+    """Returns one record for each pair."""
+
+    @abstractmethod
+    def join(self, first: Any, second: Any) -> Any:
+        """The record that a record of the first stream and one of the second become."""
+
+
+class FlatJoinFunction(Function):
+    """Returns any number of records for each pair."""
+
+    @abstractmethod
+    def join(self, first: Any, second: Any) -> Iterable[Any] | None:
+        """The records that a pair becomes; often a generator, None for none."""
+
+
+class CoGroupFunction(Function):
+    """Sees all records of both streams with the same key in the same window."""
+
+    @abstractmethod
+    def co_group(self, first: Iterable[Any], second: Iterable[Any]) -> Iterable[Any] | None:
+        """The records that two groups become; one of them may be empty, so this makes outer joins, too."""
+
+
+class ProcessJoinFunction(Function):
+    """Returns any number of records for each pair of an interval join, to the main output or to side outputs; sees
+    timestamps.
+    """
+
+    class Context(ABC):
+        """The context of the present pair; not valid afterwards."""
+
+        @abstractmethod
+        def get_left_timestamp(self) -> int:
+            """Event time of the left record in milliseconds since the epoch."""
+
+        @abstractmethod
+        def get_right_timestamp(self) -> int:
+            """Event time of the right record."""
+
+        @abstractmethod
+        def get_timestamp(self) -> int:
+            """The later of both: the timestamp of the results."""
+
+    @abstractmethod
+    def process_element(self, left: Any, right: Any, ctx: "ProcessJoinFunction.Context") -> Iterable[Any] | None:
+        """An iterable of the records that the pair becomes, often a generator; ``(tag, value)`` goes to the side output
+        of a tag.
+        """
+
+
+class WindowFunction(Function, Generic[IN, OUT, KEY, W]):
+    """Returns any number of records for each window of a key."""
+
+    @abstractmethod
+    def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT]:
+        """The results of a window, from its records, or from the one record that they were combined to."""
+
+
+class AllWindowFunction(Function, Generic[IN, OUT, W]):
+    """Returns any number of records for each window of a stream without keys."""
+
+    @abstractmethod
+    def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT]:
+        """The results of a window, from its records, or from the one record that they were combined to."""
+
+
+class ProcessWindowFunction(Function, Generic[IN, OUT, KEY, W]):
+    """A ``WindowFunction`` with a context: clock, watermark and state."""
+
+    class Context(ABC, Generic[W2]):
+        """The window that is evaluated; valid during the call."""
+
+        @abstractmethod
+        def window(self) -> W2:
+            """The window."""
+
+        @abstractmethod
+        def current_processing_time(self) -> int:
+            """What the clock shows, in milliseconds since the epoch."""
+
+        @abstractmethod
+        def current_watermark(self) -> int:
+            """The event time that the operator has reached."""
+
+        @abstractmethod
+        def window_state(self) -> KeyedStateStore:
+            """Makes states of this key and window, which ``clear`` must clear; not for windows that become one, such as
+            sessions.
+            """
+
+        @abstractmethod
+        def global_state(self) -> KeyedStateStore:
+            """Makes states of this key, for all its windows."""
+
+    @abstractmethod
+    def process(self, key: KEY, context: "ProcessWindowFunction.Context[W]", elements: Iterable[IN]) -> Iterable[OUT]:
+        """The results of a window; ``(tag, value)`` goes to the side output of a tag."""
+
+    def clear(self, context: "ProcessWindowFunction.Context[W]") -> None:
+        """The window ends: clear its states."""
+
+
+class ProcessAllWindowFunction(Function, Generic[IN, OUT, W]):
+    """An ``AllWindowFunction`` with a context: clock, watermark and state."""
+
+    class Context(ABC, Generic[W2]):
+        """The window that is evaluated; valid during the call."""
+
+        @abstractmethod
+        def window(self) -> W2:
+            """The window."""
+
+        @abstractmethod
+        def window_state(self) -> KeyedStateStore:
+            """Makes states of this window, which ``clear`` must clear; not for windows that become one, such as
+            sessions.
+            """
+
+        @abstractmethod
+        def global_state(self) -> KeyedStateStore:
+            """Makes states for all windows."""
+
+    @abstractmethod
+    def process(self, context: "ProcessAllWindowFunction.Context[W]", elements: Iterable[IN]) -> Iterable[OUT]:
+        """The results of a window; ``(tag, value)`` goes to the side output of a tag."""
+
+    def clear(self, context: "ProcessAllWindowFunction.Context[W]") -> None:
+        """The window ends: clear its states."""
+
+
+class AsyncFunction(Function, Generic[IN, OUT]):
+    """Returns any number of records for each record, from a coroutine; many of them run at once.
+
+    The coroutines of all tasks of a process share one event loop, so they must not block.  ``open``, ``close`` and
+    ``timeout`` run on the task's thread; written with ``async def``, they run on that loop, where clients with sessions
+    should be made.
+    """
+
+    @abstractmethod
+    async def async_invoke(self, value: IN) -> list[OUT]:
+        """The records that replace ``value``, as a list; ``[]`` for none.
+
+        An exception fails the job, unless a retry strategy asks for another attempt.
+        """
+
+    def timeout(self, value: IN) -> list[OUT]:
+        """The records that replace ``value`` after the timeout; the coroutine was cancelled before.
+
+        Raises:
+            TimeoutError: unless overridden; it fails the job.
+        """
+        raise TimeoutError(f"Async function call has timed out for input: {value}")

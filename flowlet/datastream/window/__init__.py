@@ -12,10 +12,7 @@ if TYPE_CHECKING:
     from flowlet.datastream.window.triggers import *  # noqa: F403 - they are all below
     from flowlet.datastream.window.window_assigners import *  # noqa: F403 - they are all below
     from flowlet.datastream.window.window_serializers import *  # noqa: F403 - they are all below
-    from flowlet.datastream.window.windows import CountWindow as CountWindow
-    from flowlet.datastream.window.windows import GlobalWindow as GlobalWindow
-    from flowlet.datastream.window.windows import TimeWindow as TimeWindow
-    from flowlet.datastream.window.windows import Window as Window
+    from flowlet.datastream.window.windows import *  # noqa: F403 - they are all below
 
 if not TYPE_CHECKING:
     __getattr__, __dir__, __all__ = late_names(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from flowlet.datastream.window.window_assigners import MergingWindowAssigner
 
-__all__ = ["MAX_WINDOW_TIMESTAMP", "CountWindow", "GlobalWindow", "TimeWindow", "Window"]
+__all__ = ["CountWindow", "GlobalWindow", "TimeWindow", "Window"]
 
 MAX_WINDOW_TIMESTAMP: Final = 2**63 - 1
 """The end of all time: of windows that end with no timestamp."""

@@ -16,7 +16,7 @@ from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.checkpoint.task.state_assignment import assigned_states, is_by_key
 from flowlet.columns import columns_of
 from flowlet.connectors.files.reader import SplitPosition, TextPosition, text_lines
-from flowlet.datastream.user_functions.async_function import AsyncFunction
+from flowlet.datastream.user_functions.process_functions import AsyncFunction
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import key_group, operator_index
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
