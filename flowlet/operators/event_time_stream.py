@@ -167,8 +167,13 @@ class EventTimeStream:
         )
 
     def _write_stamp(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
-        add = code.bind(self._stamps.append, "add")
-        self.write_record(code, record, timestamp, lambda assigned: code.line(f"{add}({assigned})"))
+        stamps = code.variable("stamps")
+        code.at_start(f"{stamps} = []")
+        code.at_end(f"{code.bind(self._keep_stamps, 'keep')}({stamps})")
+        self.write_record(code, record, timestamp, lambda assigned: code.line(f"{stamps}.append({assigned})"))
+
+    def _keep_stamps(self, stamps: list[int]) -> None:
+        self._stamps = stamps
 
     def _stamps_of(self, chunk: Chunk, interrupts: Interrupts | None) -> list[int]:
         """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the
@@ -176,9 +181,8 @@ class EventTimeStream:
         """
         owner = self._owner
         owner._acting = self
-        owner._stamps.clear()
         owner._stamp_loop.run(chunk.values, chunk.timestamps, len(chunk), None, interrupts)
-        return owner._stamps.copy()
+        return owner._stamps
 
     @property
     def takes_columns(self) -> bool:
@@ -268,9 +272,7 @@ class EventTimeStream:
         """The statements that check a timestamp and remember the largest: one comparison tells most that they are not
         too small.
         """
-        largest, advice = code.variable("largest"), code.bind(_advice, "advice")
-        code.at_start(f"{largest} = {MIN_TIMESTAMP - 1}")
-        code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {code.bind(self._show_acting, 'on_largest')}({largest})")
+        largest, advice = self._write_largest(code), code.bind(_advice, "advice")
         code.line(f"if type({timestamp}) is not int: raise {advice}({timestamp})", blame)
         with code.block(f"if {timestamp} > {largest}:"):
             code.line(f"if {timestamp} > {MAX_TIMESTAMP}: raise {advice}({timestamp})", blame)
@@ -282,14 +284,19 @@ class EventTimeStream:
         if self._generator.needs_events:
             code.line(f"{code.bind(self._show, 'show')}({record}, {timestamp or MIN_TIMESTAMP})", blame)
             return
-        largest = code.variable("largest")
-        code.at_start(f"{largest} = None")
-        code.at_end(f"if {largest} is not None: {code.bind(self._show_acting, 'on_largest')}({largest})")
+        largest = self._write_largest(code)
         if timestamp is None:
             code.line(f"{largest} = {MIN_TIMESTAMP}")
             return
-        with code.block(f"if {largest} is None or {timestamp} > {largest}:"):
+        with code.block(f"if {timestamp} > {largest}:"):
             code.line(f"{largest} = {timestamp}")
+
+    def _write_largest(self, code: LoopCode) -> str:
+        """The variable of the largest timestamp, which the generator learns behind the loop, if there was one."""
+        largest = code.variable("largest")
+        code.at_start(f"{largest} = {MIN_TIMESTAMP - 1}")
+        code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {code.bind(self._show_acting, 'on_largest')}({largest})")
+        return largest
 
 
 def _advice(timestamp: Any) -> TypeError:

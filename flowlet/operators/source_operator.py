@@ -33,7 +33,8 @@ from flowlet.operators.source_reader import (
     split_set_of,
 )
 from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
-from flowlet.splits.split_kinds import Runs, SourceSplit, share_of_runs
+from flowlet.splits.enumerator import SourceSplit
+from flowlet.splits.split_kinds import Runs, share_of_runs
 from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass

@@ -19,7 +19,7 @@ from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK, CompletionMark
-from flowlet.splits.split_kinds import SourceSplit
+from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from netstack.wire.events import StopMode

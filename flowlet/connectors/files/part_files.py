@@ -24,6 +24,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, BinaryIO, Final, Self
 
 from flowlet.common.serialization import Encoder
@@ -130,7 +131,7 @@ class CsvWriter(FormatWriter):
         # Before Python 3.13 only the characters of the line end are quoted, so both are given.
         if other is not None and other in data:
             lines: list[str] = []
-            self._csv_writer(_Lines(lines), "\r\n").writerows(rows)
+            self._csv_writer(SimpleNamespace(write=lines.append), "\r\n").writerows(rows)  # writes once per line
             data = "".join([line[:-2] + end for line in lines])
         if self._may_be_no_text(data):
             self._check_values(rows)
@@ -159,13 +160,6 @@ class CsvWriter(FormatWriter):
         for row in rows:
             for name, value in zip(self._names, row, strict=True):
                 check_has_text(value, name)
-
-
-class _Lines:
-    """The file of a ``csv.writer``, which writes once per line."""
-
-    def __init__(self, lines: list[str]) -> None:
-        self.write = lines.append
 
 
 def check_has_text(value: Any, name: str) -> None:

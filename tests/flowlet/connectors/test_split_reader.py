@@ -1,21 +1,18 @@
 """When a reader asks for splits, whatever the order of questions and answers."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.connectors.split_reader import EARLY_BYTES, SplitReaderBase
-from flowlet.splits.split_kinds import SourceSplit
 
 
-class Split(SourceSplit, frozen=True):
-    name: str
-    num_bytes: int
-
-    @property
-    def size_bytes(self) -> int:
-        return self.num_bytes
+@dataclass(frozen=True)
+class Split:
+    split_id: str
+    size_bytes: int
 
 
 class Splits(SplitReaderBase[Split, None, list[Split]]):

@@ -11,7 +11,8 @@ from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS, Source, SourceReader, SourceReaderBase
 from flowlet.records import Chunk
-from flowlet.splits.split_kinds import FileSet, FileSplit, SourceSplit, SplitSet
+from flowlet.splits.enumerator import SourceSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit, SplitSet
 from tests.flowlet.operators.harness import Harness, RecordingOutput
 
 
