@@ -16,7 +16,8 @@ from typing import Final
 # What moved and kept its name: the module before, the module now, both in flowlet, and qualified names.
 _MOVED: Final = (
     ("common.units.memory_size", "common.written_values", "MemorySize"),
-    ("windows.window_columns_snapshot", "windows.window_columns_operator", "WindowColumnsSnapshot"),
+    ("windows.window_columns_snapshot", "windows.window_blocks", "WindowColumnsSnapshot"),
+    ("windows.window_columns_operator", "windows.window_blocks", "WindowColumnsSnapshot"),
     ("common.settings.tuning_options", "common.flinks_options", "IgnoredOptionWarning"),
     ("columns.array_column", "columns.column_kinds", "ArrayColumn"),
     ("columns.arrow_column", "columns.column_kinds", "ArrowColumn"),

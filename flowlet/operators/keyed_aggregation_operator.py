@@ -24,12 +24,12 @@ from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
 from flowlet.operators.keyed_operator import KeyedInput
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
-from flowlet.state.state_backends import RowHolder
 from flowlet.state.state_snapshots import (
     AGGREGATES,
     AGGREGATES_DESCRIPTION,
     ColumnRows,
     KeyedStateSnapshot,
+    RowHolder,
     StateShare,
 )
 from flowlet.state.state_table import rows_by_key_group
