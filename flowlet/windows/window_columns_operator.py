@@ -4,8 +4,8 @@ parts of windows, made in the task that has the rows, so that few of them travel
 Hot path, per chunk and per watermark.
 
 Side:       task.
-Invariants: results of a watermark are emitted before it.
-            In BATCH mode windows end with their keys, or ahead of the last watermark, and the clock ends none.
+Invariants: results of a watermark are emitted before it.  In BATCH mode windows end with their keys, or ahead of the
+            last watermark, and the clock ends none.  Rows that were in RocksDB are older than those that are here.
 Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``; ``WindowOperator`` with a ``CoGroupFunction``; the
             local half of Flink SQL's two-phase aggregation.
 Rules:      no part waits: those of a chunk go on at once, so there is no state, and a watermark passes behind them.
@@ -123,17 +123,13 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
     def _fire(self, time_ms: int) -> None:
         """Emit the results of the windows that end at a time, or did before."""
         windows = self._windows
-        if time_ms <= windows.emitted:
-            return
-        batches: Iterable[None] = (None,)
-        if self._cache is not None:
-            batches = self._cache.due(time_ms, windows.starts_before(time_ms))
         try:
-            for _ in batches:
-                self._emit(windows.ended(time_ms))
+            if self._cache is None:
+                self._emit(windows.fire(time_ms))
+            else:
+                self._emit(windows.fire(time_ms, self._cache.due(time_ms, windows.starts_before(time_ms))))
         except OverflowError as error:
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
-        windows.advance(time_ms)
 
     def _emit(self, emitted: Iterable[EmittedWindows]) -> None:
         for windows in emitted:
@@ -162,7 +158,10 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
     def held_blocks(self, *, in_order: bool) -> Callable[[], Iterable[ColumnBlock]]:
         """See ``ColumnHolder``."""
         ctx = self.ctx
-        state = self._windows.state(in_order=in_order)
+        try:
+            state = self._windows.state(in_order=in_order)
+        except OverflowError as error:
+            raise UserFunctionError(self.name, ctx.subtask, None) from error
         is_cut = in_order and self._windows.are_in_panes
         key_groups = key_group_range(ctx.max_parallelism, ctx.parallelism, ctx.subtask)
         return lambda: chain(
@@ -314,7 +313,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         ends = [self._windows.next_end(), None if self._cache is None else self._cache.next_end]
         if any(end is not None for end in ends):
             # Rows in RocksDB may be needed later than it knows.
-            end = max(min([end for end in ends if end is not None]), self._windows.emitted + 1)
+            end = max(min([end for end in ends if end is not None]), self._windows.latest_emitted() + 1)
             self._timer = self.ctx.processing_time_service.register_timer(end, self._on_time)
 
     def _on_time(self, timestamp_ms: int) -> None:

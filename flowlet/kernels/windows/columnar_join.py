@@ -105,8 +105,7 @@ class ColumnarJoin(WindowTables[AlignedWindows]):
         self._tables[side].add(Run(slots, panes, (), (kept,)).in_order())
         return num_late
 
-    def ended(self, watermark: int) -> Iterator[EmittedWindows]:
-        """See ``WindowTables``."""
+    def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
         windows = self._shape
         limit, before = windows.last_ended(watermark), windows.last_ended(self._progress.emitted)
         if limit // windows.slide_panes * windows.slide_panes <= before:

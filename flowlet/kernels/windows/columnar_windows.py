@@ -206,8 +206,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
         """See ``ColumnarWindows``."""
         return (inputs.timestamps <= self.latest_emitted()).nonzero()[0] if self._lateness_ms else _NO_ROWS
 
-    def ended(self, watermark: int) -> Iterator[EmittedWindows]:
-        """See ``WindowTables``."""
+    def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
         shape = self._shape
         due = self._rows.take_before(self.starts_before(watermark))
         if due:
@@ -336,8 +335,7 @@ class ColumnSessions(ColumnarWindows[SessionWindows]):
         """See ``ColumnarWindows``."""
         return (inputs.timestamps + (self._shape.gap - 1) <= self.latest_emitted()).nonzero()[0]
 
-    def ended(self, watermark: int) -> Iterator[EmittedWindows]:
-        """See ``WindowTables``."""
+    def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
         first_end = self.next_end()
         if first_end is None or first_end > watermark:
             return

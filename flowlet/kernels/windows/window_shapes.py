@@ -12,7 +12,7 @@ Invariants: a run never changes, so a snapshot may share it.  An earlier run of 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -431,28 +431,22 @@ class WindowTables(ABC, Generic[Kind]):
         return f"<{type(self).__name__}: {', '.join(map(repr, self._tables))}, {self._keys!r}>"
 
     @abstractmethod
-    def ended(self, watermark: int) -> Iterator[EmittedWindows]:
-        """The windows that end at or before a watermark and were not emitted yet; forgets rows that no window needs.
+    def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
+        """The windows that end at or before a watermark and were not emitted yet; forgets rows that no window needs."""
+
+    def fire(self, watermark: int, batches: Iterable[None] = (None,)) -> Iterator[EmittedWindows]:
+        """The windows that end at or before a watermark, those of a key in the order of their ends.
+
+        ``batches``: at each item all rows of some keys are here, and in the end those of each key were.
 
         Raises:
             OverflowError: a sum is too large; names the column.
         """
-
-    def advance(self, watermark: int) -> None:
-        """``ended`` gave all windows up to a watermark."""
-        self._progress.advance(watermark)
-        self._forget_keys()
-
-    def fire(self, watermark: int) -> Iterator[EmittedWindows]:
-        """The windows that end at or before a watermark, in the order of their ends; raises as ``ended``."""
         if watermark > self._progress.emitted:
-            yield from self.ended(watermark)
-            self.advance(watermark)
-
-    @property
-    def emitted(self) -> int:
-        """The watermark up to which windows of all keys were emitted."""
-        return self._progress.emitted
+            for _ in batches:
+                yield from self._ended(watermark)
+            self._progress.advance(watermark)
+            self._forget_keys()
 
     def latest_emitted(self) -> int:
         """The latest watermark up to which windows of any key were emitted."""
