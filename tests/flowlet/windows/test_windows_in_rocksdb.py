@@ -21,12 +21,13 @@ from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows
 from flowlet.keys.exact_keys import key_group, key_group_range
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.state_snapshots import KeyedStateSnapshot
+from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot
 from flowlet.windows.window_columns_operator import JoinColumnsOperator, WindowColumnsOperator
 from tests.flowlet.operators.harness import Harness, MakeBackend
 
 pytest.importorskip("rocksdict")
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
+from tests.flowlet.state.rocksdb.test_rocksdb_keyed_state_backend import Files
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("t", pa.string())])
 AGGREGATES = (
@@ -191,3 +192,46 @@ def test_random_windows_in_rocksdb_are_those_on_the_heap(seed: int, make_rocksdb
 def test_many_random_windows_in_rocksdb(first: int, make_rocksdb: Callable[[int], MakeBackend]) -> None:
     for seed in range(first, first + 10):
         run_case(seed, case_by(seed), SIZES[seed % 3], make_rocksdb)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(windows, AlignedWindows(20, 10), 0),
+        partial(windows, SessionWindows(5), 0),
+        partial(join, "outer", AlignedWindows(20, 20)),
+    ],
+    ids=["sliding", "sessions", "join"],
+)
+def test_windows_go_on_from_an_incremental_snapshot(make: Callable[[], Any], parallelism: int, tmp_path: Path) -> None:
+    """From the database as it was, or from its rows of some key groups; some panes were emitted, and some wait."""
+    place = RocksDBPlace(str(tmp_path), Files(), writes_shared_files=True, cache_bytes=1)
+    rng = random.Random(7)
+    rows = [rows_by(rng, now, 40) for now in (0, 10, 25, 60)]
+    heap = Subtasks(make, HeapKeyedStateBackend)
+    rocksdb = Subtasks(make, partial(RocksDBKeyedStateBackend, place=place))
+    for subtasks in (heap, rocksdb):
+        for side in (0, 1):
+            subtasks.add(rows[side], side)
+        subtasks.fire(0, 15)
+        subtasks.add(rows[2], 0)
+    (snapshot,) = rocksdb.snapshots()
+    assert isinstance(snapshot, IncrementalSnapshot)
+
+    rocksdb.close()
+    rocksdb.harnesses = [
+        Harness(make(), subtask=each, parallelism=parallelism, make_backend=rocksdb.make_backend, restored=snapshot)
+        for each in range(parallelism)
+    ]
+    for subtasks in (heap, rocksdb):
+        subtasks.add(rows[3], 1)
+        for watermark in (30, MAX_TIMESTAMP):
+            for number in range(len(subtasks.harnesses)):
+                subtasks.fire(number, watermark)
+        subtasks.close()
+
+    assert heap.found
+    assert rocksdb.found == heap.found
+    assert rocksdb.num_late == heap.num_late
