@@ -25,9 +25,9 @@ from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common import Duration, Time
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.window import TumblingEventTimeWindows
-from flowlet.kernels.windows.columnar_windows import WindowedAggregation, WindowTables, columnar_windows
+from flowlet.kernels.windows.columnar_windows import WindowedAggregation, columnar_windows
 from flowlet.kernels.windows.window_partials import ColumnInputs, WindowAggregate
-from flowlet.kernels.windows.window_shapes import AlignedWindows
+from flowlet.kernels.windows.window_shapes import AlignedWindows, WindowTables
 from flowlet.records import MAX_TIMESTAMP
 
 NUM_ROWS: Final = 4_000_000
@@ -127,7 +127,7 @@ def in_kernels(work: Work, table: Any) -> int:
     return num_results
 
 
-def fired(windows: WindowTables, watermark: int) -> Iterator[Any]:
+def fired(windows: WindowTables[Any], watermark: int) -> Iterator[Any]:
     """The results up to a watermark."""
     return (emitted.batch for emitted in windows.fire(watermark))
 

@@ -20,7 +20,7 @@ from typing import Final
 # and qualified names; a row goes on in lines that are indented.
 _MOVED: Final = """
 common.units.memory_size > common.written_values: MemorySize
-windows.window_columns_snapshot > windows.window_columns_operator: WindowColumnsSnapshot
+windows.window_columns_snapshot > windows.window_columns_operator > windows.window_blocks: WindowColumnsSnapshot
 common.settings.tuning_options > common.flinks_options: IgnoredOptionWarning
 columns.array_column > columns.column_kinds: ArrayColumn
 columns.arrow_column > columns.column_kinds: ArrowColumn

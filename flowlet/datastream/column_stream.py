@@ -39,9 +39,9 @@ from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import GraphValue, OperatorFactory, PartitionTransformation, Transformation
 from flowlet.kernels.time_column import TimeColumn
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin, JoinedColumn
-from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, PartsLayout, WindowedAggregation
+from flowlet.kernels.windows.columnar_windows import PartsLayout, WindowedAggregation
 from flowlet.kernels.windows.window_partials import AGGREGATES, WindowAggregate
-from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
+from flowlet.kernels.windows.window_shapes import WINDOW_END, WINDOW_START, AlignedWindows, SessionWindows, WindowShape
 from flowlet.keys.column_key import ColumnKey
 
 if TYPE_CHECKING:

@@ -34,12 +34,12 @@ from flowlet.operators.keyed_operator import KeyedInput, is_state_used, write_cu
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.serde.type_serializer import preview
-from flowlet.state.state_backends import RowHolder
 from flowlet.state.state_snapshots import (
     AGGREGATES,
     AGGREGATES_DESCRIPTION,
     ColumnRows,
     KeyedStateSnapshot,
+    RowHolder,
     StateShare,
 )
 from flowlet.state.state_table import rows_by_key_group

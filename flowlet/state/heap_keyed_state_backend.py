@@ -21,18 +21,23 @@ from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_keys
 from flowlet.state.declared_values import DeclaredValues, copied_rows, thawed_rows
 from flowlet.state.heap_states import HeapListState, HeapMapState, HeapValueState
-from flowlet.state.state_backends import KeyedStateBackend, RowHolder, StoredStates
+from flowlet.state.state_backends import KeyedStateBackend, StoredStates
 from flowlet.state.state_snapshots import (
     AGGREGATES,
     AGGREGATES_DESCRIPTION,
     VERSION,
+    WINDOW_COLUMNS,
+    ColumnBlock,
+    ColumnHolder,
     ColumnRows,
     IncrementalSnapshot,
     KeyedStateSnapshot,
+    RowHolder,
     StateDescription,
     StateKind,
     StateRows,
     TypeForm,
+    rows_of_blocks,
 )
 from flowlet.state.state_table import StateTable, rows_by_key_group
 from flowlet.state.ttl_states import Expiry
@@ -164,6 +169,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         self._restored: dict[str, tuple[StateDescription, dict[int, StateRows]]] = {}
         self._cleanups: list[Callable[[], None]] = []
         self._holder: RowHolder | None = None
+        self._columns: tuple[ColumnHolder, StateDescription] | None = None
 
     def __repr__(self) -> str:
         return f"<HeapKeyedStateBackend of {list(self._tables.values())!r}, not declared yet: {sorted(self._restored)}>"
@@ -221,6 +227,18 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             keys = exact_keys([key for rows in groups.values() for key in rows.keys])
             holder.take_rows(keys, _joined([rows.values for rows in groups.values()]))
 
+    def open_columns(self, holder: ColumnHolder, description: str) -> None:
+        """See ``KeyedStateBackend``."""
+        self._columns = (holder, self._declared_columns(description))
+        _, groups = self._restored.pop(WINDOW_COLUMNS, (None, {}))
+        holder.take_blocks(
+            [
+                ColumnBlock.with_key(group, key, content)
+                for group, rows in groups.items()
+                for key, content in zip(rows.keys, rows.values, strict=True)
+            ]
+        )
+
     def forget_keys(self) -> None:
         """Drop the entries of all keys: in BATCH mode no more records of them follow."""
         for table in self._tables.values():
@@ -241,13 +259,16 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         if a value cannot be copied; the message names the state.
         """
         held = None if self._holder is None else _copied(*self._holder.held_rows())
-        if not self._tables and not self._restored and held is None:
+        blocks = None if self._columns is None else self._columns[0].held_blocks(in_order=False)
+        if not self._tables and not self._restored and held is None and blocks is None:
             return None
         now_ms = self._now_ms()
         copies = {name: table.copy(self._expiries.get(name), now_ms) for name, table in self._tables.items()}
         descriptions = {name: table.description for name, table in self._tables.items()}
         if held is not None:
             descriptions[AGGREGATES] = AGGREGATES_DESCRIPTION
+        if self._columns is not None:
+            descriptions[WINDOW_COLUMNS] = self._columns[1]
         undeclared = dict(self._restored)
         max_parallelism = self._max_parallelism
 
@@ -256,6 +277,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             by_name |= {name: groups for name, (_, groups) in undeclared.items()}
             if held is not None:
                 by_name[AGGREGATES] = rows_by_key_group(*held, max_parallelism)
+            if blocks is not None:
+                by_name[WINDOW_COLUMNS] = rows_of_blocks(blocks())
             groups: dict[int, dict[str, StateRows]] = {}
             for name, rows in by_name.items():
                 for group, of_group in rows.items():

@@ -45,12 +45,14 @@ from flowlet.state.state_snapshots import (
     AGGREGATES,
     INCREMENTAL_VERSION,
     VERSION,
-    ColumnRows,
+    WINDOW_COLUMNS,
+    ColumnHolder,
     IncrementalSnapshot,
     KeyedStateSnapshot,
     OperatorStateRows,
     OperatorStateSnapshot,
     Redistribution,
+    RowHolder,
     SharedFile,
     StateDescription,
     StateKind,
@@ -61,6 +63,7 @@ from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.timers.time_api import KeyContext
 
 if TYPE_CHECKING:
+    from flowlet.state.rocksdb.cached_columns import CachedColumns
     from flowlet.state.rocksdb.cached_rows import CachedRows
 
 
@@ -121,18 +124,6 @@ _TTL_STATES: Final[Mapping[StateKind, Callable[..., Any]]] = {
     StateKind.LIST: TtlListState,
     StateKind.MAP: TtlMapState,
 }
-
-
-class RowHolder(ABC):
-    """An operator of ours that keeps a value for each key by itself, in the form that its loops need."""
-
-    @abstractmethod
-    def held_rows(self) -> tuple[list[Any], Iterable[Any] | ColumnRows]:
-        """Exact keys, and what is kept of each: in a list of values that may change, or else to be read later."""
-
-    @abstractmethod
-    def take_rows(self, keys: list[Any], values: Iterable[Any] | ColumnRows) -> None:
-        """Go on with these exact keys and values, which are the holder's own, and no others."""
 
 
 StoredStates = Mapping[StateKind, Callable[..., Any]]
@@ -265,6 +256,22 @@ class KeyedStateBackend(ABC):
         None: the holder has all of them, what was restored too.  Else it has those of one generation, and asks for
         others.
         """
+
+    @abstractmethod
+    def open_columns(self, holder: ColumnHolder, description: str) -> "CachedColumns | None":
+        """Keep the columns of an operator, as ``open_rows`` does, under the name ``WINDOW_COLUMNS``.
+
+        Raises StateRestoreError: what was restored has another description.
+        """
+
+    def _declared_columns(self, description: str) -> StateDescription:
+        written = self._written(WINDOW_COLUMNS)
+        if written is not None and written.type_name != description:
+            raise StateRestoreError(
+                f"the state is of {written.type_name}, the program has {description}; restore it with the former "
+                "windows and aggregations, or give the operator another uid and start without its state"
+            )
+        return StateDescription(StateKind.COLUMNS, description)
 
     @abstractmethod
     def forget_keys(self) -> None:

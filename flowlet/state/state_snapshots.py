@@ -1,4 +1,5 @@
-"""What a checkpoint holds of the state of one operator, and what a subtask takes over of it.
+"""What a checkpoint holds of the state of one operator, and what a subtask takes over of it; what an operator is that
+keeps rows by itself.
 
 Keyed state, in the form that every back end reads, or in files of RocksDB that checkpoints share; operator state, which
 belongs to a subtask and to no key.
@@ -11,10 +12,12 @@ Source:     Flink ``KeyedBackendSerializationProxy``, ``KeyGroupsStateHandle``,
             ``OperatorStateHandle.Mode``, ``StateAssignmentOperation``, ``RoundRobinOperatorStateRepartitioner``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from flowlet.keys.exact_keys import key_group_range
 from netstack.late import dataclass
@@ -34,6 +37,7 @@ class StateKind(Enum):
     MAP = "MapState"
     REDUCING = "ReducingState"
     AGGREGATING = "AggregatingState"
+    COLUMNS = "columns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,109 @@ class ColumnRows:
 AGGREGATES: Final = "_op_state"
 """The name of the state in which ``sum``, ``count``, ``min``, ``max`` and ``reduce`` keep a record for each key."""
 AGGREGATES_DESCRIPTION: Final = StateDescription(StateKind.VALUE, "record")
+
+WINDOW_COLUMNS: Final = "window-columns"
+"""The name of the state in which windows and joins of columns keep their rows.
+
+Its keys are those of ``ColumnBlock``, its values what the blocks hold, and its type is what the operator computes.
+"""
+_BLOCK_KEY: Final = struct.Struct(">BQQ")
+ALL_STARTS: Final = 1 << 63
+"""Rows start before it, and not before its negative."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBlock:
+    """Rows of one key group and one table of an operator.
+
+    Args:
+        group: the key group.
+        table: 0: not rows, but what is known of the whole group, in one block.
+        start: that of the first row.
+        number: blocks with higher ones have newer rows.
+        content: the bytes, of which only the operator knows what they are.
+    """
+
+    group: int
+    table: int
+    start: int
+    number: int
+    content: bytes
+
+    @property
+    def key(self) -> bytes:
+        """Its key within its key group; the keys of a table are in the order of the starts, then of the numbers."""
+        return _BLOCK_KEY.pack(self.table, self.start + ALL_STARTS, self.number)
+
+    @staticmethod
+    def with_key(group: int, key: bytes, content: bytes) -> "ColumnBlock":
+        """The block that was stored under this key."""
+        table, start, number = _BLOCK_KEY.unpack(key)
+        return ColumnBlock(group, table, start - ALL_STARTS, number, content)
+
+
+def first_block_key(table: int, start: int) -> bytes:
+    """What comes before the keys of a table's blocks with this start or a later one, and after all others; any whole
+    number will do.
+    """
+    return _BLOCK_KEY.pack(table, min(max(start, -ALL_STARTS), ALL_STARTS - 1) + ALL_STARTS, 0)
+
+
+def rows_of_blocks(blocks: Iterable[ColumnBlock]) -> dict[int, StateRows]:
+    """Blocks by key group, as a snapshot has them."""
+    found: dict[int, tuple[list[bytes], list[bytes]]] = {}
+    for block in blocks:
+        keys, contents = found.setdefault(block.group, ([], []))
+        keys.append(block.key)
+        contents.append(block.content)
+    return {group: StateRows(*rows) for group, rows in found.items()}
+
+
+class RowHolder(ABC):
+    """An operator of ours that keeps a value for each key by itself, in the form that its loops need."""
+
+    @abstractmethod
+    def held_rows(self) -> tuple[list[Any], Iterable[Any] | ColumnRows]:
+        """Exact keys, and what is kept of each: in a list of values that may change, or else to be read later."""
+
+    @abstractmethod
+    def take_rows(self, keys: list[Any], values: Iterable[Any] | ColumnRows) -> None:
+        """Go on with these exact keys and values, which are the holder's own, and no others."""
+
+
+class ColumnHolder(ABC):
+    """An operator of ours that keeps rows of its keys in columns, in the arrays that its loops need."""
+
+    num_tables: ClassVar[int]  # of rows; their numbers begin with 1
+
+    @abstractmethod
+    def held_blocks(self, *, in_order: bool) -> Callable[[], Iterable[ColumnBlock]]:
+        """The synchronous part of a snapshot; what is returned makes blocks of all that is held, on any thread.
+
+        ``in_order``: blocks begin where their first rows start, and a block has few rows that start later.
+        """
+
+    @abstractmethod
+    def take_blocks(self, blocks: list[ColumnBlock], before: int | None = None) -> list[ColumnBlock]:
+        """Hold these rows in front of all others; of rows that start at ``before`` or later returns blocks, with the
+        numbers that they had.
+        """
+
+    @abstractmethod
+    def forget_blocks(self) -> None:
+        """Hold no rows any more: they were written."""
+
+    @abstractmethod
+    def held_bytes(self) -> int:
+        """What the rows take, about."""
+
+    @abstractmethod
+    def next_end(self) -> int | None:
+        """A time before which no row that is held is needed; None: there are none."""
+
+    @abstractmethod
+    def first_end(self, start: int) -> int:
+        """A time before which no row is needed that starts there, or later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,11 @@
-"""Windows and joins of columns in a task: event time or the clock, late rows, what they put into a checkpoint; and
+"""Windows and joins of columns in a task: event time or the clock, late rows, what the back end keeps of them; and
 parts of windows, made in the task that has the rows, so that few of them travel.
 
 Hot path, per chunk and per watermark.
 
 Side:       task.
-Format:     Arrow IPC streams.  Keys: ``key``, and ``emitted``, the watermark up to which the windows of the key were
-            emitted.  Rows: ``slot``, ``start``, the marks, and the arrays of the parts; the names of columns that come
-            back as numpy arrays begin with "n".
-Invariants: a key is in one subtask's state; all its rows are there, too.  Results of a watermark are emitted before it.
-            In BATCH mode windows end with their keys, or ahead of the last watermark, and the clock ends none.
+Invariants: results of a watermark are emitted before it.  In BATCH mode windows end with their keys, or ahead of the
+            last watermark, and the clock ends none.  Rows that were in RocksDB are older than those that are here.
 Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``; ``WindowOperator`` with a ``CoGroupFunction``; the
             local half of Flink SQL's two-phase aggregation.
 Rules:      no part waits: those of a chunk go on at once, so there is no state, and a watermark passes behind them.
@@ -16,9 +13,9 @@ Rules:      no part waits: those of a chunk go on at once, so there is no state,
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,160 +28,26 @@ from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnarJoin, ColumnJoin
 from flowlet.kernels.windows.columnar_windows import (
     ColumnSessions,
-    EmittedWindows,
     LocalWindows,
     PaneWindows,
     PartsLayout,
     WindowedAggregation,
-    WindowsState,
-    WindowTables,
     columnar_windows,
 )
 from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array
-from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, Run, joined_runs
-from flowlet.keys.column_key import column_key_hashes
-from flowlet.keys.key_columns import groups_of_hashes
+from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, EmittedWindows, WindowTables
+from flowlet.keys.exact_keys import key_group_range
+from flowlet.keys.key_columns import column_key_groups
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.record_batches import ToColumnsOperator, chunks_of
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
-from flowlet.state.state_snapshots import StateShare
+from flowlet.state.state_snapshots import ColumnBlock, ColumnHolder, StateShare
 from flowlet.timers.time_api import TimerHandle
-from netstack.late import dataclass
+from flowlet.windows.window_blocks import WindowColumnsSnapshot, former_state, known_blocks, put_blocks, row_blocks
 
-_LOWEST: Final = -(1 << 62)
-_NUMPY, _ARROW = "n", "a"
-
-
-@dataclass(frozen=True, slots=True)
-class WindowColumnsSnapshot:
-    """The state of one subtask, version 1.
-
-    Whoever changes a field raises ``STATE_VERSION`` of the operator.
-
-    Args:
-        description: of the aggregation; state of another one is refused.
-        emitted: the watermark up to which windows were emitted.
-        keys: a stream; empty: there are no rows.
-        tables: a stream for each table of rows (a join has two); empty: it has no rows.
-        layouts: of each table the number of marks, and of arrays of each part.
-    """
-
-    is_by_key: ClassVar[bool] = True  # see state_assignment
-    description: str
-    emitted: int
-    keys: bytes
-    tables: tuple[bytes, ...]
-    layouts: tuple[tuple[int, ...], ...]
-
-
-def encoded(state: WindowsState, description: str) -> WindowColumnsSnapshot:
-    """The snapshot of a state; only keys with rows are in it."""
-    tables = [joined_runs(runs) if runs else None for runs in state.tables]
-    filled = [run.slots for run in tables if run is not None]
-    if not filled:
-        return WindowColumnsSnapshot(description, state.emitted, b"", (), ())
-    live = np.unique(np.concatenate(filled))
-    floors = np.full(len(live), max(state.emitted, _LOWEST)) if state.floors is None else state.floors.take(live)
-    keys = pa.record_batch({"key": state.keys.take(pa.array(live)), "emitted": pa.array(floors)})
-    written = [
-        b"" if run is None else _written(_batch_of(run.with_slots(np.searchsorted(live, run.slots)))) for run in tables
-    ]
-    layouts = [() if run is None else (len(run.marks), *[len(part) for part in run.parts]) for run in tables]
-    return WindowColumnsSnapshot(description, state.emitted, _written(keys), tuple(written), tuple(layouts))
-
-
-def decoded(snapshot: WindowColumnsSnapshot, description: str, operator: str) -> WindowsState:
-    """The state of a snapshot.
-
-    Raises:
-        StateRestoreError: it is of another aggregation.
-    """
-    if snapshot.description != description:
-        raise StateRestoreError(
-            f"the state of operator {operator!r} is of {snapshot.description}, the program has {description}; "
-            "restore it with the former windows and aggregations, or give the operator another uid and start without "
-            "its state"
-        )
-    if not snapshot.keys:
-        return WindowsState(None, snapshot.emitted, None, ())
-    keys = _read(snapshot.keys)
-    floors = keys.column("emitted").to_numpy()
-    is_needed = bool((floors > max(snapshot.emitted, _LOWEST)).any())
-    return WindowsState(
-        keys.column("key"), snapshot.emitted, floors if is_needed else None, tuple(map(tuple, _tables(snapshot)))
-    )
-
-
-def redistributed(
-    snapshots: Sequence[WindowColumnsSnapshot], key_groups: range | None, max_parallelism: int
-) -> WindowColumnsSnapshot | None:
-    """The keys of these groups (None: all keys), of which no two snapshots have one in common, in one
-    snapshot; None: there is no snapshot.
-    """
-    if not snapshots:
-        return None
-    keys: list[Any] = []
-    tables: list[list[Run]] = []
-    num_keys = 0
-    for each in snapshots:
-        if not each.keys:
-            continue
-        batch = _read(each.keys)
-        is_ours = np.ones(batch.num_rows, np.bool_)
-        if key_groups is not None:
-            groups = groups_of_hashes(column_key_hashes(batch.column("key")), max_parallelism)
-            is_ours = (groups >= key_groups.start) & (groups < key_groups.stop)
-        tables = tables or [[] for _ in each.tables]
-        for ours, runs in zip(tables, _tables(each), strict=True):
-            found = [run.take(is_ours.take(run.slots).nonzero()[0]) for run in runs]
-            ours += [run.with_slots(run.slots + num_keys) for run in found if len(run)]
-        keys.append(batch)
-        num_keys += batch.num_rows
-    emitted = min(each.emitted for each in snapshots)
-    if not keys:
-        return WindowColumnsSnapshot(snapshots[0].description, emitted, b"", (), ())
-    every = pa.concat_arrays([batch.column("key") for batch in keys])
-    floors = np.concatenate([batch.column("emitted").to_numpy() for batch in keys])
-    return encoded(WindowsState(every, emitted, floors, tuple(map(tuple, tables))), snapshots[0].description)
-
-
-def _batch_of(run: Run) -> Any:
-    arrays: dict[str, Any] = {"slot": pa.array(run.slots.astype(np.int64, copy=False)), "start": pa.array(run.starts)}
-    for number, part in enumerate((run.marks, *run.parts)):
-        for index, values in enumerate(part):
-            is_numpy = isinstance(values, np.ndarray)
-            arrays[f"{_NUMPY if is_numpy else _ARROW}{number}.{index}"] = pa.array(values) if is_numpy else values
-    return pa.record_batch(arrays)
-
-
-def _tables(snapshot: WindowColumnsSnapshot) -> Iterator[list[Run]]:
-    for written, layout in zip(snapshot.tables, snapshot.layouts, strict=True):
-        if not written:
-            yield []
-            continue
-        batch = _read(written)
-        names = iter(batch.schema.names[2:])
-        marks, *parts = [tuple([_values(batch, next(names)) for _ in range(size)]) for size in layout]
-        yield [Run(batch.column("slot").to_numpy(), batch.column("start").to_numpy(), marks, tuple(parts))]
-
-
-def _values(batch: Any, name: str) -> Any:
-    array = batch.column(name)
-    return array.to_numpy(zero_copy_only=False) if name.startswith(_NUMPY) else array
-
-
-def _written(batch: Any) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
-
-
-def _read(stream: bytes) -> Any:
-    return pa.ipc.open_stream(stream).read_next_batch()
-
+if TYPE_CHECKING:
+    from flowlet.state.rocksdb.cached_columns import CachedColumns
 
 _NO_TIME: Final = (
     "windows of event time need rows with timestamps: call with_event_time(...) or "
@@ -211,26 +74,42 @@ def checked_timestamps(chunk: Chunk) -> Int64Array:
     return timestamps
 
 
-Tables = TypeVar("Tables", bound=WindowTables)
+Tables = TypeVar("Tables", bound=WindowTables[Any])
 
 
-class _WindowTablesOperator(UserFunctionOperator, Generic[Tables]):
-    """Keeps windows in columns: their snapshots, and their ends.
+class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables]):
+    """Keeps windows in columns: their rows in the back end, and their ends.
 
     ``_windows`` is made by the subclass, at first and whenever the keys have ended.
     """
 
     ends_keys_singly: ClassVar[bool | None] = False
+    num_tables: ClassVar[int] = 1
     _windows: Tables
+    _cache: "CachedColumns | None" = None  # None: all rows are here
+    _has_checkpoints = True
 
     @property
     @abstractmethod
     def _description(self) -> str:
-        """What a snapshot of the state belongs to."""
+        """What the state belongs to."""
 
     @abstractmethod
     def _new_windows(self) -> Tables:
         """Windows without rows, for which no row is late."""
+
+    def open(self) -> None:
+        """Open the functions, and take over what was restored.
+
+        Raises:
+            StateRestoreError: it is of other windows, aggregations or keys.
+        """
+        super().open()
+        if self.ctx.keyed_state is not None and self._has_checkpoints:
+            try:
+                self._cache = self.ctx.keyed_state.open_columns(self, self._description)
+            except (StateRestoreError, TypeError) as error:
+                raise StateRestoreError(f"operator {self.name!r}: {error}") from error
 
     def end_keys(self) -> None:
         """With sorted inputs: emit the windows of all keys so far, and forget them."""
@@ -243,8 +122,12 @@ class _WindowTablesOperator(UserFunctionOperator, Generic[Tables]):
 
     def _fire(self, time_ms: int) -> None:
         """Emit the results of the windows that end at a time, or did before."""
+        windows = self._windows
         try:
-            self._emit(self._windows.fire(time_ms))
+            if self._cache is None:
+                self._emit(windows.fire(time_ms))
+            else:
+                self._emit(windows.fire(time_ms, self._cache.due(time_ms, windows.starts_before(time_ms))))
         except OverflowError as error:
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
 
@@ -260,29 +143,50 @@ class _WindowTablesOperator(UserFunctionOperator, Generic[Tables]):
 
     # -- checkpoints
 
-    def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """Arrays that nobody changes; another thread makes bytes of them."""
-        return partial(encoded, self._windows.state(), self._description)
-
     def initialize_state(self, state: object | None) -> None:
-        """Go on from a snapshot.
-
-        Raises:
-            StateRestoreError: it is of other windows, aggregations or keys.
-        """
-        if state is None:
-            return
-        assert isinstance(state, WindowColumnsSnapshot), f"a snapshot of {self.name!r} is a {type(state).__name__}"
-        found = decoded(state, self._description, self.name)
-        try:
-            self._windows.load(found)
-        except TypeError as error:
-            raise StateRestoreError(f"operator {self.name!r}: {error}") from error
+        """Give the back end what an earlier flowlet wrote: a snapshot, or those of several former subtasks."""
+        parts = state if isinstance(state, tuple) else (state,)
+        if state is not None:
+            found = [each for each in parts if isinstance(each, WindowColumnsSnapshot)]
+            assert len(found) == len(parts), f"a snapshot of {self.name!r} is a {type(parts[0]).__name__}"
+            self.ctx.keyed_state_backend.restore(former_state(found, self.ctx.max_parallelism))
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
-        """The keys of this subtask's key groups."""
-        parts = [each for each in states if isinstance(each, WindowColumnsSnapshot)]
-        return redistributed(parts, share.key_groups if self._windows.is_keyed else None, share.max_parallelism)
+        """What an earlier flowlet wrote: the back end takes the keys of this subtask's key groups."""
+        return tuple([each for each in states if each is not None]) or None
+
+    def held_blocks(self, *, in_order: bool) -> Callable[[], Iterable[ColumnBlock]]:
+        """See ``ColumnHolder``."""
+        ctx = self.ctx
+        try:
+            state = self._windows.state(in_order=in_order)
+        except OverflowError as error:
+            raise UserFunctionError(self.name, ctx.subtask, None) from error
+        is_cut = in_order and self._windows.are_in_panes
+        key_groups = key_group_range(ctx.max_parallelism, ctx.parallelism, ctx.subtask)
+        return lambda: chain(
+            known_blocks(state.progress, key_groups), row_blocks(state, ctx.max_parallelism, is_cut=is_cut)
+        )
+
+    def take_blocks(self, blocks: list[ColumnBlock], before: int | None = None) -> list[ColumnBlock]:
+        """See ``ColumnHolder``."""
+        return put_blocks(self._windows, blocks, before, self.ctx.max_parallelism)
+
+    def forget_blocks(self) -> None:
+        """See ``ColumnHolder``."""
+        self._windows.forget_rows()
+
+    def held_bytes(self) -> int:
+        """See ``ColumnHolder``."""
+        return self._windows.num_bytes
+
+    def next_end(self) -> int | None:
+        """See ``ColumnHolder``."""
+        return self._windows.next_end()
+
+    def first_end(self, start: int) -> int:
+        """See ``ColumnHolder``."""
+        return self._windows.first_end(start)
 
 
 class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions], ToColumnsOperator):
@@ -310,6 +214,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         super().__init__(schema, name=name)
         self._layout = layout
         self._is_batch = is_batch
+        self._has_checkpoints = not is_batch
         self._aggregation = aggregation
         self._late_tag = late_tag
         self._windows = self._new_windows()
@@ -347,13 +252,27 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         columns = self._columns(chunk) if chunk.columns is None else chunk.columns
         try:
             inputs = ColumnInputs(columns, self._schema, self._times(chunk))
+            if self._cache is not None:
+                self._bring_reopened(inputs, self._cache)
             added = self._windows.add(inputs)
         except (FlowletError, TypeError, OverflowError) as error:
             raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows") from error
         if len(added.late_rows):
             self._pass_late(inputs, added.late_rows)
         self._emit(added.changed)
+        if self._cache is not None:
+            self._cache.settle()
         self._set_timer()
+
+    def _bring_reopened(self, inputs: ColumnInputs, cache: "CachedColumns") -> None:
+        """Have the rows of windows that were emitted, and that these rows may change."""
+        windows = self._windows
+        rows = windows.reopened(inputs)
+        if len(rows):
+            key = self._aggregation.key
+            keys = pa.nulls(1) if key is None else inputs.array(key).take(pa.array(rows))
+            groups = np.unique(column_key_groups(keys, self.ctx.max_parallelism)).tolist()
+            cache.bring(groups, windows.starts_before(windows.latest_emitted()))
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Emit the windows that end here, then the watermark."""
@@ -391,8 +310,10 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
     def _set_timer(self) -> None:
         if self._is_batch or self._aggregation.shape.is_event_time or self._timer is not None:
             return
-        end = self._windows.next_end()
-        if end is not None:
+        ends = [self._windows.next_end(), None if self._cache is None else self._cache.next_end]
+        if any(end is not None for end in ends):
+            # Rows in RocksDB may be needed later than it knows.
+            end = max(min([end for end in ends if end is not None]), self._windows.latest_emitted() + 1)
             self._timer = self.ctx.processing_time_service.register_timer(end, self._on_time)
 
     def _on_time(self, timestamp_ms: int) -> None:
@@ -410,6 +331,7 @@ class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStre
     """
 
     num_inputs = 2
+    num_tables: ClassVar[int] = 2
 
     def __init__(self, join: ColumnJoin, *, name: str = "Join") -> None:
         super().__init__(name)
@@ -443,6 +365,8 @@ class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStre
         except (FlowletError, TypeError) as error:
             raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows") from error
         self.ctx.counters.num_late_records_dropped += num_late
+        if self._cache is not None:
+            self._cache.settle()
 
 
 # Fewer rows in a part, on average, do not pay.

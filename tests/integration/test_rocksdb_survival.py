@@ -2,6 +2,7 @@
 directories leave behind.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -104,7 +105,9 @@ def test_a_killed_taskmanager_costs_no_result_and_its_files_are_removed(
     with results:
         found = [next(results)]
         shared = list(checkpoints.glob("*/shared/*"))
-        assert list(databases.glob("**/*.sst")), "checkpoints write the rows"
+        # Not by Path.glob: it fails if the directory of a snapshot goes while it looks.
+        files = [name for _, _, names in os.walk(databases) for name in names]
+        assert any(name.endswith(".sst") for name in files), "checkpoints write the rows"
         killed, *others = task_managers()
         killed.kill()
         found += results

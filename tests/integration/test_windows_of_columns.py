@@ -196,10 +196,18 @@ def program(
     return env, rows.key_by("k").window(whole).agg(total=("n", "sum"), count="count", last=("n", "last")).uid("windows")
 
 
+IN_ROCKSDB = {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": "true"}
+
+
 @pytest.mark.long
-def test_windows_are_exact_after_a_kill_with_any_number_of_slots(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, IN_ROCKSDB], ids=["heap", "RocksDB"])
+def test_windows_are_exact_after_a_kill_with_any_number_of_slots(
+    options: dict[str, str], cluster: Cluster, tmp_path: Path
+) -> None:
     """Every row counts once in the window that spans the failure."""
-    env, windows = program(cluster, tmp_path, 2, {})
+    if options:
+        pytest.importorskip("rocksdict")
+    env, windows = program(cluster, tmp_path, 2, options)
     windows.sink_to(DiscardingSink())
     job = env.execute_async("former")
     wait_for_checkpoint(cluster, str(job.get_job_id()), has_backlog=False)
@@ -213,7 +221,7 @@ def test_windows_are_exact_after_a_kill_with_any_number_of_slots(cluster: Cluste
     }
 
     for parallelism in (2, 3, 1):
-        _, windows = program(cluster, tmp_path, parallelism, {"execution.state-recovery.path": str(path)})
+        _, windows = program(cluster, tmp_path, parallelism, {**options, "execution.state-recovery.path": str(path)})
         found = results_of(windows)
 
         assert {row["k"]: (row["total"], row["count"], row["last"]) for row in found} == expected, (

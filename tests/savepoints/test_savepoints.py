@@ -79,6 +79,8 @@ OTHER_WAYS = [  # another state back end, or another parallelism of what is not 
     ("joins", "hashmap", "hashmap", 3),
     ("column-windows", "hashmap", "hashmap", 3),
     ("column-joins", "hashmap", "hashmap", 2),
+    ("column-windows", "hashmap", "rocksdb", 2),
+    ("column-joins", "hashmap", "rocksdb", 3),
 ]
 
 

@@ -18,16 +18,19 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.columnar_windows import (
+from flowlet.kernels.windows.window_keys import group_cells
+from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array, no_rows
+from flowlet.kernels.windows.window_shapes import (
     WINDOW_END,
     WINDOW_START,
     WINDOW_TIME_TYPE,
+    AlignedWindows,
     EmittedWindows,
+    Run,
+    WindowRuns,
     WindowTables,
+    joined_runs,
 )
-from flowlet.kernels.windows.window_keys import group_cells
-from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array, no_rows
-from flowlet.kernels.windows.window_shapes import AlignedWindows, Run, WindowRuns, joined_runs
 from netstack.late import dataclass
 
 JOIN_KINDS: Final = ("inner", "left", "right", "outer")
@@ -77,13 +80,13 @@ class ColumnJoin:
         return tuple(dict.fromkeys(each.column for each in self.columns if each.side == side))
 
 
-class ColumnarJoin(WindowTables):
+class ColumnarJoin(WindowTables[AlignedWindows]):
     """The state and the results of one subtask."""
 
     def __init__(self, join: ColumnJoin) -> None:
         self._join = join
         tables = [WindowRuns(Run.in_order, saves_rows=False) for _ in (LEFT, RIGHT)]
-        super().__init__(join.keys[LEFT], join.key_type, *tables)
+        super().__init__(join.windows, join.keys[LEFT], join.key_type, *tables)
 
     def add(self, side: int, inputs: ColumnInputs) -> int:
         """Take rows of one side, at least one; returns how many were too late.
@@ -91,9 +94,9 @@ class ColumnarJoin(WindowTables):
         Raises:
             TypeError: see ``WindowKeys.slots``.
         """
-        windows, num_late = self._join.windows, 0
+        windows, num_late = self._shape, 0
         slots, panes = self._keys.slots(inputs, self._join.keys[side]), windows.panes(inputs.timestamps)
-        found = windows.sorted_out(inputs.timestamps, panes, self._progress.of(slots))
+        found = windows.sorted_out(inputs.timestamps, panes, self._progress.of(slots, self._keys))
         if found is not None:
             rows, late_rows = found
             num_late = len(late_rows)
@@ -103,11 +106,11 @@ class ColumnarJoin(WindowTables):
         return num_late
 
     def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
-        windows = self._join.windows
+        windows = self._shape
         limit, before = windows.last_ended(watermark), windows.last_ended(self._progress.emitted)
         if limit // windows.slide_panes * windows.slide_panes <= before:
             return  # no window ended since
-        due = [table.take_before(limit + windows.size_panes) for table in self._tables]
+        due = [table.take_before(self.starts_before(watermark)) for table in self._tables]
         if any(due):
             sides = [joined_runs(runs or [self._empty(side)]) for side, runs in enumerate(due)]
             yield from self._joined(sides, limit)
@@ -123,9 +126,9 @@ class ColumnarJoin(WindowTables):
     # -- pairs
 
     def _joined(self, sides: Sequence[Run], limit: int) -> Iterator[EmittedWindows]:
-        windows, spread = self._join.windows, []
+        windows, spread = self._shape, []
         for run in sides:
-            after = windows.last_ended(self._progress.of(run.slots))
+            after = windows.last_ended(self._progress.of(run.slots, self._keys))
             spread.append(windows.spread(run.starts, after, limit))
         if not sum(len(rows) for rows, _ in spread):
             return
@@ -144,7 +147,7 @@ class ColumnarJoin(WindowTables):
         self, runs: Sequence[Run], places: Sequence[IndexArray], starts_ms: Int64Array, slots: Int64Array
     ) -> EmittedWindows:
         """The rows of pairs: where each is in the run of either side, its window, and the slot of its key."""
-        join, ends_ms = self._join, starts_ms + self._join.windows.size
+        join, ends_ms = self._join, starts_ms + self._shape.size
         arrays = self._leading_columns(slots, starts_ms, ends_ms)
         taken = []
         for side, (run, rows) in enumerate(zip(runs, places, strict=True)):

@@ -25,9 +25,9 @@ Absent:     other functions than ``AGGREGATES``, and triggers: rows have to be r
 """
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -49,12 +49,17 @@ from flowlet.kernels.windows.window_partials import (
 )
 from flowlet.kernels.windows.window_shapes import (
     MAX_WINDOW_TIMESTAMP,
+    WINDOW_END,
+    WINDOW_START,
+    WINDOW_TIME_TYPE,
     AlignedWindows,
-    Progress,
+    EmittedWindows,
+    Kind,
     Run,
     SessionWindows,
     WindowRuns,
     WindowShape,
+    WindowTables,
     combined_parts,
     joined_runs,
 )
@@ -64,10 +69,6 @@ from netstack.late import dataclass
 # Rows of panes that are spread over their windows at a time.
 _MAX_SPREAD_ROWS: Final = 1 << 20
 _NO_ROWS: Final = np.empty(0, np.intp)
-
-WINDOW_START: Final = "window_start"
-WINDOW_END: Final = "window_end"
-WINDOW_TIME_TYPE: Final = pa.timestamp("ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,29 +107,6 @@ class WindowedAggregation:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowsState:
-    """The state at one moment, which nobody changes.
-
-    ``keys``: of each slot; None: there are none.  ``floors``: by slot, how far its windows were emitted, if not as
-        ``emitted`` says.
-    ``tables``: of the windows; of a join, for each side.
-    """
-
-    keys: Any
-    emitted: int
-    floors: Int64Array | None
-    tables: tuple[tuple[Run, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EmittedWindows:
-    """A ``pyarrow.RecordBatch`` of results, and the end of each one's window, exclusive."""
-
-    batch: Any
-    ends_ms: Int64Array
-
-
-@dataclass(frozen=True, slots=True)
 class AddedRows:
     """What became of a chunk: the rows that were too late, and windows whose results changed."""
 
@@ -136,84 +114,7 @@ class AddedRows:
     changed: tuple[EmittedWindows, ...] = ()
 
 
-class WindowTables(ABC):
-    """The keys of one subtask, and the tables that have a row for each key and window: of a join, one for each side.
-
-    Args:
-        key: the key's column; None: there are no keys.
-        key_type: its Arrow type, of plain values.
-        tables: that are filled by the subclass.
-    """
-
-    def __init__(self, key: str | None, key_type: Any, *tables: WindowRuns) -> None:
-        self.is_keyed = key is not None
-        self._keys = WindowKeys(key, key_type)
-        self._progress = Progress()
-        self._tables = tables
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {', '.join(map(repr, self._tables))}, {self._keys!r}>"
-
-    @abstractmethod
-    def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
-        """The windows that end at or before a watermark and were not emitted yet; forgets rows that no window needs."""
-
-    def fire(self, watermark: int) -> Iterator[EmittedWindows]:
-        """The windows that end at or before a watermark, in the order of their ends.
-
-        Raises:
-            OverflowError: a sum is too large; names the column.
-        """
-        if watermark > self._progress.emitted:
-            yield from self._ended(watermark)
-            self._progress.advance(watermark)
-            self._forget_keys()
-
-    def latest_emitted(self) -> int:
-        """The latest watermark up to which windows of any key were emitted."""
-        return self._progress.latest()
-
-    def state(self) -> WindowsState:
-        """What a snapshot needs; nobody changes it."""
-        floors = None if self._progress.floors is None else self._progress.of(np.arange(self._keys.num_slots))
-        tables = tuple([table.runs() for table in self._tables])
-        return WindowsState(self._keys.array(), self._progress.emitted, floors, tables)
-
-    def load(self, state: WindowsState) -> None:
-        """Go on from there; before the first rows.
-
-        Raises:
-            TypeError: the keys are not those of these windows.
-        """
-        if state.keys is not None:
-            self._keys.load(state.keys)
-        self._progress = Progress(state.emitted, state.floors)
-        for table, runs in zip(self._tables, state.tables, strict=False):  # no tables: there were no rows
-            table.load(runs)
-
-    def _forget_keys(self) -> None:
-        """Forget the keys without rows, if they are most."""
-        if not self._keys.are_sparse(sum(map(len, self._tables))):
-            return
-        is_live = np.zeros(self._keys.num_slots, np.bool_)
-        for table in self._tables:
-            for run in table.runs():
-                is_live[run.slots] = True
-        self._progress.keep(is_live.nonzero()[0])
-        slots = self._keys.keep(is_live)
-        for table in self._tables:
-            table.replace_slots(slots)
-
-    def _leading_columns(self, slots: Int64Array, starts_ms: Int64Array, ends_ms: Int64Array) -> list[Any]:
-        """The key, if there is one, and the window, as ``pyarrow.Array`` s."""
-        keys = [self._keys.array().take(pa.array(slots))] if self.is_keyed else []
-        return [*keys, *[pa.array(each).view(WINDOW_TIME_TYPE) for each in (starts_ms, ends_ms)]]
-
-
-Kind = TypeVar("Kind", AlignedWindows, SessionWindows)
-
-
-class ColumnarWindows(WindowTables, Generic[Kind]):
+class ColumnarWindows(WindowTables[Kind]):
     """The state and the results of one subtask.
 
     Args:
@@ -225,13 +126,12 @@ class ColumnarWindows(WindowTables, Generic[Kind]):
     def __init__(
         self, shape: Kind, aggregation: WindowedAggregation, received: Mapping[Partial, Partial] | None
     ) -> None:
-        self._shape: Kind = shape
         self._aggregation = aggregation
         self._names = distinct_partials(aggregation.aggregates)
         self._partials = self._names if received is None else tuple([received[each] for each in self._names])
         self._lateness_ms = aggregation.lateness_ms
         self._rows = WindowRuns(functools.partial(self._merged, self._partials), saves_rows=True)
-        super().__init__(aggregation.key, aggregation.key_type, self._rows)
+        super().__init__(shape, aggregation.key, aggregation.key_type, self._rows)
 
     @staticmethod
     @abstractmethod
@@ -248,8 +148,8 @@ class ColumnarWindows(WindowTables, Generic[Kind]):
         """
 
     @abstractmethod
-    def next_end(self) -> int | None:
-        """A time before which no window ends; None: there are no rows."""
+    def reopened(self, inputs: ColumnInputs) -> IndexArray:
+        """The rows that may belong to windows that were emitted, and still have rows."""
 
     def _emitted(
         self, slots: Int64Array, starts_ms: Int64Array, ends_ms: Int64Array, parts: tuple[Part, ...]
@@ -285,7 +185,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
     def add(self, inputs: ColumnInputs) -> AddedRows:
         """See ``ColumnarWindows``."""
         slots, panes = self._keys.slots(inputs), self._shape.panes(inputs.timestamps)
-        late_rows, horizon = _NO_ROWS, self._progress.of(slots) - self._lateness_ms
+        late_rows, horizon = _NO_ROWS, self._progress.of(slots, self._keys) - self._lateness_ms
         found = self._shape.sorted_out(inputs.timestamps, panes, horizon)
         if found is not None:
             rows, late_rows = found
@@ -302,22 +202,18 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
 
     # -- windows
 
-    def next_end(self) -> int | None:
-        """The last timestamp of the next window to be emitted."""
-        shape, first_pane = self._shape, self._rows.first
-        if first_pane is None:
-            return None
-        first = -(-(first_pane - shape.size_panes + 1) // shape.slide_panes)
-        after = shape.last_ended(self._progress.emitted) // shape.slide_panes + 1
-        return int(shape.start_ms((max(first, after)) * shape.slide_panes) + shape.size - 1)
+    def reopened(self, inputs: ColumnInputs) -> IndexArray:
+        """See ``ColumnarWindows``."""
+        return (inputs.timestamps <= self.latest_emitted()).nonzero()[0] if self._lateness_ms else _NO_ROWS
 
     def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
         shape = self._shape
-        limit = shape.last_ended(watermark)
-        due = self._rows.take_before(limit + shape.size_panes)
+        due = self._rows.take_before(self.starts_before(watermark))
         if due:
             run = self._merged(self._partials, joined_runs(due))
-            yield from self._results(run, shape.last_ended(self._progress.of(run.slots)), limit)
+            yield from self._results(
+                run, shape.last_ended(self._progress.of(run.slots, self._keys)), shape.last_ended(watermark)
+            )
             is_kept = shape.last_windows(run.starts) > shape.last_ended(watermark - self._lateness_ms)
             self._rows.add(run if is_kept.all() else run.take(is_kept.nonzero()[0]))
 
@@ -357,7 +253,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
 
     def _changed(self, added: Run) -> Iterator[EmittedWindows]:
         """The windows that were emitted before these rows came, and still take rows."""
-        shape, emitted = self._shape, self._progress.of(added.slots)
+        shape, emitted = self._shape, self._progress.of(added.slots, self._keys)
         limit, oldest = shape.last_ended(emitted), shape.last_ended(emitted - self._lateness_ms)
         rows, windows = shape.spread(added.starts, oldest, limit)
         if len(rows):
@@ -415,12 +311,12 @@ class ColumnSessions(ColumnarWindows[SessionWindows]):
         codes, run = sessions_of(slots, inputs.timestamps, ends)
         parts = tuple([each.of_groups(inputs, codes, len(run)) for each in self._partials])
         run = Run(run.slots, run.starts, run.marks, parts)
-        if not (ends - 1 <= self._progress.of(slots)).any():
+        if not (ends - 1 <= self._progress.of(slots, self._keys)).any():
             self._rows.add(run)
             return AddedRows(_NO_ROWS)
         merged_codes, merged = _merged_with_codes(self._partials, joined_runs([*self._rows.runs(), run]))
         # Sessions that had ended before their rows came are dropped.
-        emitted = self._progress.of(merged.slots)
+        emitted = self._progress.of(merged.slots, self._keys)
         is_late = merged.marks[0] - 1 <= emitted - self._lateness_ms
         late_rows = is_late.take(merged_codes[-len(run) :]).take(codes).nonzero()[0]
         is_kept = ~is_late
@@ -434,6 +330,10 @@ class ColumnSessions(ColumnarWindows[SessionWindows]):
     def next_end(self) -> int | None:
         """A session may end later than each of its parts, but not earlier than the earliest."""
         return min((int(run.marks[0].min()) - 1 for run in self._rows.runs()), default=None)
+
+    def reopened(self, inputs: ColumnInputs) -> IndexArray:
+        """See ``ColumnarWindows``."""
+        return (inputs.timestamps + (self._shape.gap - 1) <= self.latest_emitted()).nonzero()[0]
 
     def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
         first_end = self.next_end()
@@ -545,8 +445,7 @@ class LocalWindows:
         self._shape = aggregation.shape
         self._key = aggregation.key
         self._layout = layout
-        self._key_type = aggregation.key_type
-        self._keys = WindowKeys(self._key, self._key_type)
+        self._keys = WindowKeys(self._key, aggregation.key_type)
 
     def __repr__(self) -> str:
         return f"<LocalWindows of {self._keys!r}>"
@@ -572,7 +471,7 @@ class LocalWindows:
     def forget_keys(self) -> None:
         """Begin anew."""
         if self._keys.num_bytes:
-            self._keys = WindowKeys(self._key, self._key_type)
+            self._keys.forget()
 
     def single(self, inputs: ColumnInputs) -> Chunk:
         """A part for each row; raises as ``combined``."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from flowlet.columns import ArrowColumn
 from flowlet.kernels.grouping import IndexArray, first_rows
 from flowlet.kernels.windows.window_partials import ColumnInputs
+from flowlet.keys.key_columns import column_key_groups
 from flowlet.keys.key_index import KeyIndex
 from netstack.late import dataclass
 
@@ -86,6 +87,7 @@ def _groups(codes: IndexArray, present: Int64Array, low: int, num_slots: int) ->
 
 # Fewer slots are not worth numbering again.
 _MIN_SLOTS: Final = 1 << 14
+_NO_GROUPS: Final = np.empty(0, np.int64)
 
 
 class WindowKeys:
@@ -102,6 +104,7 @@ class WindowKeys:
         self._index = KeyIndex(allows_null=True)
         self._arrays: list[Any] = [pa.nulls(1)] if name is None else []
         self._num_slots = 1 if name is None else 0
+        self._groups = _NO_GROUPS
 
     def __repr__(self) -> str:
         return f"<WindowKeys {self._name!r}, {self._num_slots} slots>"
@@ -137,29 +140,31 @@ class WindowKeys:
                 f"column {name!r} has values that cannot be keys together; cast it to string or int64 before key_by()"
             )
         if self._index.num_slots > self._num_slots:
-            self._take_new(slots, inputs, name)
+            self._take_new(slots, inputs.array(name))
         return slots
+
+    def slots_of(self, keys: Any) -> Int64Array:
+        """The slot of each of these keys, an Arrow array as ``array`` gave it once; raises TypeError as ``slots``."""
+        if self._name is None:
+            return np.zeros(len(keys), np.int64)
+        slots = self._index.slots(ArrowColumn(keys))
+        if slots is None:
+            raise TypeError(f"the keys of column {self._name!r} in the checkpoint are of another kind, or of several")
+        if self._index.num_slots > self._num_slots:
+            self._take_new(slots, keys)
+        return slots
+
+    def groups(self, max_parallelism: int) -> Int64Array:
+        """The key group of each slot."""
+        if len(self._groups) != self._num_slots:
+            self._groups = column_key_groups(self.array(), max_parallelism).astype(np.int64)
+        return self._groups
 
     def array(self) -> Any:
         """The key of each slot."""
         if len(self._arrays) != 1:
             self._arrays = [pa.concat_arrays(self._arrays) if self._arrays else pa.array([], self._type)]
         return self._arrays[0]
-
-    def load(self, keys: Any) -> None:
-        """Give these keys the first slots.
-
-        Raises:
-            TypeError: see ``slots``.
-        """
-        if self._name is None or not len(keys):
-            return
-        slots = self._index.slots(ArrowColumn(keys))
-        if slots is None or len(slots) != self._index.num_slots:
-            raise TypeError(
-                f"the keys of column {self._name!r} in the checkpoint are not distinct, or of several kinds"
-            )
-        self._arrays, self._num_slots = [keys], len(keys)
 
     def are_sparse(self, num_rows: int) -> bool:
         """Whether most slots belong to no row, if there are so many rows of state."""
@@ -169,15 +174,22 @@ class WindowKeys:
         """Forget the keys of other slots; returns the new slot at each former one that stays."""
         live = is_live.nonzero()[0]
         keys = self.array().take(live)
-        self._index = KeyIndex(allows_null=True)
-        self._arrays, self._num_slots = [], 0
-        self.load(keys)
+        self.forget()
+        self.slots_of(keys)
         slots = np.zeros(len(is_live), np.int64)
         slots[live] = np.arange(len(live))
         return slots
 
-    def _take_new(self, slots: Int64Array, inputs: ColumnInputs, name: str) -> None:
+    def forget(self) -> None:
+        """Forget all keys."""
+        if self._name is not None:
+            self._index.close()
+            self._index = KeyIndex(allows_null=True)
+            self._arrays, self._num_slots = [], 0
+            self._groups = _NO_GROUPS
+
+    def _take_new(self, slots: Int64Array, keys: Any) -> None:
         after = self._index.num_slots
-        array = inputs.array(name).take(first_rows(slots, self._num_slots, after))
+        array = keys.take(first_rows(slots, self._num_slots, after))
         self._arrays.append(array if array.type == self._type else array.cast(self._type))
         self._num_slots = after

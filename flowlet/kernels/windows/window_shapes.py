@@ -1,5 +1,5 @@
 """Windows of columns: which rows belong to which; the rows of a window's state in arrays, and how far the windows of
-each key have been emitted.
+each key have been emitted; what all windows of a subtask do with both.
 
 Hot path.  One division per row and chunk.
 
@@ -11,19 +11,27 @@ Invariants: a run never changes, so a snapshot may share it.  An earlier run of 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from flowlet.kernels.grouping import IndexArray, stable_order
+from flowlet.kernels.windows.window_keys import WindowKeys
 from flowlet.kernels.windows.window_partials import Int64Array, Part, Partial, join_values
 from flowlet.records import MIN_TIMESTAMP
 from netstack.late import dataclass
 
 # Timestamps beyond this would not leave room for the ends of windows and sessions.
 MAX_WINDOW_TIMESTAMP: Final = 1 << 61
+
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
+WINDOW_TIME_TYPE: Final = pa.timestamp("ms")
+_KEY_BYTES: Final = 100  # of a ``KeyIndex``, per key
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +125,24 @@ class AlignedWindows:
         """
         return (watermark + 1 - self.offset) // self.pane - self.size_panes
 
+    def starts_before(self, watermark: int) -> int:
+        """The panes of windows that end at or before a watermark are before this one."""
+        return int(self.last_ended(watermark) + self.size_panes)
+
+    def first_end(self, pane: int, emitted: int) -> int:
+        """The last timestamp of the first window that ends behind what was emitted, and holds this pane or a later
+        one.
+        """
+        first = -(-(pane - self.size_panes + 1) // self.slide_panes)
+        after = self.last_ended(emitted) // self.slide_panes + 1
+        return int(self.start_ms(max(first, after) * self.slide_panes) + self.size - 1)
+
     def start_ms(self, windows: Any) -> Any:
         """When windows begin, given by their first panes."""
         return windows * self.pane + self.offset
+
+
+_ALL_STARTS: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +151,14 @@ class SessionWindows:
 
     gap: int
     is_event_time: bool = True
+
+    def starts_before(self, watermark: int) -> int:
+        """Each row starts before this: a session that ends may have rows behind those that start as early."""
+        return _ALL_STARTS
+
+    def first_end(self, start: int, emitted: int) -> int:
+        """The last timestamp of the shortest session with a row that starts there, or later."""
+        return start + self.gap - 1
 
 
 WindowShape = AlignedWindows | SessionWindows
@@ -155,6 +186,11 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    @property
+    def num_bytes(self) -> int:
+        """What the arrays take."""
+        return sum([int(each.nbytes) for part in ((self.slots, self.starts), self.marks, *self.parts) for each in part])
 
     def take(self, rows: IndexArray) -> "Run":
         """These rows."""
@@ -227,11 +263,16 @@ class WindowRuns:
         """All rows."""
         return tuple(self._runs)
 
-    def load(self, runs: Sequence[Run]) -> None:
-        """Take rows that are in no order."""
-        for run in runs:
-            if len(run):
-                self.add(self._joined(run))
+    @property
+    def num_bytes(self) -> int:
+        """What the rows take, about: as those of the newest run."""
+        return self._num_rows * self._runs[-1].num_bytes // len(self._runs[-1]) if self._runs else 0
+
+    def put_first(self, run: Run) -> None:
+        """Take rows that are in no order, and came before all others."""
+        self._replace([self._joined(run), *self._runs])
+        if len(self._runs) > _MAX_RUNS:
+            self.joined()
 
     def add(self, run: Run) -> None:
         """Take rows that are in order."""
@@ -257,6 +298,10 @@ class WindowRuns:
     def replace(self, run: Run) -> None:
         """Have these rows and no others."""
         self._replace([run] if len(run) else [])
+
+    def forget(self) -> None:
+        """Have no rows."""
+        self._replace([])
 
     def take_before(self, start: int) -> list[Run]:
         """Take the rows out that start earlier, if the rows of a run are in order."""
@@ -296,12 +341,12 @@ def combined_parts(
 
 
 class Progress:
-    """How far windows have been emitted: up to a watermark, and after a restore in another parallelism some keys
-    further.
+    """How far windows have been emitted: up to a watermark, and after a restore in another parallelism those of some
+    keys further.
 
     Args:
         emitted: the watermark.
-        floors: by slot, below which no window of the key is emitted; None: the watermark says it all.
+        floors: by key group, below which no window is emitted; None: the watermark says it all.
     """
 
     __slots__ = ("emitted", "floors")
@@ -310,14 +355,26 @@ class Progress:
         self.emitted = emitted
         self.floors = floors
 
-    def of(self, slots: Int64Array) -> Any:
-        """The watermark of these keys: a number for all, or an array."""
+    @classmethod
+    def of_groups(cls, emitted: Mapping[int, int], max_parallelism: int) -> "Progress":
+        """What is known of key groups; those that are not here have no windows yet."""
+        lowest = min(emitted.values(), default=MIN_TIMESTAMP)
+        if max(emitted.values(), default=MIN_TIMESTAMP) <= max(lowest, _LOWEST_FLOOR):
+            return cls(lowest)
+        floors = np.full(max_parallelism, _LOWEST_FLOOR)
+        floors[list(emitted)] = list(emitted.values())
+        return cls(lowest, floors)
+
+    def of(self, slots: Int64Array, keys: WindowKeys) -> Any:
+        """The watermark of the keys with these slots: a number for all, or an array."""
         if self.floors is None:
             return self.emitted
-        known = np.full(len(slots), self._floor, np.int64)
-        is_known = slots < len(self.floors)
-        known[is_known] = self.floors[slots[is_known]]
-        return np.maximum(known, self._floor)
+        floors = self.floors.take(keys.groups(len(self.floors)).take(slots))
+        return np.maximum(floors, max(self.emitted, _LOWEST_FLOOR))
+
+    def of_group(self, group: int) -> int:
+        """The watermark of a key group."""
+        return self.emitted if self.floors is None else max(self.emitted, int(self.floors[group]))
 
     def latest(self) -> int:
         """The watermark of the key that is furthest."""
@@ -326,17 +383,147 @@ class Progress:
     def advance(self, watermark: int) -> None:
         """Windows up to the watermark have been emitted."""
         self.emitted = max(self.emitted, watermark)
-        if self.floors is not None and self.emitted >= self.floors.max(initial=MIN_TIMESTAMP):
+        if self.emitted >= self.latest():
             self.floors = None
 
-    def keep(self, slots: Int64Array) -> None:
-        """Only these slots remain; they get the numbers 0, 1, 2, ..."""
-        if self.floors is not None:
-            self.floors = self.of(slots)
+
+@dataclass(frozen=True, slots=True)
+class WindowsState:
+    """The state at one moment, which nobody changes.
+
+    ``keys``: of each slot.  ``tables``: of the windows; of a join, for each side.
+    """
+
+    keys: Any
+    progress: Progress
+    tables: tuple[tuple[Run, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedWindows:
+    """A ``pyarrow.RecordBatch`` of results, and the end of each one's window, exclusive."""
+
+    batch: Any
+    ends_ms: Int64Array
+
+
+Kind = TypeVar("Kind", bound=WindowShape)
+
+
+class WindowTables(ABC, Generic[Kind]):
+    """The keys of one subtask, and the tables that have a row for each key and window: of a join, one for each side.
+
+    Args:
+        shape: of the windows.
+        key: the key's column; None: there are no keys.
+        key_type: its Arrow type, of plain values.
+        tables: that are filled by the subclass.
+    """
+
+    def __init__(self, shape: Kind, key: str | None, key_type: Any, *tables: WindowRuns) -> None:
+        self._shape: Kind = shape
+        self._is_keyed = key is not None
+        self._keys = WindowKeys(key, key_type)
+        self._progress = Progress()
+        self._tables = tables
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {', '.join(map(repr, self._tables))}, {self._keys!r}>"
+
+    @abstractmethod
+    def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
+        """The windows that end at or before a watermark and were not emitted yet; forgets rows that no window needs."""
+
+    def fire(self, watermark: int, batches: Iterable[None] = (None,)) -> Iterator[EmittedWindows]:
+        """The windows that end at or before a watermark, those of a key in the order of their ends.
+
+        ``batches``: at each item all rows of some keys are here, and in the end those of each key were.
+
+        Raises:
+            OverflowError: a sum is too large; names the column.
+        """
+        if watermark > self._progress.emitted:
+            for _ in batches:
+                yield from self._ended(watermark)
+            self._progress.advance(watermark)
+            self._forget_keys()
+
+    def latest_emitted(self) -> int:
+        """The latest watermark up to which windows of any key were emitted."""
+        return self._progress.latest()
 
     @property
-    def _floor(self) -> int:
-        return max(self.emitted, _LOWEST_FLOOR)
+    def are_in_panes(self) -> bool:
+        """Whether the starts of rows are panes; else each row may have a start of its own."""
+        return isinstance(self._shape, AlignedWindows)
+
+    def starts_before(self, watermark: int) -> int:
+        """The rows of windows that end at or before a watermark start before this."""
+        return self._shape.starts_before(watermark)
+
+    def first_end(self, start: int) -> int:
+        """A time before which no window ends that was not emitted, and has a row that starts there, or later."""
+        return self._shape.first_end(start, self._progress.emitted)
+
+    def next_end(self) -> int | None:
+        """A time before which no window ends; None: there are no rows."""
+        firsts = [table.first for table in self._tables if table.first is not None]
+        return self.first_end(min(firsts)) if firsts else None
+
+    # -- all rows
+
+    def state(self, *, in_order: bool = False) -> WindowsState:
+        """What a snapshot needs; nobody changes it.
+
+        ``in_order``: the rows of a table are one run, in the order of their panes.
+        """
+        if in_order:
+            for table in self._tables:
+                if len(table):
+                    table.joined()
+        progress = Progress(self._progress.emitted, self._progress.floors)
+        return WindowsState(self._keys.array(), progress, tuple([table.runs() for table in self._tables]))
+
+    def restore(self, progress: Progress) -> None:
+        """Go on from there; before the first rows."""
+        self._progress = progress
+
+    def put_first(self, table: int, keys: Any, run: Run) -> None:
+        """Take rows that came before all others, and the Arrow array of their keys in place of slots.
+
+        Raises:
+            TypeError: see ``WindowKeys.slots``.
+        """
+        self._tables[table].put_first(run.with_slots(self._keys.slots_of(keys)))
+
+    def forget_rows(self) -> None:
+        """Go on without rows, from where windows were emitted."""
+        for table in self._tables:
+            table.forget()
+        self._keys.forget()
+
+    @property
+    def num_bytes(self) -> int:
+        """What rows and keys take, about."""
+        keys = self._keys.num_bytes + _KEY_BYTES * self._keys.num_slots
+        return keys + sum([table.num_bytes for table in self._tables])
+
+    def _forget_keys(self) -> None:
+        """Forget the keys without rows, if they are most."""
+        if not self._keys.are_sparse(sum(map(len, self._tables))):
+            return
+        is_live = np.zeros(self._keys.num_slots, np.bool_)
+        for table in self._tables:
+            for run in table.runs():
+                is_live[run.slots] = True
+        slots = self._keys.keep(is_live)
+        for table in self._tables:
+            table.replace_slots(slots)
+
+    def _leading_columns(self, slots: Int64Array, starts_ms: Int64Array, ends_ms: Int64Array) -> list[Any]:
+        """The key, if there is one, and the window, as ``pyarrow.Array`` s."""
+        keys: list[Any] = [self._keys.array().take(pa.array(slots))] if self._is_keyed else []
+        return [*keys, *[pa.array(each).view(WINDOW_TIME_TYPE) for each in (starts_ms, ends_ms)]]
 
 
 def _taken(values: Sequence[Any], rows: IndexArray) -> Part:

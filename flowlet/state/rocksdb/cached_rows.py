@@ -26,8 +26,7 @@ from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
 from flowlet.state.rocksdb.row_forms import WITH_KEYS, WITH_KEYS_PREFIX, row_prefix
-from flowlet.state.state_backends import RowHolder
-from flowlet.state.state_snapshots import StateDescription, StateKind
+from flowlet.state.state_snapshots import RowHolder, StateDescription, StateKind
 from flowlet.state.state_table import ExactKeys
 from flowlet.timers.time_api import KeyContext
 

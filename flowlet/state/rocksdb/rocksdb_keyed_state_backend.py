@@ -22,6 +22,7 @@ from flowlet.datastream.state import State, StateDescriptor
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.serde.pickles.former_classes import FormerClassError, RunningClasses
 from flowlet.state.declared_values import DeclaredValues
+from flowlet.state.rocksdb.cached_columns import CachedColumns
 from flowlet.state.rocksdb.cached_rows import CachedRows, StateKeys
 from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapState, RocksDBValueState
 from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
@@ -34,13 +35,16 @@ from flowlet.state.rocksdb.row_forms import (
     with_other_ttl,
     with_running_classes,
 )
-from flowlet.state.state_backends import KeyedStateBackend, RowHolder, SharedFiles, StoredStates
+from flowlet.state.state_backends import KeyedStateBackend, SharedFiles, StoredStates
 from flowlet.state.state_snapshots import (
     AGGREGATES,
     AGGREGATES_DESCRIPTION,
     VERSION,
+    WINDOW_COLUMNS,
+    ColumnHolder,
     IncrementalSnapshot,
     KeyedStateSnapshot,
+    RowHolder,
     SharedFile,
     StateDescription,
     StateKind,
@@ -146,6 +150,11 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         state_id = self._id_of(AGGREGATES, AGGREGATES_DESCRIPTION)
         keys = StateKeys(AGGREGATES, state_id, self._opened(), self._key_context, values, AGGREGATES_DESCRIPTION)
         return CachedRows(keys, holder)
+
+    def open_columns(self, holder: ColumnHolder, description: str) -> CachedColumns:
+        """See ``KeyedStateBackend``."""
+        state_id = self._id_of(WINDOW_COLUMNS, self._declared_columns(description))
+        return CachedColumns(state_id, self._opened(), self._key_groups, holder)
 
     def forget_keys(self) -> None:
         """Not here: inputs that are sorted by key have a back end on the heap, which needs memory for one key."""

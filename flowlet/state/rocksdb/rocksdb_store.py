@@ -166,22 +166,35 @@ def open_to_read(path: Path) -> "rocksdict.Rdict":
 
 
 def rows_of(db: "rocksdict.Rdict", prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the rows that begin with ``prefix``, in order.
+    """Keys and values of the rows that begin with ``prefix``, in order."""
+    return rows_between(db, prefix, _after(prefix))
 
-    The iterator has an upper bound: without one it looks past the last row for another that exists, over all rows that
-    were deleted and not compacted yet, and the end of N keys with a map each takes time in proportion to the square of
-    N.
+
+def rows_between(db: "rocksdict.Rdict", first: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of the rows from ``first`` on, in order, to before ``end``; None: to the last one."""
+    rows: Any = db.items(from_key=first, read_opt=_to_before(end))
+    yield from rows
+
+
+def keys_between(db: "rocksdict.Rdict", first: bytes, end: bytes) -> Iterator[bytes]:
+    """The keys of ``rows_between``."""
+    keys: Any = db.keys(from_key=first, read_opt=_to_before(end))
+    yield from keys
+
+
+def _to_before(end: bytes | None) -> "rocksdict.ReadOptions | None":
+    """Options of an iterator with an upper bound.
+
+    Without one it looks past the last row for another that exists, over all rows that were deleted and not compacted
+    yet, and the end of N keys with a map each takes time in proportion to the square of N.
     """
+    if end is None:
+        return None
     import rocksdict
 
-    rows: Any
-    if (end := _after(prefix)) is None:
-        rows = db.items(from_key=prefix)
-    else:
-        options = rocksdict.ReadOptions()
-        options.set_iterate_upper_bound(end)
-        rows = db.items(from_key=prefix, read_opt=options)
-    yield from rows
+    options = rocksdict.ReadOptions()
+    options.set_iterate_upper_bound(end)
+    return options
 
 
 def _after(prefix: bytes) -> bytes | None:

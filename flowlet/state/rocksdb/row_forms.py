@@ -92,6 +92,8 @@ def rows_of_snapshot(kind: StateKind, group: int, state_id: int, rows: StateRows
                     yield prefix + key_bytes(exact_key(map_key)), _content_in_map(key, map_key, each)
             case StateKind.LIST:
                 yield prefix, _content(key, list(value))
+            case StateKind.COLUMNS:
+                yield row_prefix(group, state_id, key), value
             case _:
                 yield prefix, _content(key, value)
 
@@ -117,6 +119,8 @@ def with_running_classes(
         FormerClassError: a class is not there any more, or cannot take what was written.
         StateRestoreError: the keys would become other ones.
     """
+    if kind is StateKind.COLUMNS:
+        return content
     body = content if content[0] != WITH_KEYS else memoryview(content)[1:]
     if not may_hold_classes(body):
         return content
@@ -157,6 +161,8 @@ def _read(
     kind: StateKind, outer: bytes, inner: bytes, content: bytes, loads: Callable[[bytes], Any] = loads_value
 ) -> tuple[Any, Any, Any]:
     """Key of the stream, key of the map (elsewhere None), and value."""
+    if kind is StateKind.COLUMNS:
+        return outer, None, content
     if content[0] != WITH_KEYS:
         return plain_key(outer), plain_key(inner), loads(content)
     keys_and_value = loads(content[1:])

@@ -14,7 +14,7 @@ from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, Colum
 from flowlet.kernels.windows.window_partials import ColumnInputs
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.windows.window_columns_operator import decoded, encoded, redistributed
+from tests.flowlet.kernels.windows.stored_windows import restored, stored
 from tests.flowlet.kernels.windows.windows_by_hand import windows_of
 
 LEFT_SCHEMA = pa.schema([("k", pa.string()), ("a", pa.int64())])
@@ -102,12 +102,13 @@ def run_case(seed: int, kind: str) -> None:
             before, watermark = watermark, max(watermark, now - rng.randint(0, 20))
             assert emitted(join, watermark) == joined_by_hand(windows, kind, sides, before, watermark)
         if rng.random() < 0.2:
-            whole = encoded(join.state(), "join")
-            parts = [redistributed([whole], groups, 8) for groups in (range(3), range(3, 8))]
+            whole, parts = stored(join), []
+            for groups in (range(3), range(3, 8)):
+                part = ColumnarJoin(join_of(windows, kind))
+                restored(part, whole, groups)
+                parts += stored(part, groups)
             join = ColumnarJoin(join_of(windows, kind))
-            snapshot = redistributed([each for each in parts if each is not None], None, 8)
-            assert snapshot is not None
-            join.load(decoded(snapshot, "join", "Join"))
+            restored(join, parts, range(8))
     assert emitted(join, MAX_TIMESTAMP) == joined_by_hand(windows, kind, sides, watermark, MAX_TIMESTAMP)
 
 

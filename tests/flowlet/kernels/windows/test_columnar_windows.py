@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,16 +13,16 @@ from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.kernels.windows import columnar_windows as columnar_windows_module
 from flowlet.kernels.windows import window_shapes
 from flowlet.kernels.windows.columnar_windows import (
-    EmittedWindows,
     LocalWindows,
     PartsLayout,
     WindowedAggregation,
     columnar_windows,
 )
 from flowlet.kernels.windows.window_partials import ColumnInputs, WindowAggregate
-from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
-from flowlet.records import MAX_TIMESTAMP
-from flowlet.windows.window_columns_operator import WindowColumnsSnapshot, decoded, encoded, redistributed
+from flowlet.kernels.windows.window_shapes import AlignedWindows, EmittedWindows, SessionWindows, WindowShape
+from flowlet.keys.exact_keys import key_group
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from tests.flowlet.kernels.windows.stored_windows import MAX_PARALLELISM, restored, stored
 from tests.flowlet.kernels.windows.windows_by_hand import InputRow, KeyState, WindowsByHand, aggregated
 
 SCHEMA = pa.schema([("k", pa.string()), ("number", pa.int64()), ("decimal", pa.float64()), ("text", pa.string())])
@@ -39,7 +38,6 @@ AGGREGATES = (
     WindowAggregate("filled", "count", "decimal", pa.float64()),
 )
 LAYOUT = PartsLayout(WindowedAggregation(AlignedWindows(1, 1), AGGREGATES, "k", pa.string()), SCHEMA)
-MAX_PARALLELISM = 8
 
 
 def inputs_of(rows: list[InputRow]) -> ColumnInputs:
@@ -127,9 +125,8 @@ class Subtask:
             repr(({"k": key, **aggregated(rows, self.arrival)}, start, end)) for key, (start, end), rows in expected
         )
 
-    def snapshot(self) -> WindowColumnsSnapshot:
-        snapshot: WindowColumnsSnapshot = cloudpickle.loads(cloudpickle.dumps(encoded(self.windows.state(), "test")))
-        return snapshot
+    def group_emitted(self, group: int) -> int:
+        return max(self.by_hand.watermark, self.by_hand.floors.get(group, MIN_TIMESTAMP))
 
 
 def plain(found: tuple[dict[str, Any], int, int]) -> tuple[dict[str, Any], int, int]:
@@ -140,27 +137,34 @@ def plain(found: tuple[dict[str, Any], int, int]) -> tuple[dict[str, Any], int, 
 def rescaled(subtasks: list[Subtask], parallelism: int) -> list[Subtask]:
     """The same state in another number of subtasks; the loops by hand follow."""
     first = subtasks[0]
-    snapshots = [each.snapshot() for each in subtasks]
+    shares = [groups_of(subtask, len(subtasks)) for subtask in range(len(subtasks))]
+    blocks = [
+        each for subtask, groups in zip(subtasks, shares, strict=True) for each in stored(subtask.windows, groups)
+    ]
+    emitted = {
+        group: each.group_emitted(group) for each, groups in zip(subtasks, shares, strict=True) for group in groups
+    }
     new = []
     for subtask in range(parallelism):
-        groups = range(subtask * MAX_PARALLELISM // parallelism, (subtask + 1) * MAX_PARALLELISM // parallelism)
-        snapshot = redistributed(snapshots, groups, MAX_PARALLELISM)
-        assert snapshot is not None
-        by_hand = WindowsByHand(first.by_hand.shape, first.by_hand.lateness_ms)
-        by_hand.watermark = min(each.by_hand.watermark for each in subtasks)
+        groups = groups_of(subtask, parallelism)
+        by_hand = WindowsByHand(first.by_hand.shape, first.by_hand.lateness_ms, group_of)
+        by_hand.floors = {group: emitted[group] for group in groups}
+        by_hand.watermark = min(by_hand.floors.values())
         made = Subtask(first.aggregation, by_hand, first.arrival, first.local)
-        made.windows.load(decoded(snapshot, "test", "Window"))
+        restored(made.windows, blocks, groups)
         for each in subtasks:
             for key, state in each.by_hand.keys.items():
                 if state.rows and group_of(key) in groups:
-                    by_hand.keys[key] = KeyState(state.rows, state.is_changed, each.by_hand.emitted(key))
+                    by_hand.keys[key] = KeyState(state.rows, state.is_changed)
         new.append(made)
     return new
 
 
-def group_of(key: Any) -> int:
-    from flowlet.keys.exact_keys import key_group
+def groups_of(subtask: int, parallelism: int) -> range:
+    return range(subtask * MAX_PARALLELISM // parallelism, (subtask + 1) * MAX_PARALLELISM // parallelism)
 
+
+def group_of(key: Any) -> int:
     return key_group(key, MAX_PARALLELISM)
 
 
@@ -170,7 +174,7 @@ def run_case(seed: int) -> None:
     aggregation = WindowedAggregation(shape, AGGREGATES, "k", pa.string(), lateness_ms)
     arrival: dict[int, int] = {}
     local = LocalWindows(aggregation, LAYOUT) if aggregation.can_be_local and seed % 2 else None
-    subtasks = [Subtask(aggregation, WindowsByHand(shape, lateness_ms), arrival, local)]
+    subtasks = [Subtask(aggregation, WindowsByHand(shape, lateness_ms, group_of), arrival, local)]
     kept, now = [], rng.randint(-100, 100)
     for _ in range(rng.randint(1, 12)):
         if rng.random() < 0.25:

@@ -1,5 +1,6 @@
 """Windows and joins in plain loops, for comparison with those in arrays."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,6 @@ class KeyState:
 
     rows: dict[Window, list[InputRow]] = field(default_factory=dict)
     is_changed: set[Window] = field(default_factory=set)  # since it was emitted
-    floor: int = MIN_TIMESTAMP
 
 
 def windows_of(shape: AlignedWindows, timestamp: int) -> list[Window]:
@@ -38,7 +38,9 @@ def windows_of(shape: AlignedWindows, timestamp: int) -> list[Window]:
 class WindowsByHand:
     """What ``ColumnarWindows`` does, row by row; the rows of a chunk have no order for sessions."""
 
-    def __init__(self, shape: WindowShape, lateness_ms: int) -> None:
+    def __init__(self, shape: WindowShape, lateness_ms: int, group_of: Callable[[Any], int]) -> None:
+        self.floors: dict[int, int] = {}  # by key group
+        self.group_of = group_of
         self.shape = shape
         self.lateness_ms = lateness_ms
         self.keys: dict[Any, KeyState] = {}
@@ -46,7 +48,7 @@ class WindowsByHand:
 
     def emitted(self, key: Any) -> int:
         """How far the windows of a key were emitted."""
-        return max(self.watermark, self.keys[key].floor) if key in self.keys else self.watermark
+        return max(self.watermark, self.floors.get(self.group_of(key), MIN_TIMESTAMP))
 
     def add(self, rows: list[InputRow]) -> tuple[list[InputRow], list[tuple[Any, Window, list[InputRow]]]]:
         """The rows that are too late, and the windows that must be emitted again."""
