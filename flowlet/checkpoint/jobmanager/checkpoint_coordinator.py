@@ -72,9 +72,6 @@ class _Run:
     is_trigger_due: bool = False
     is_wanted: bool = False  # before its time
 
-    def attempt_of(self) -> dict[Subtask, bytes]:
-        return {subtask: attempt for attempt, subtask in self.unfinished.items()}
-
 
 class CheckpointCoordinator:
     """The checkpoints of one job, over all of its runs.  Threading: one thread.
@@ -369,7 +366,7 @@ class CheckpointCoordinator:
         if pending is None or run is None or pending.phase is not CheckpointPhase.SOURCES:
             return
         pending.phase, pending.sources = CheckpointPhase.TASKS, sources
-        attempts = run.attempt_of()
+        attempts = {subtask: attempt for attempt, subtask in run.unfinished.items()}
         for subtask in self._topology.frontier(attempts.keys()):
             snapshot_type = 0 if pending.savepoint is None else int(pending.savepoint.type)
             order = messages.TriggerCheckpoint(
@@ -456,7 +453,7 @@ class CheckpointCoordinator:
         checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]
         self._last_end_ms = self._now_ms
-        held_up_by = tuple(self._topology.frontier(pending.missing_subtasks()))
+        held_up_by = tuple(self._topology.frontier({pending.participants[each] for each in pending.missing}))
         pending.end(self._now_ms, failure, held_up_by)
         self._history.ended(pending)
         self._effects.append(events.CheckpointFailed(checkpoint_id, failure, held_up_by))
