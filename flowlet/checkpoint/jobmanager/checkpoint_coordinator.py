@@ -20,9 +20,8 @@ Rules:      the first trigger comes one interval after all attempts run.  A trig
             the checkpoint fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.  A
             savepoint runs alone: it waits for what is on its way, and periodic triggers wait for it.  It is no place to
             restart from: tasks hear of its end only if it stops the job, it subsumes nothing, and its failure does not
-            count.  Of the
-            reports that fit no checkpoint on its way two have effects: a cause that arrives after its symptom takes its
-            place, and a state that arrives after its checkpoint has failed is discarded.
+            count.  Of the reports that fit no checkpoint on its way two have effects: a cause that arrives after its
+            symptom takes its place, and a state that arrives after its checkpoint has failed is discarded.
 Absent:     checkpoints of a part of the job.
 """
 
