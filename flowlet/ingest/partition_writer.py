@@ -258,25 +258,21 @@ class PartitionWriter:
         wait_for_room_s = self._limits.wait_for_room_s
         room_deadline = time.monotonic() + wait_for_room_s
         pauses_s = _BACKOFF_S.delays(random.random)
-        while (busy := self._try_offer(room_deadline)) is not None:
-            self._push.release(busy)
-            pause_s = next(pauses_s)
-            if time.monotonic() + pause_s > room_deadline:
-                raise no_room(self._offer, self._description, wait_for_room_s, str(busy)) from busy
+        while True:
+            try:
+                self._push.offer(self._limits.timeout_s, room_deadline, wait_for_room_s)
+                break
+            except OfferRefusedError as busy:
+                if busy.code is not RefusalCode.BUSY:
+                    raise
+                self._push.release(busy)
+                pause_s = next(pauses_s)
+                if time.monotonic() + pause_s > room_deadline:
+                    raise no_room(self._offer, self._description, wait_for_room_s, str(busy)) from busy
             time.sleep(pause_s)
             self._renew_push()
         self._push.begin(self._declared, None if self._rows is None else self._rows.num_before)
         self._runtime.watch(self._stall, self._name, self._why_in_vain, self._push.offered.abort)
-
-    def _try_offer(self, room_deadline: float) -> OfferRefusedError | None:
-        """Offer the partition to all subtasks; returns the refusal of one that has no room."""
-        try:
-            self._push.offer(self._limits.timeout_s, room_deadline, self._limits.wait_for_room_s)
-        except OfferRefusedError as error:
-            if error.code is RefusalCode.BUSY:
-                return error
-            raise
-        return None
 
     def _renew_push(self) -> None:
         # Messages about the last offer may still be on their way.

@@ -181,15 +181,12 @@ class ProducerRuntime:
 
     def unwatch(self, watch: StallWatch) -> None:
         """Stop watching."""
-        self.loop.execute_threadsafe(self._unwatch, watch)
+        self.loop.execute_threadsafe(self._watches.pop, watch, None)
 
     def _watch(self, watch: StallWatch, watched: _Watched) -> None:
         self._watches[watch] = watched
         if self._timer is None:
             self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
-
-    def _unwatch(self, watch: StallWatch) -> None:
-        self._watches.pop(watch, None)
 
     def _check_stalls(self) -> None:
         self._timer = None

@@ -246,12 +246,6 @@ _COPY_BYTES: Final = 1024 * 1024
 ARCHIVE_SUFFIXES: Final = (".zip", ".whl", ".egg", ".jar", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    path: Path
-    offset: int
-
-
 @dataclass
 class PackedBundle:
     """The bundle of a program, ready to travel.
@@ -263,7 +257,7 @@ class PackedBundle:
     """
 
     bundle: ProgramBundle = field(default_factory=ProgramBundle)
-    _places: dict[bytes, _Place] = field(default_factory=dict)
+    _places: dict[bytes, tuple[Path, int]] = field(default_factory=dict)  # by digest of a part: file and offset
     _folder: tempfile.TemporaryDirectory[str] | None = None
 
     def close(self) -> None:
@@ -274,15 +268,15 @@ class PackedBundle:
 
     def part(self, digest: bytes) -> bytes:
         """The content of a part.  Raises JobSubmissionError: its file has changed since it was packed."""
-        place = self._places[digest]
+        path, offset = self._places[digest]
         try:
-            with place.path.open("rb") as file:
-                file.seek(place.offset)
+            with path.open("rb") as file:
+                file.seek(offset)
                 content = file.read(PART_BYTES)
         except OSError as error:
-            raise JobSubmissionError(f"{place.path} cannot be shipped: {error.strerror or error}") from error
+            raise JobSubmissionError(f"{path} cannot be shipped: {error.strerror or error}") from error
         if hashlib.sha256(content).digest() != digest:
-            raise JobSubmissionError(f"{place.path} has changed while it was shipped; start the job again")
+            raise JobSubmissionError(f"{path} has changed while it was shipped; start the job again")
         return content
 
     def _pack(self, path: str, method: str) -> ShippedFile:
@@ -302,7 +296,7 @@ class PackedBundle:
         with path.open("rb") as file:
             while content := file.read(PART_BYTES):
                 digest = hashlib.sha256(content).digest()
-                self._places.setdefault(digest, _Place(path, num_bytes))
+                self._places.setdefault(digest, (path, num_bytes))
                 parts.append(digest)
                 num_bytes += len(content)
                 if num_bytes > MAX_JOB_FILE_BYTES:
@@ -313,11 +307,6 @@ class PackedBundle:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="flowlet-packed-")
         return Path(self._folder.name) / str(len(os.listdir(self._folder.name)))
-
-    def _modules(self, modules: Mapping[str, ModuleSource]) -> ShippedFile:
-        path = self._new_path()
-        path.write_bytes(pack_modules(modules))
-        return self._hashed(path, MODULES_FILE)
 
     def _zipped(self, folder: Path) -> Path:
         files = list(_files_below(folder))
@@ -363,7 +352,9 @@ def pack(settings: DependencySettings, code: ProgramCode = NO_CODE) -> Iterator[
     try:
         files = _packed_files(settings, packed._pack)
         if code.modules:
-            files = msgspec.structs.replace(files, modules=packed._modules(code.modules))
+            path = packed._new_path()
+            path.write_bytes(pack_modules(code.modules))
+            files = msgspec.structs.replace(files, modules=packed._hashed(path, MODULES_FILE))
         if files.num_bytes > MAX_JOB_FILE_BYTES:
             raise JobSubmissionError(
                 f"the files of the job have {files.num_bytes} bytes, the limit is {MAX_JOB_FILE_BYTES}: {ADVICE}"

@@ -22,7 +22,7 @@ from flowlet.datastream.user_functions.function import CheckpointedFunction, Che
 from flowlet.errors import ClosedOutputError, FlowletError, StateRestoreError
 from flowlet.operators.user_function import RecordOperator
 from flowlet.records import Chunk, Watermark
-from flowlet.sinks.sink_calls import RecordContext
+from flowlet.sinks.sink_calls import END, RecordContext
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.typed.java_text import printed_text
 
@@ -132,9 +132,6 @@ class PrintSink(StreamOperator):
         return f"operator {self.name!r} (subtask {self.ctx.subtask}) cannot write to standard output"
 
 
-_END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any
-
-
 class InvokeContext(RecordContext, SinkContext):
     """What ``invoke`` is given besides its record; one object for all records."""
 
@@ -195,8 +192,8 @@ class FunctionSink(RecordOperator):
         if isinstance(self._user, SinkFunction):
             self._function.run("finish", ctx=self.ctx)
         if isinstance(self._user, TwoPhaseCommitSinkFunction) and not self.ctx.has_checkpoints:
-            self._function.checkpoints.snapshot(self.ctx, _END, self.ctx.processing_time_service.current_time_ms())
-            self._function.checkpoints.completed(self.ctx, _END)
+            self._function.checkpoints.snapshot(self.ctx, END, self.ctx.processing_time_service.current_time_ms())
+            self._function.checkpoints.completed(self.ctx, END)
 
     def _refuse(self) -> None:
         raise StateRestoreError(

@@ -12,7 +12,7 @@ Source: Flink ``WriterInitContext``, ``SinkWriterOperator.Context``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.datastream.connectors.base import SinkWriterContext, WriterInitContext
@@ -22,6 +22,8 @@ from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import ProcessingTimeService
 from netstack.loop.forks import end_stranded_child
+
+END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any
 
 
 class BadRecordError(FlowletError):

@@ -15,7 +15,7 @@ Source:     Flink ``SinkWriterOperator``, ``CommitterOperator``, which are two o
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, Final
+from typing import Any
 
 from flowlet.chain.record_loop import num_processed
 from flowlet.chain.stream_operator import StreamOperator
@@ -35,9 +35,7 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.type_serializer import preview
 from flowlet.sinks.commit_runner import CommitRunner, Committed
-from flowlet.sinks.sink_calls import ChunkWriter, InitContext, RecordContext, SinkCalls
-
-END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any
+from flowlet.sinks.sink_calls import END, ChunkWriter, InitContext, RecordContext, SinkCalls
 
 
 class SinkOperator(StreamOperator):

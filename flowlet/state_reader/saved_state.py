@@ -408,22 +408,19 @@ class SavedState:
     def _find(self, wanted: str) -> str:
         """The id of the operator with this uid, id, or name, if only one has it."""
         names: dict[str, str] = {}
+        called: list[str] = []  # as a user may call them
         for vertex in self._manifest.vertices:
             for operator_id, name in vertex.operators.items():
                 if wanted in (operator_id, vertex.uids.get(operator_id)):
                     return operator_id
                 names[operator_id] = name
+                called.append(vertex.uids.get(operator_id, name))
         found = [operator_id for operator_id, name in names.items() if name == wanted]
         if len(found) == 1:
             return found[0]
-        known = ", ".join(repr(each) for each in self._called())
+        known = ", ".join(map(repr, called))
         what = f"{len(found)} operators are called" if found else "there is no operator"
         raise FlowletError(f"{self.path}: {what} {wanted!r}; the operators are {known}")
-
-    def _called(self) -> list[str]:
-        return [
-            vertex.uids.get(each, name) for vertex in self._manifest.vertices for each, name in vertex.operators.items()
-        ]
 
     def _unknown(self, uid: str, operator_id: str, name: str) -> FlowletError:
         known = ", ".join(f"{each.name!r} ({each.kind})" for each in self._states_of(operator_id))

@@ -129,7 +129,9 @@ class LocalFiles:
         return str(self._root.joinpath(*folder, name))
 
     def write(self, folder: Folder, name: str, content: bytes) -> None:
-        """Write, fsync, rename, fsync the directory."""
+        """Keep a file: write, fsync, rename, fsync the directory.  When this returns, the whole file survives a loss of
+        power, and before that there is nothing under its name.
+        """
         with self._explained(folder, name, "written", lambda: self._space(len(content))):
             if not self._has_root:
                 _make_folder(self._root)
@@ -138,14 +140,18 @@ class LocalFiles:
                 _write_file(parent, name, content)
 
     def settle(self, folder: Folder) -> None:
-        """Fsync all folders above it: who made one may have ended before its own fsync."""
+        """Let the folder survive a loss of power: fsync all folders above it, as who made one may have ended before its
+        own fsync.
+        """
         with self._explained(folder, "", "synced"):
             for depth in range(len(folder)):
                 with self._opened(folder[:depth]) as parent:
                     _sync_folder(parent)
 
     def read(self, folder: Folder, name: str, max_bytes: int) -> bytes:
-        """The whole file; only a regular one is read."""
+        """The whole file; only a regular one is read.  Raises StorageError: there is none, or it has more than
+        ``max_bytes`` bytes.
+        """
         with self._explained(folder, name, "read"), self._opened(folder) as parent, _open_to_read(parent, name) as file:
             status = os.fstat(file.fileno())
             what = f"{self._words.kind} {self.location(folder, name)}"
@@ -155,25 +161,27 @@ class LocalFiles:
             return file.readall()
 
     def size(self, folder: Folder, name: str) -> int | None:
-        """The size of a file."""
+        """The size of a file in bytes; None: there is no file."""
         with self._explained(folder, name, "looked up"), suppress(FileNotFoundError), self._opened(folder) as parent:
             return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
         return None
 
     def names(self, folder: Folder) -> list[str]:
-        """The names in a folder."""
+        """The names in a folder; none: the folder does not exist."""
         with self._explained(folder, "", "listed"), suppress(FileNotFoundError), self._opened(folder) as parent:
             return os.listdir(parent)
         return []
 
     def remove(self, folder: Folder, name: str) -> None:
-        """Unlink, fsync the directory."""
+        """Remove a file for good, if there is one: unlink, fsync the directory."""
         with self._explained(folder, name, "removed"), suppress(FileNotFoundError), self._opened(folder) as parent:
             os.unlink(name, dir_fd=parent)
             _sync_folder(parent)
 
     def remove_folder(self, folder: Folder) -> None:
-        """Unlink the files, then the folder; a file that appears meanwhile is unlinked, too."""
+        """Remove a folder with its files, if there is one, and the folder above if nothing else is in it; a file that
+        appears meanwhile is unlinked, too.
+        """
         for _ in range(_MAX_ATTEMPTS):
             for name in self.names(folder):
                 with (

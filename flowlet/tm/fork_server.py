@@ -49,7 +49,7 @@ DESCRIPTORS: Final = ("stdout", "stderr", "life", "status", "program_end", "exit
 _CLASSES: Final = {
     "flowlet.chain.loop_code": "Blame _Source",
     "flowlet.chain.stream_operator": "OperatorContext OperatorCounters",
-    "flowlet.checkpoint.task.operator_snapshots": "CheckpointStatistics",
+    "flowlet.checkpoint.task.operator_snapshots": "CheckpointStatistics OperatorSnapshots",
     "flowlet.checkpoint.task.task_checkpoints": "TaskCheckpoints",
     "flowlet.columns.table": "Columns",
     "flowlet.io.record_writer": "RecordWriterOptions",

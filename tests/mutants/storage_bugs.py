@@ -109,8 +109,8 @@ STORAGE_BUGS: Final = (
         "storage",
         "an operator that computes in its arrays fails after a restore",
         "flowlet.checkpoint.task.state_codec",
-        "copies = list(map(bytearray, buffers))\n            return",
-        "copies = list(map(bytes, buffers))\n            return",
+        "copies = list(map(bytearray, buffers))\n            unpickler",
+        "copies = list(map(bytes, buffers))\n            unpickler",
         f"{_CODEC}::test_arrays_come_back_writable_and_on_their_own",
     ),
     Mutant(

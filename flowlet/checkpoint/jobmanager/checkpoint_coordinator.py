@@ -20,9 +20,8 @@ Rules:      the first trigger comes one interval after all attempts run.  A trig
             the checkpoint fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.  A
             savepoint runs alone: it waits for what is on its way, and periodic triggers wait for it.  It is no place to
             restart from: tasks hear of its end only if it stops the job, it subsumes nothing, and its failure does not
-            count.  Of the
-            reports that fit no checkpoint on its way two have effects: a cause that arrives after its symptom takes its
-            place, and a state that arrives after its checkpoint has failed is discarded.
+            count.  Of the reports that fit no checkpoint on its way two have effects: a cause that arrives after its
+            symptom takes its place, and a state that arrives after its checkpoint has failed is discarded.
 Absent:     checkpoints of a part of the job.
 """
 
@@ -71,9 +70,6 @@ class _Run:
     next_trigger_ms: int | None = None
     is_trigger_due: bool = False
     is_wanted: bool = False  # before its time
-
-    def attempt_of(self) -> dict[Subtask, bytes]:
-        return {subtask: attempt for attempt, subtask in self.unfinished.items()}
 
 
 class CheckpointCoordinator:
@@ -369,7 +365,7 @@ class CheckpointCoordinator:
         if pending is None or run is None or pending.phase is not CheckpointPhase.SOURCES:
             return
         pending.phase, pending.sources = CheckpointPhase.TASKS, sources
-        attempts = run.attempt_of()
+        attempts = {subtask: attempt for attempt, subtask in run.unfinished.items()}
         for subtask in self._topology.frontier(attempts.keys()):
             snapshot_type = 0 if pending.savepoint is None else int(pending.savepoint.type)
             order = messages.TriggerCheckpoint(
@@ -456,7 +452,7 @@ class CheckpointCoordinator:
         checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]
         self._last_end_ms = self._now_ms
-        held_up_by = tuple(self._topology.frontier(pending.missing_subtasks()))
+        held_up_by = tuple(self._topology.frontier({pending.participants[each] for each in pending.missing}))
         pending.end(self._now_ms, failure, held_up_by)
         self._history.ended(pending)
         self._effects.append(events.CheckpointFailed(checkpoint_id, failure, held_up_by))

@@ -136,8 +136,8 @@ class JobCheckpoints:
         self._sources: dict[str, Callable[[], bytes]] = {}  # by vertex id
         self._locations: dict[bytes, str] = {}  # of this run
         self._timer: asyncio.TimerHandle | None = None
-        # A run could not begin with them; their files stay until a newer one is complete.
-        self._unrestorable = list(recovered.unrestorable)
+        # A run could not begin with them (``fall_back``); their files stay until a newer one is complete.
+        self.unrestorable = list(recovered.unrestorable)
 
     def __repr__(self) -> str:
         return f"<JobCheckpoints of {self._topology.job_id}, {self._coordinator or 'none'}>"
@@ -231,8 +231,8 @@ class JobCheckpoints:
         """
         self.stop()
         path = self.retained_path(status)
-        dropped = [*self._completed.clear(), *self._unrestorable] if path is None else []  # people may put a file back
-        self._unrestorable = []
+        dropped = [*self._completed.clear(), *self.unrestorable] if path is None else []  # people may put a file back
+        self.unrestorable = []
         self._handle(events.JobEnded())
         for checkpoint_id in dropped:
             self._discard(checkpoint_id)
@@ -270,7 +270,7 @@ class JobCheckpoints:
         if self._settings is None or not self._settings.restore_fallback or newest is None:
             return False
         if newest.checkpoint_id == restored_id and len(self._completed.ids) > 1:
-            self._unrestorable.append(self._completed.drop_newest().checkpoint_id)
+            self.unrestorable.append(self._completed.drop_newest().checkpoint_id)
             log.warning(
                 "a checkpoint cannot be restored, the job goes back to an older one",
                 job=self._topology.job_id,
@@ -284,11 +284,6 @@ class JobCheckpoints:
         """The state of a source's split enumerator in the newest complete checkpoint; None: there is none."""
         restored = self._completed.restored
         return None if restored is None else restored.source_state(vertex_id)
-
-    @property
-    def unrestorable(self) -> list[int]:
-        """Those that ``fall_back`` has passed over, as long as their files stay."""
-        return list(self._unrestorable)
 
     @property
     def last_completed_id(self) -> int:
@@ -333,7 +328,7 @@ class JobCheckpoints:
                 self._write(manifest, location)
             case events.KeepCheckpoint(manifest):
                 log.info("checkpoint completed", job=manifest.job_id, checkpoint=manifest.checkpoint_id)
-                dropped, self._unrestorable = [*self._completed.add(manifest), *self._unrestorable], []
+                dropped, self.unrestorable = [*self._completed.add(manifest), *self.unrestorable], []
                 for checkpoint_id in dropped:
                     self._discard(checkpoint_id)
                 self._discard_leftovers(manifest.checkpoint_id)

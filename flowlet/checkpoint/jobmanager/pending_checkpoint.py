@@ -256,10 +256,6 @@ class PendingCheckpoint:
         num_bytes = sum(each.num_bytes for each in (part.state, part.channels) if each is not None)
         self.parts[subtask] = SubtaskPart(now_ms, num_bytes, message.durations)
 
-    def missing_subtasks(self) -> frozenset[Subtask]:
-        """The subtasks that have not acknowledged."""
-        return frozenset(self.participants[each] for each in self.missing)
-
     def manifest(self, topology: CheckpointTopology) -> CheckpointManifest:
         """What the checkpoint consists of; nothing may be missing."""
         assert not self.missing, "all have acknowledged"

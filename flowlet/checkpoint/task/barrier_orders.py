@@ -49,6 +49,19 @@ class CheckpointError(FlowletError):
 Channel: TypeAlias = tuple[int, int]
 """Index of the gate, index of the channel in it; netstack's ``InputChannelInfo`` is such a tuple."""
 
+
+@dataclass(frozen=True, slots=True)
+class _OfCheckpoint:
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class _OfFailed:
+    checkpoint_id: int
+    reason: CheckpointFailureReason
+    details: str = ""
+
+
 # ---------------------------------------------------------------- events
 
 
@@ -87,20 +100,12 @@ class ChannelFinished:
     channel: Channel
 
 
-@dataclass(frozen=True, slots=True)
-class AlignmentTimedOut:
+class AlignmentTimedOut(_OfCheckpoint):
     """The alignment timer of this checkpoint fired."""
 
-    checkpoint_id: int
 
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRefused:
+class CheckpointRefused(_OfFailed):
     """An input or the task could not carry out an order for this checkpoint."""
-
-    checkpoint_id: int
-    reason: CheckpointFailureReason
-    details: str = ""
 
 
 BarrierEvent: TypeAlias = (
@@ -139,33 +144,22 @@ class StartInputs(_OfBarrier):
     """Let every input record the data in front of its barrier."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopInputs:
+class StopInputs(_OfCheckpoint):
     """Let no input record data for the checkpoint any more."""
-
-    checkpoint_id: int
 
 
 class TriggerCheckpointOnBarrier(_OfBarrier):
     """Take the snapshot now.  If the barrier is aligned, the last one has arrived, which ends the alignment."""
 
 
-@dataclass(frozen=True, slots=True)
-class AbortCheckpoint:
+class AbortCheckpoint(_OfFailed):
     """Cancel the timer, stop measuring the alignment, decline the checkpoint and tell the downstream tasks."""
 
-    checkpoint_id: int
-    reason: CheckpointFailureReason
-    details: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class CompleteInputs:
+class CompleteInputs(_OfCheckpoint):
     """The barriers of all open channels have arrived: cancel the timer, and end the alignment; the inputs' part of the
     channel state is complete.
     """
-
-    checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)

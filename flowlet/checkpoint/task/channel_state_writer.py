@@ -104,18 +104,18 @@ class InMemoryChannelStateWriter:
 
     def finish_input(self, checkpoint_id: int) -> None:
         """No more input data of ``checkpoint_id`` will come; ignored if it is not open."""
-        with self._lock:
-            found = self._open.get(checkpoint_id)
-            if found is not None:
-                found.has_input = False
-            calls = self._complete_locked(checkpoint_id)
-        run_all(calls)
+        self._finish(checkpoint_id, is_input=True)
 
     def finish_output(self, checkpoint_id: int) -> None:
         """No more output data of ``checkpoint_id`` will come, except what was announced as a future."""
+        self._finish(checkpoint_id, is_input=False)
+
+    def _finish(self, checkpoint_id: int, *, is_input: bool) -> None:
         with self._lock:
             found = self._open.get(checkpoint_id)
-            if found is not None:
+            if found is not None and is_input:
+                found.has_input = False
+            elif found is not None:
                 found.has_output = False
             calls = self._complete_locked(checkpoint_id)
         run_all(calls)

@@ -12,6 +12,7 @@ Source:     Flink ``CheckpointedInputGate``.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import field
 
 from flowlet.checkpoint.task.barrier_orders import (
     BarrierAnnounced,
@@ -28,6 +29,7 @@ from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.errors import RemoteProtocolError
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
+from netstack.late import dataclass
 from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -38,6 +40,7 @@ from netstack.wire.events import (
 )
 
 
+@dataclass(eq=False, slots=True)
 class CheckpointedInputGate:
     """Reads a gate.
 
@@ -51,22 +54,19 @@ class CheckpointedInputGate:
         executor: of the lowest priority, so that a snapshot does not run inside an operator that yields.
     """
 
-    def __init__(
-        self,
-        gate: SingleInputGate,
-        handler: CheckpointBarrierHandler,
-        channels: Sequence[Channel],
-        executor: MailboxExecutor,
-    ) -> None:
-        if len(channels) != gate.num_channels:
-            raise ValueError(f"{len(channels)} names for the {gate.num_channels} channels of {gate!r}")
-        self._gate = gate
-        self._handler = handler
-        self._channels = tuple(channels)
-        self._executor = executor
-        self._kept: deque[BufferOrEvent] = deque()
-        self._has_polled: Callable[[int], bool] = lambda _channel_index: False
-        self._is_closed = False
+    _gate: SingleInputGate
+    _handler: CheckpointBarrierHandler
+    _channels: Sequence[Channel]
+    _executor: MailboxExecutor
+    _kept: deque[BufferOrEvent] = field(init=False, default_factory=deque)
+    _has_polled: Callable[[int], bool] = field(init=False, default=lambda _channel_index: False)
+    _is_closed: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        if len(self._channels) != self._gate.num_channels:
+            raise ValueError(
+                f"{len(self._channels)} names for the {self._gate.num_channels} channels of {self._gate!r}"
+            )
         self._watch_priority()
 
     def __repr__(self) -> str:

@@ -54,27 +54,19 @@ if TYPE_CHECKING:
 _NOTHING = OperatorState()
 
 
+@dataclass(eq=False, slots=True)
 class OperatorSnapshots:
     """The operators of a task, head first, which were set up; every call is on the task thread.
 
-    ``check_cancelled``: raises TaskCancelled if the task was cancelled, so that no other function of the chain is
-        called then.
+    Args:
+        is_closed: whether no snapshot can be taken any more.
+        check_cancelled: raises TaskCancelled if the task was cancelled, so that no other function of the chain is
+            called then.
     """
 
-    def __init__(
-        self,
-        operators: Sequence[StreamOperator],
-        is_closed: Callable[[], bool],
-        check_cancelled: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._operators = tuple(operators)
-        self._is_closed = is_closed
-        self._check_cancelled = check_cancelled
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether no snapshot can be taken any more."""
-        return self._is_closed()
+    _operators: Sequence[StreamOperator]
+    is_closed: Callable[[], bool]
+    _check_cancelled: Callable[[], None] = lambda: None
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let every operator emit records that belong before the barrier."""

@@ -232,7 +232,9 @@ class _PartReader:
         def unpickled(forms: list[ClassForm] | None) -> Any:
             # Buffers are copied each time: arrays of bytes could not be written to.
             copies = list(map(bytearray, buffers))
-            return _NamingUnpickler(PickleReader(pickled), what, self._classes, forms, copies).load()
+            unpickler = _NamingUnpickler(PickleReader(pickled), self._classes, forms, copies)
+            unpickler.what = what
+            return unpickler.load()
 
         try:
             return unpickled(None)
@@ -261,16 +263,7 @@ class _PartReader:
 class _NamingUnpickler(FormerUnpickler):
     """Says which operator needs a class that does not exist here."""
 
-    def __init__(
-        self,
-        file: PickleReader,
-        what: str,
-        classes: RunningClasses | None,
-        former: list[ClassForm] | None,
-        buffers: list[bytearray],
-    ) -> None:
-        super().__init__(file, classes, former, buffers)
-        self._what = what
+    what = ""  # set before it reads: the part
 
     def find_class(self, module: str, name: str) -> Any:
         """The class or function; its module is imported if need be."""
@@ -281,7 +274,7 @@ class _NamingUnpickler(FormerUnpickler):
             raise
         except Exception as error:
             raise StateRestoreError(
-                f"{self._what} needs {module}.{name}, which this process does not find ({type(error).__name__}: "
+                f"{self.what} needs {module}.{name}, which this process does not find ({type(error).__name__}: "
                 f"{error}): "
                 "keep the class where it was when the checkpoint was taken, or start without the checkpoint"
             ) from error

@@ -394,7 +394,7 @@ class TaskCheckpoints:
 
     def _take_snapshot(self, barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
         checkpoint_id = barrier.checkpoint_id
-        if self.chain.is_closed:
+        if self.chain.is_closed():
             error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
             self.channel_state.abort(checkpoint_id, error)
             self.responder.decline_checkpoint(checkpoint_id, error)

@@ -95,6 +95,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         super().__init__(key_context, now_ms, key_groups, max_parallelism)
         self._place = place
         self._directory: WorkingDirectory | None = None
+        self._root: Path | None = None  # its path, also after ``close``: a snapshot may be discarded then
         self._store: RocksDBStore | None = None
         self._ids: dict[str, int] = {}
         self._descriptions: dict[str, StateDescription] = {}  # of all states, declared or not
@@ -213,7 +214,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
     def discard_snapshot(self, checkpoint_id: int) -> None:
         """See ``KeyedStateBackend``."""
-        if self._directory is not None:
+        if self._root is not None:
             shutil.rmtree(self._path(f"snapshot-{checkpoint_id}"), ignore_errors=True)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -314,11 +315,12 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     # -- the database
 
     def _path(self, name: str) -> Path:
-        if self._directory is None:
+        if self._root is None:
             self._directory = WorkingDirectory(
                 self._place.directory, purpose="rocksdb", advice="set state.backend.rocksdb.localdir"
             )
-        return self._directory.path() / name
+            self._root = self._directory.path()
+        return self._root / name
 
     def _opened(self) -> RocksDBStore:
         if self._store is None:

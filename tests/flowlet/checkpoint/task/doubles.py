@@ -245,7 +245,7 @@ class RecordingChain:
 
     def __init__(self, log: list[tuple[object, ...]]) -> None:
         self.log = log
-        self.is_closed = False
+        self.is_closed: Callable[[], bool] = lambda: False
         self.state = {"op": OperatorState("state")}
         self.sync_error: Exception | None = None
         self.async_error: BaseException | None = None

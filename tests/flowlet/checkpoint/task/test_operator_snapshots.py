@@ -65,7 +65,7 @@ def test_state_is_a_value_or_made_later_and_comes_back() -> None:
     assert [operator.state for operator in operators] == [{"a": 1}, None, [1, 2]]
     prepared = [("head", "prepare 7"), ("middle", "prepare 7"), ("tail", "prepare 7")]
     assert log == [*prepared, ("tail", "snapshot 7"), ("middle", "snapshot 7"), ("head", "snapshot 7")]
-    assert not chain.is_closed
+    assert not chain.is_closed()
 
 
 def test_state_of_another_version_is_refused() -> None:
@@ -149,7 +149,7 @@ def test_every_operator_is_notified() -> None:
     chain.notify_checkpoint_aborted(2)
 
     assert log == [("head", "complete 1"), ("tail", "complete 1"), ("head", "aborted 2"), ("tail", "aborted 2")]
-    assert chain.is_closed
+    assert chain.is_closed()
 
 
 def test_timers_belong_to_the_state_of_their_operator() -> None:

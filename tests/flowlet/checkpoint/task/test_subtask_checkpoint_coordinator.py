@@ -420,7 +420,7 @@ def test_nothing_keeps_the_state_of_an_ended_checkpoint(end: str) -> None:
 def test_closed_operators_decline() -> None:
     """testCheckpointDeclinedWhenTaskClosing: the barrier is out already, so that nobody waits."""
     fixture = Fixture()
-    fixture.chain.is_closed = True
+    fixture.chain.is_closed = lambda: True
 
     fixture.take(unaligned(1))
 

@@ -347,6 +347,18 @@ def test_a_snapshot_does_not_see_what_happens_before_it_is_finished(backends: Ba
         assert restored.get() == [1]
 
 
+def test_a_snapshot_may_be_discarded_after_the_end(backends: Backends) -> None:
+    """The snapshot pool may be late: the task, and its files, are gone."""
+    backend = backends.new("incremental")
+    backends.context.current_key = "a"
+    declared(backend, ValueStateDescriptor("n")).update(1)
+    assert backend.snapshot(1) is not None
+
+    backend.close()
+
+    backend.discard_snapshot(1)
+
+
 def test_state_that_was_not_declared_again_stays_in_the_next_snapshot(backends: Backends) -> None:
     for form in ("full", "incremental"):
         backend = backends.new(form)
