@@ -19,7 +19,7 @@ from flowlet.graph.partitioner import Forward
 from flowlet.io.create_record_writer import create_record_writer
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.records import Chunk
-from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.one_input_stream_task import GateFedStreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.tm.latency.latency_policy import DEFAULT_SWITCH_INTERVAL_MS, apply_switch_interval
 from flowlet.tm.process.process_model import GarbageCollectorTuning
@@ -77,7 +77,7 @@ class _NoteArrivals(StreamOperator):
             self.task.note(number, sent_ns)
 
 
-class ProbedTask(OneInputStreamTask):
+class ProbedTask(GateFedStreamTask):
     """A stream task that notes when its default action runs, and what brought it to run.
 
     Threading: ``start``, ``join``, ``stop`` and what they return: the thread that made it.

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from bench.transports.calls import counted
 from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import open_gate, open_partition
+from flowlet.chain.stream_operator import InputStatus
 from flowlet.io.input_processor import InputProcessor
-from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.one_input_stream_task import MAX_BUFFERS_PER_ACTION
@@ -28,6 +28,11 @@ class _CheckingHead:
         """Records of as many bytes as a buffer has."""
         for value in chunk.values:
             self._check(memoryview(value))
+
+    def process_some(self, chunk: Chunk) -> int:
+        """Take all records."""
+        self.process_chunk(chunk)
+        return len(chunk)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """The last one of all, at the end."""

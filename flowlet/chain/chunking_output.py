@@ -20,7 +20,7 @@ from typing import Any, Final
 from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
-from flowlet.chain.record_loop import write_conversion
+from flowlet.chain.record_loop import LoopEnd, write_conversion
 from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import Column, ListColumn, Shape, column_of, columns_of
@@ -33,7 +33,7 @@ from flowlet.typed.record_conversion import RecordConversion
 MAX_WAITING: Final = 2_000
 
 
-class ChunkingOutput:
+class ChunkingOutput(LoopEnd):
     """Gathers records for ``target``; task thread only.
 
     ``keys`` takes the key of each; None: the consumer needs no keys.  ``conversion``: to the declared type; None: there

@@ -111,12 +111,7 @@ class KeyExtractor:
             TaskCancelled: the task is cancelled; the selector is called for no further record.
             UserFunctionError: the selector failed.
         """
-        records = iter(values)
-        select, attention = self._select, self._attention
-        try:
-            return [select(record) for record in records if not attention or attention.goes_on()]
-        except Exception as error:
-            raise UserFunctionError(self.name, self.subtask, preview(last_of(values, records))) from error
+        return selected(self._select, values, self._attention, self.name, self.subtask)
 
     def _common_position(self, keys: list[Any], values: list[Any]) -> int | None:
         """The position of the field that is the key in every record; None if there is none."""
@@ -136,15 +131,39 @@ class KeyExtractor:
 
         Raises UserFunctionError, which names the record, if a key is of a type that cannot be a key.
         """
-        if not self.makes_keys or chunk.keys is None:
-            return chunk
-        try:
-            exact_keys(chunk.keys)
-        except KeyTypeError as error:
-            value = next(value for key, value in zip(chunk.keys, chunk.values, strict=True) if not can_be_key(key))
-            record = loads_record(value.data) if type(value) is PickledRecord else value
-            raise UserFunctionError(self.name, self.subtask, preview(record)) from error
+        if self.makes_keys and chunk.keys is not None:
+            exact_keys_of(chunk.keys, chunk, self.name, self.subtask)
         return chunk
+
+
+def selected(
+    select: Callable[[Any], Any], values: list[Any], attention: Attention, name: str, subtask: int
+) -> list[Any]:
+    """What a selector gives for each record.
+
+    Raises:
+        TaskCancelled: the task is cancelled; the selector is called for no further record.
+        UserFunctionError: the selector failed; names the step, its subtask and the record.
+    """
+    records = iter(values)
+    try:
+        return [select(record) for record in records if not attention or attention.goes_on()]
+    except Exception as error:
+        raise UserFunctionError(name, subtask, preview(last_of(values, records))) from error
+
+
+def exact_keys_of(keys: list[Any], chunk: Chunk, name: str, subtask: int) -> list[Any]:
+    """The stand-ins of what was selected; the records of the chunk are looked at only for an error.
+
+    Raises:
+        UserFunctionError: something cannot be a key; names the step, its subtask and the record.
+    """
+    try:
+        return exact_keys(keys)
+    except KeyTypeError as error:
+        value = next(value for key, value in zip(keys, chunk.values, strict=True) if not can_be_key(key))
+        record = loads_record(value.data) if type(value) is PickledRecord else value
+        raise UserFunctionError(name, subtask, preview(record)) from error
 
 
 def create_key_extractor(
@@ -197,8 +216,7 @@ def field_selected_by(selector: Any) -> int | str | None:
 
 
 def _with_key_position(chunk: Chunk, columns: Columns, position: int) -> Chunk:
-    with_key = columns.with_key_position(position)
-    return Chunk.of_columns(with_key, chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array)
+    return Chunk.of_columns(columns.with_key_position(position), chunk.timestamp_array)
 
 
 def can_be_key(key: Any) -> bool:

@@ -100,16 +100,6 @@ EdgeOutputs = Mapping[tuple[int, str | None], Sequence[EdgeOutput]]
 class HeadInput:
     """One input of the head; counts records and remembers the watermark."""
 
-    __slots__ = (
-        "_counters",
-        "_pass_watermark",
-        "_process",
-        "_process_some",
-        "current_watermark",
-        "process_latency_marker",
-        "process_watermark_status",
-    )
-
     def __init__(self, head_input: Input, counters: OperatorCounters) -> None:
         self._counters = counters
         self._process = head_input.process_chunk
@@ -142,15 +132,6 @@ class HeadInput:
         """Remember the watermark, then process it."""
         self.current_watermark = watermark.timestamp
         self._pass_watermark(watermark)
-
-
-class ChunkInput(ChainedInput):
-    """The input of a chained operator that takes chunks; counts records."""
-
-    def collect(self, chunk: Chunk) -> None:
-        """Count the records, then process them."""
-        self.counters.num_records_in += len(chunk)
-        self.operator.process_chunk(chunk)
 
 
 class OperatorChain:
@@ -233,10 +214,10 @@ class OperatorChain:
         item = self._chained[child]
         conversion = None if item.takes_unconverted else self._conversion(item.parent, item.tag)
         if operator.takes_chunks and not (keys is not None and operator.takes_keyed_records):
-            return ChunkingOutput(ChunkInput(operator, counters), keys, conversion)
+            return ChunkingOutput(ChainedInput(operator, counters), keys, conversion)
         if keys is not None:
-            return KeyedConsumer(operator, self._outputs[child].loop_ends, counters, keys, conversion)
-        return ChainedConsumer(operator, self._outputs[child], counters, conversion)
+            return KeyedConsumer(operator, self._outputs[child].loop_ends, counters, conversion, keys)
+        return ChainedConsumer(operator, self._outputs[child].loop_ends, counters, conversion)
 
     def _conversion(self, index: int, tag: str | None) -> RecordConversion | None:
         """To the declared type of an output of an operator; None: its records stay as they are."""

@@ -43,7 +43,7 @@ _KEYS: Final = frozenset({str, int, bool, bytes})  # keys of these types need no
 
 
 class ChainedInput:
-    """Leads watermarks, statuses and markers to a chained operator; ``counters`` are the operator's."""
+    """The input of a chained operator that takes chunks; counts records.  ``counters`` are the operator's."""
 
     def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
         self.operator = operator
@@ -53,15 +53,20 @@ class ChainedInput:
         self.emit_latency_marker = operator.process_latency_marker
         self.emit_mark = operator.process_mark
 
+    def collect(self, chunk: Chunk) -> None:
+        """Count the records, then process them."""
+        self.counters.num_records_in += len(chunk)
+        self.operator.process_chunk(chunk)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.operator!r}>"
 
 
-class KeyedConsumer(ChainedInput):
-    """A chained operator that takes records one by one, each with its key; task thread only.
+class ChainedConsumer(ChainedInput):
+    """A chained operator that takes records one by one.
 
-    ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.  ``conversion``: to the sender's
-    declared type.
+    ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.  ``conversion``: of records on
+    their way to it, to the sender's declared type.
     """
 
     def __init__(
@@ -69,13 +74,44 @@ class KeyedConsumer(ChainedInput):
         operator: StreamOperator,
         loop_ends: Sequence[LoopEnd],
         counters: OperatorCounters,
-        keys: KeyExtractor,
         conversion: RecordConversion | None = None,
     ) -> None:
         super().__init__(operator, counters)
         self._conversion = conversion
         self._behind = loop_ends
-        self.loop_ends: list[LoopEnd] = [self, *loop_ends]
+        self.loop_ends: Sequence[LoopEnd] = loop_ends  # of loops that lead through this operator
+
+    def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
+        """Generate the statements that process the record in the variable ``record``."""
+        if self._conversion is not None:
+            record = write_conversion(self._conversion, code, record)
+        write_into(self.operator, self._behind, code, record, timestamp, None)
+
+    def write_apart(self, code: LoopCode, record: str, timestamp: str | None) -> None:
+        """Generate these statements for a record that other consumers get, too: this one gets a copy, unless it cannot
+        change.
+        """
+        own, unchanging = code.variable("v"), code.bind(UNCHANGING, "UNCHANGING")
+        code.line(f"{own} = {record} if type({record}) in {unchanging} else {code.bind(apart, 'apart')}({record})")
+        self.write(code, own, timestamp)
+
+
+class KeyedConsumer(ChainedConsumer, LoopEnd):
+    """A chained operator that takes records one by one, each with its key; no record waits here.  Task thread only.
+
+    ``keys``: of the ``key_by`` in between.  See ``ChainedConsumer`` for the rest.
+    """
+
+    def __init__(
+        self,
+        operator: StreamOperator,
+        loop_ends: Sequence[LoopEnd],
+        counters: OperatorCounters,
+        conversion: RecordConversion | None,
+        keys: KeyExtractor,
+    ) -> None:
+        super().__init__(operator, loop_ends, counters, conversion)
+        self.loop_ends = [self, *loop_ends]
         self.keys = keys
         self.shape: RecordShape | None = None
         self._watch = ShapeWatch()
@@ -88,15 +124,6 @@ class KeyedConsumer(ChainedInput):
     def enter_loop(self) -> None:
         """A run of a loop starts: choose the shape that fits the last records."""
         self.shape = self._watch.chosen(self.shape)
-
-    def leave_loop(self) -> None:
-        """Does nothing: no record waits here."""
-
-    def drain(self) -> None:
-        """Does nothing: no record waits here."""
-
-    def write_limit(self, code: LoopCode) -> None:
-        """Generates nothing: no record waits here."""
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """Generate the statements that process the record in the variable ``record``."""
@@ -159,43 +186,7 @@ class KeyedConsumer(ChainedInput):
         return record if type(record) in UNCHANGING else apart(record)
 
 
-class ChainedConsumer(ChainedInput):
-    """A chained operator that takes records one by one, its output and its counters; ``conversion``: of records on
-    their way to it.
-    """
-
-    def __init__(
-        self,
-        operator: StreamOperator,
-        output: "OperatorOutput",
-        counters: OperatorCounters,
-        conversion: RecordConversion | None = None,
-    ) -> None:
-        super().__init__(operator, counters)
-        self._conversion = conversion
-        self.output = output
-
-    def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
-        """Generate the statements that process the record in the variable ``record``."""
-        if self._conversion is not None:
-            record = write_conversion(self._conversion, code, record)
-        write_into(self.operator, self.loop_ends, code, record, timestamp, None)
-
-    def write_apart(self, code: LoopCode, record: str, timestamp: str | None) -> None:
-        """Generate these statements for a record that other consumers get, too: this one gets a copy, unless it cannot
-        change.
-        """
-        own, unchanging = code.variable("v"), code.bind(UNCHANGING, "UNCHANGING")
-        code.line(f"{own} = {record} if type({record}) in {unchanging} else {code.bind(apart, 'apart')}({record})")
-        self.write(code, own, timestamp)
-
-    @property
-    def loop_ends(self) -> list[LoopEnd]:
-        """The ends of loops that lead through this operator."""
-        return self.output.loop_ends
-
-
-Consumer = ChainedConsumer | KeyedConsumer | ChunkingOutput
+Consumer = ChainedConsumer | ChunkingOutput
 
 
 class OperatorOutput:
@@ -412,10 +403,10 @@ class _Way:
                 code.counts[id(consumer.operator)] = count
             is_last = consumer is self._consumers[-1]
             with code.sharing(record, is_shared=not is_last):
-                if isinstance(consumer, ChainedConsumer) and not is_last:
-                    consumer.write_apart(code, record, timestamp)
-                else:
+                if is_last or isinstance(consumer, ChunkingOutput | KeyedConsumer):
                     consumer.write(code, record, timestamp)
+                else:
+                    consumer.write_apart(code, record, timestamp)
 
     def _write_count(self, code: LoopCode) -> str:
         count = code.variable("n")
@@ -477,17 +468,10 @@ class _SideTarget:
     def collect(self, chunk: Chunk) -> None:
         self._output.collect_side(self._tag_id, chunk)
 
-    def emit_mark(self, mark: CompletionMark) -> None:
+    def emit_nothing(self, _: object) -> None:
         """Nothing: the main output passes it on."""
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Nothing: the main output passes it on."""
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Nothing: the main output passes it on."""
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Nothing: the main output passes it on."""
+    emit_mark = emit_watermark = emit_watermark_status = emit_latency_marker = emit_nothing
 
 
 class StandaloneOutput(OperatorOutput):

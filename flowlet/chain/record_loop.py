@@ -15,7 +15,7 @@ Source:     Flink ``ChainingOutput.collect``: one call per operator and record, 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from flowlet.chain.loop_code import MAX_BLOCKS, LoopCode, failure_of
 from flowlet.chain.stream_operator import StreamOperator
@@ -29,8 +29,8 @@ from netstack.loop.forks import end_stranded_child
 WriteRecord = Callable[[LoopCode, str, str | None, str | None], None]
 
 
-class LoopEnd(Protocol):
-    """Where a loop ends: a chunking output, or a consumer behind a ``key_by``.
+class LoopEnd:
+    """Where a loop ends: a chunking output, or a consumer behind a ``key_by``, in which no record waits.
 
     Its statements depend on the shape of the last records.
     """
@@ -38,6 +38,7 @@ class LoopEnd(Protocol):
     @property
     def text_key(self) -> tuple[Any, ...]:
         """Changes whenever the text of the loop is out of date: then the loop is generated again."""
+        raise NotImplementedError
 
     def enter_loop(self) -> None:
         """A run of a loop starts; runs may nest."""

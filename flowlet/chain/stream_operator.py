@@ -1,14 +1,22 @@
-"""The base class of operators, and what a task gives them.
+"""The base classes of operators, and what a task gives them.
 
 Side:       task.  An operator is made in the user's program, pickled, and then runs on the one thread of its task.
 Invariants: ``setup``, then ``initialize_state``, then ``open``, before anything else; nothing after ``close``.  Nobody
-            changes a chunk that was passed on.
+            changes a chunk that was passed on.  The combined watermark of several inputs only rises; it is the smallest
+            among those that are neither idle nor finished; the operator is idle exactly when no input is active and not
+            all have finished, and says so once.
 Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``AbstractStreamOperator``, ``Output``,
-            ``MailboxExecutorFactory``.
+            ``MailboxExecutorFactory``; ``TwoInputStreamOperator``, ``MultipleInputStreamOperator``, ``AbstractInput``;
+            at most 63 inputs.  What the inputs say is combined as what the channels of one input say: in Flink's
+            ``CombinedWatermarkStatus`` an input that has finished beside an idle one pushes the watermark to infinity
+            (FLINK-38477).
+Absent:     Flink's ``InputSelectable``: no operator here chooses its inputs.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from enum import Enum, auto
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from flowlet.chain.loop_code import LoopCode
@@ -28,6 +36,7 @@ from flowlet.timers.time_api import (
     Triggerable,
 )
 from flowlet.typed.record_conversion import DeclaredOutput
+from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.late import dataclass
 
@@ -381,3 +390,89 @@ class StreamOperator:
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """The checkpoint will never complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorInput:
+    """One input of an operator with several.
+
+    Args:
+        operator: gets what the input gets.
+        input_id: from 1.
+    """
+
+    _operator: "MultipleInputStreamOperator"
+    _input_id: int
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Hand over records."""
+        self._operator.process_input_chunk(self._input_id, chunk)
+
+    def process_some(self, chunk: Chunk) -> int:
+        """Hand over records until a mail waits; returns how many."""
+        return self._operator.process_input_some(self._input_id, chunk)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Hand over a watermark."""
+        self._operator.process_input_watermark(self._input_id, watermark)
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """Hand over a status."""
+        self._operator.process_input_watermark_status(self._input_id, status)
+
+    def process_latency_marker(self, marker: LatencyMarker) -> None:
+        """Hand over a marker."""
+        self._operator.process_latency_marker(marker)
+
+
+class MultipleInputStreamOperator(StreamOperator, ABC):
+    """An operator with ``num_inputs`` inputs, counted from 1."""
+
+    num_inputs: int
+
+    @abstractmethod
+    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
+        """Records of one input, in its order."""
+
+    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
+        """As ``StreamOperator.process_some``, for one input."""
+        self.process_input_chunk(input_id, chunk)
+        return len(chunk)
+
+    def inputs(self) -> Sequence[Input]:
+        """One per input; the same objects at each call."""
+        if not hasattr(self, "_inputs"):
+            self._inputs = tuple(OperatorInput(self, number + 1) for number in range(self.num_inputs))
+            self._valve = StatusWatermarkValve(self.num_inputs)
+        return self._inputs
+
+    @property
+    def combined_watermark(self) -> StatusWatermarkValve:
+        """What the inputs together have reached; look only."""
+        self.inputs()
+        return self._valve
+
+    def process_input_watermark(self, input_id: int, watermark: Watermark) -> None:
+        """A watermark of one input; what all together have reached is processed as the operator's."""
+        self._process_combined(self._valve.input_watermark(input_id - 1, watermark))
+
+    def process_input_watermark_status(self, input_id: int, status: WatermarkStatus) -> None:
+        """A status of one input; an idle one does not hold back the others."""
+        self._process_combined(self._valve.input_status(input_id - 1, status))
+
+    def _process_combined(self, combined: Sequence[Watermark | WatermarkStatus]) -> None:
+        for element in combined:
+            if isinstance(element, Watermark):
+                self.process_watermark(element)
+            else:
+                self.process_watermark_status(element)
+
+
+class InputStatus(Enum):
+    """What a call of ``process_input`` leaves behind."""
+
+    MORE_AVAILABLE = auto()
+    NOTHING_AVAILABLE = auto()
+    END_OF_DATA = auto()  # reported once: all channels had their end of data, and are to be drained
+    STOPPED = auto()  # as END_OF_DATA, but without draining
+    END_OF_INPUT = auto()  # all partitions ended

@@ -111,6 +111,10 @@ class Columns:
         """Records of the same kind with other columns, of which the key may be another one."""
         return self._with(fields, None)
 
+    def with_field(self, position: int, column: Column) -> Columns:
+        """The same records with one field in another representation."""
+        return self._with((*self.fields[:position], column, *self.fields[position + 1 :]), self.key_position)
+
     def with_key_position(self, key_position: int | None) -> Columns:
         """The same records."""
         return self._with(self.fields, key_position)

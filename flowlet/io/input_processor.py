@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, assert_never
 
 from flowlet.chain.record_slices import RecordSlices
+from flowlet.chain.stream_operator import Input, InputStatus
 from flowlet.errors import SerdeError
 from flowlet.io.chunk_content import ChunkContent
-from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import (
     ACTIVE,
     MAX_WATERMARK,
@@ -103,29 +103,6 @@ class ReadableGate(Protocol):
         """Report that all data of the channel was processed."""
 
 
-class ChainHead(Protocol):
-    """Receives the elements (an operator chain)."""
-
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Process records, in stream order."""
-
-    def process_watermark(self, watermark: Watermark) -> None:
-        """Process a watermark: the input's event time advanced."""
-
-    def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """Process a status: the input became idle or active."""
-
-    def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """Process a latency marker."""
-
-
-class SliceableHead(ChainHead, Protocol):
-    """A head that can stop between two records."""
-
-    def process_some(self, chunk: Chunk) -> int:
-        """Process records until a mail waits; returns how many; none if a mail comes before the first."""
-
-
 class InputProcessor:
     """Reads all gates of one input, in turns; task thread only, except ``current_watermark``.
 
@@ -139,14 +116,14 @@ class InputProcessor:
         limits: of the elements that arrive.
         takes_late_data: whether producers may send records behind their end of data, such as sinks after their last
             commit.
-        slices: holds what was read, so that a mail or a barrier need not wait for a whole chunk; the head is a
-            ``SliceableHead`` then.  None: chunks are processed as they come.
+        slices: holds what was read, so that a mail or a barrier need not wait for a whole chunk; None: chunks are not
+            cut.
     """
 
     def __init__(
         self,
         gates: Sequence[ReadableGate],
-        head: ChainHead,
+        head: Input,
         name: str,
         *,
         on_end: Callable[[], None] = lambda: None,
@@ -182,8 +159,7 @@ class InputProcessor:
         self._on_end = on_end
         self._on_mark = on_mark
         self._are_checkpointed = are_checkpointed
-        self._slices = slices
-        self._process_some: Callable[[Chunk], int] = getattr(head, "process_some", _process_none)
+        self._slices = RecordSlices[int](lambda: 0, cuts=False) if slices is None else slices
         self._max_element_bytes = limits.max_element_bytes
         self._serializer = StreamElementSerializer(max_element_bytes=limits.max_element_bytes)
         self._is_at_end_of_event_time = False
@@ -218,7 +194,7 @@ class InputProcessor:
             NetstackError: a gate failed (the producer failed, the connection was lost).
         """
         slices = self._slices
-        if slices is not None and slices.waiting and not self.process_pending(should_stop):
+        if slices.waiting and not self.process_pending(should_stop):
             return InputStatus.MORE_AVAILABLE
         run = self._run
         for num_left in range(max_buffers, 0, -1):
@@ -228,7 +204,7 @@ class InputProcessor:
             channel = self._run_first_channel + item.channel_index
             if item.buffer is not None:
                 self._process_buffer(channel, item.buffer)
-                if slices is not None and slices.waiting and not self.process_pending(should_stop):
+                if slices.waiting and not self.process_pending(should_stop):
                     break
             elif item.event is not None and self._process_event(channel, item.event):
                 return self._end_data()
@@ -243,7 +219,7 @@ class InputProcessor:
         Raises:
             NetstackError, SerdeError: as ``process_input``.
         """
-        if self._slices is None or self._slices or self._run:
+        if self._slices or self._run:
             return InputStatus.MORE_AVAILABLE
         item = self._poll(1)
         if item is None:
@@ -261,32 +237,24 @@ class InputProcessor:
 
         Raises as ``process_input``.
         """
-        return self._slices is None or self._slices.process(self._process_slice, self._process_control, should_stop)
+        return self._slices.process(self._process_slice, self._process_control, should_stop)
 
     def _process_slice(self, _channel: int, chunk: Chunk) -> int:
-        return self._process_some(chunk)
+        return self._head.process_some(chunk)
 
     def process_recovered(
         self, gate_position: int, channel_index: int | None, elements: Sequence[StreamElement]
     ) -> None:
-        """Process elements that were in flight in a checkpoint, before anything is polled; with slices
-        ``process_pending`` does so.
+        """Take elements that were in flight in a checkpoint, before anything is polled; ``process_pending`` processes
+        them.
 
         ``channel_index``: the channel they were in; None: it is no more, so only the records are processed.
         """
         channel = self._first_channel[gate_position] + (channel_index or 0)
         for element in elements:
-            if isinstance(element, Chunk):
-                if self._slices is not None:
-                    self._slices.add(channel, (element,))
-                else:
-                    self._head.process_chunk(element)
             # A producer begins active, and tells changes alone.
-            elif channel_index is not None and isinstance(element, Watermark):
-                if self._slices is not None:
-                    self._slices.add(channel, (element,))
-                else:
-                    self._process_control(channel, element)
+            if isinstance(element, Chunk) or (channel_index is not None and isinstance(element, Watermark)):
+                self._slices.add(channel, (element,))
 
     @property
     def is_available(self) -> bool:
@@ -325,8 +293,7 @@ class InputProcessor:
         """Release polled buffers, incomplete elements and their files; idempotent.  Nothing is processed afterwards."""
         polled = [item.buffer for item in self._run if item.buffer is not None]
         self._run.clear()
-        if self._slices is not None:
-            self._slices.clear()
+        self._slices.clear()
         recycle_all(polled)
         for deserializer in (*self._deserializers, *self._late_deserializers.values()):
             if deserializer is not None:
@@ -338,7 +305,7 @@ class InputProcessor:
         That is: queued records, the beginning of an incomplete one, and the rest of a run.
         """
         channel = self._first_channel[gate_position] + channel_index
-        for element in () if self._slices is None else self._slices.of_origin(channel):
+        for element in self._slices.of_origin(channel):
             yield from self._pieces_of(element)
         deserializer = self._deserializers[channel] or self._late_deserializers.get(channel)
         if deserializer is not None:
@@ -361,7 +328,7 @@ class InputProcessor:
     def has_polled(self, gate_position: int, channel_index: int) -> bool:
         """Whether polled data of a channel is unprocessed: what follows it must not be looked at yet."""
         channel = self._first_channel[gate_position] + channel_index
-        if self._slices is not None and any(True for _ in self._slices.of_origin(channel)):
+        if any(True for _ in self._slices.of_origin(channel)):
             return True
         return any(self._run_first_channel + item.channel_index == channel for item in self._run)
 
@@ -436,18 +403,10 @@ class InputProcessor:
 
     def _process_elements(self, channel: int, elements: list[StreamElement]) -> None:
         slices = self._slices
-        if slices is not None:
-            if len(elements) == 1 and slices.is_needless_for(element := elements[0]):
-                self._head.process_chunk(element)
-            else:
-                slices.add(channel, elements)
-            return
-        process_chunk = self._head.process_chunk
-        for element in elements:
-            if type(element) is Chunk:
-                process_chunk(element)
-            else:
-                self._process_control(channel, element)
+        if len(elements) == 1 and slices.is_needless_for(element := elements[0]):
+            self._head.process_chunk(element)
+        else:
+            slices.add(channel, elements)
 
     def _elements_of(self, channel: int, buffer: NetworkBuffer) -> list[StreamElement]:
         """The elements that the buffer completes; recycles the buffer."""
@@ -526,10 +485,6 @@ class InputProcessor:
         self._gates[index].acknowledge_all_records_processed(channel - self._first_channel[index])
         self._on_mark(channel, None)
         return self._num_channels_with_data == 0
-
-
-def _process_none(_chunk: Chunk) -> int:
-    raise AssertionError("only a head that can stop between two records gets slices")
 
 
 def _has_next(gate: ReadableGate) -> bool:

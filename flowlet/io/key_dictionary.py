@@ -120,18 +120,6 @@ class _Codes(dict[str, int]):
 class KeyDictionary:
     """Codes and channels of text keys; ``channels`` maps their hashes to ``num_channels`` consumers."""
 
-    __slots__ = (
-        "_channel_of",
-        "_channels",
-        "_codes",
-        "_generation",
-        "_local_of",
-        "_num_channels",
-        "_recodings",
-        "table",
-        "texts_of_channel",
-    )
-
     def __init__(self, channels: ChannelTable, num_channels: int) -> None:
         self._channels = channels
         self._num_channels = num_channels

@@ -34,7 +34,7 @@ from flowlet.errors import KeyTypeError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, ChannelCodes, DictionaryBypass, KeyDictionary
 from flowlet.io.record_writer import LaneArray, RecordWriter, RecordWriterOptions, Route, beside_keys
-from flowlet.keys.column_key import ColumnKey, column_key_hashes
+from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_keys
 from flowlet.keys.key_columns import ChannelTable, column_hashes, short_text_hashes, try_hashes
 from flowlet.records import Chunk
@@ -148,7 +148,7 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
     def visit_arrow(self, column: ArrowColumn) -> KeyedColumn | None:
         """By hashes."""
         try:
-            hashes = column_key_hashes(column.array) if self._is_column_key else column_hashes(column.array)
+            hashes = column_hashes(column.array)
             return column, self._channels.of_hashes(hashes)
         except KeyTypeError:
             return None  # looked at one by one, the record is found
@@ -243,8 +243,7 @@ class KeyGroupsRecordWriter(RecordWriter):
             self._collect_columns(self._beside_keys(chunk, key_column))
             return
         column, lanes = keyed
-        timestamps = chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array
-        self._add_columns(Chunk.of_columns(_with_field(columns, position, column), timestamps), lanes)
+        self._add_columns(Chunk.of_columns(columns.with_field(position, column), chunk.timestamp_array), lanes)
 
     def _beside_keys(self, chunk: Chunk, key: Column | None) -> Chunk:
         """Records whose column of keys is not sent as it is; ``key``: None: the selector gives their keys."""
@@ -277,9 +276,3 @@ class KeyGroupsRecordWriter(RecordWriter):
         if timestamps is not None:
             for lane, timestamp in zip(lanes, timestamps, strict=True):
                 self._timestamp_appends[lane](timestamp)
-
-
-def _with_field(columns: Columns, position: int, column: Column) -> Columns:
-    """The records with one field replaced."""
-    fields = tuple([column if index == position else field for index, field in enumerate(columns.fields)])
-    return columns.with_fields(fields).with_key_position(columns.key_position)

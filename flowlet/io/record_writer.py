@@ -185,8 +185,7 @@ def sendable(chunk: Chunk) -> Chunk:
         if columns.record_key is None
         else _columns_of_fields(listed.values, columns.fields[_KEY], columns.record_key)
     )
-    timestamps = chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array
-    return listed if parts is None else Chunk.of_columns(parts, timestamps)
+    return listed if parts is None else Chunk.of_columns(parts, chunk.timestamp_array)
 
 
 def _columns_of_fields(values: list[Any], keys: Column, field: int | str) -> Columns | None:

@@ -40,6 +40,10 @@ class Int64Bound:
     def __init__(self, sums: NDArray[np.int64]) -> None:
         self._bound = magnitude(sums)
 
+    def raise_to(self, largest: int) -> None:
+        """There are other sums, of at most this magnitude."""
+        self._bound = max(self._bound, largest)
+
     def fits_loosely(self, values: NDArray[np.int64]) -> bool:
         """Whether the values surely can be added, from their maximum alone; if so, they count as added."""
         return self._grows(magnitude(values) * len(values))
@@ -123,7 +127,8 @@ class Accumulator:
 
     def load(self, first: int, values: NDArray[Any]) -> None:
         """Take over these results, for slots ``first``, ``first`` + 1, ..., which are the last ones."""
-        self._results = np.concatenate((self._results[:first], values))
+        self.grow(first + len(values))
+        self._results[first : first + len(values)] = values
 
 
 class SumAccumulator(Accumulator):
@@ -151,7 +156,8 @@ class SumAccumulator(Accumulator):
     def load(self, first: int, values: NDArray[Any]) -> None:
         """See ``Accumulator``."""
         super().load(first, values)
-        self._bound = Int64Bound(self._results if self._is_int else np.empty(0, np.int64))
+        if self._is_int:
+            self._bound.raise_to(magnitude(values))
 
 
 class ExtremeAccumulator(Accumulator):

@@ -207,9 +207,9 @@ class ColumnarReduction:
         self._key_fields = same if self._key_fields is None else self._key_fields & same
         self._append(columns, self._index.num_slots)
         if self._has_value is not None or numbers.is_valid is not None:
-            before = np.ones(num_before, np.bool_) if self._has_value is None else self._has_value[:num_before]
-            is_valid = np.ones(len(keys), np.bool_) if numbers.is_valid is None else numbers.is_valid
-            self._has_value = np.concatenate((before, is_valid))
+            before = np.ones(num_before, np.bool_) if self._has_value is None else self._has_value
+            self._has_value = grown(before, self._num_slots, filler=False)
+            self._has_value[num_before : self._num_slots] = True if numbers.is_valid is None else numbers.is_valid
         return True
 
     def _load_keys(self, keys: list[Any]) -> bool:

@@ -41,19 +41,6 @@ class TimerGauge:
                on any.
     """
 
-    __slots__ = (
-        "_accumulated_ns",
-        "_clock_ns",
-        "_counted_to_ns",
-        "_interval_ns",
-        "_lock",
-        "_max_ns",
-        "_slots",
-        "_start_ns",
-        "max_single_measurement_ms",
-        "value",
-    )
-
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns, *, window_s: int = DEFAULT_WINDOW_S) -> None:
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
@@ -191,17 +178,6 @@ class TaskTimings:
                the thread that
     waits for a buffer on the task's behalf (``ResultPartition.observe_blocking``).
     """
-
-    __slots__ = (
-        "_end_ns",
-        "_idle",
-        "_lock",
-        "_soft_back_pressure",
-        "_start_ns",
-        "_updated_ns",
-        "hard_back_pressure",
-        "now_ns",
-    )
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = clock_ns

@@ -11,18 +11,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from flowlet.chain.key_extractor import can_be_key
+from flowlet.chain.key_extractor import exact_keys_of, selected
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
-from flowlet.chain.stream_operator import OperatorContext
-from flowlet.errors import KeyTypeError, UserFunctionError
+from flowlet.chain.stream_operator import MultipleInputStreamOperator, OperatorContext
 from flowlet.keys.column_key import ColumnKey, ColumnValue
-from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key, exact_keys
+from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.user_function import RecordOperator, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk
-from flowlet.serde.type_serializer import preview
 
 
 class KeyedInput:
@@ -87,11 +84,8 @@ class KeyedInput:
             TaskCancelled: the task is cancelled; the selector is called for no further record.
             UserFunctionError: the selector failed.
         """
-        records, select, attention = iter(values), self._selector.call, self._operator.ctx.attention
-        try:
-            return [select(record) for record in records if not attention or attention.goes_on()]
-        except Exception as error:
-            raise self._operator._failure(values, records) from error
+        operator = self._operator
+        return selected(self._selector.call, values, operator.ctx.attention, operator.name, operator.ctx.subtask)
 
     def exact(self, keys: list[Any], chunk: Chunk) -> list[Any]:
         """The stand-ins of what was selected; the records of the chunk are looked at only for an error.
@@ -99,11 +93,7 @@ class KeyedInput:
         Raises:
             UserFunctionError: something cannot be a key.
         """
-        try:
-            return exact_keys(keys)
-        except KeyTypeError as error:
-            failed = next(record for key, record in zip(keys, chunk.values, strict=True) if not can_be_key(key))
-            raise UserFunctionError(self._operator.name, self._operator.ctx.subtask, preview(failed)) from error
+        return exact_keys_of(keys, chunk, self._operator.name, self._operator.ctx.subtask)
 
 
 class KeyedRecordOperator(RecordOperator):
@@ -226,7 +216,7 @@ def _has_plain_keys(chunk: Chunk) -> bool:
 
 
 def _known_keys(chunk: Chunk) -> list[Any] | None:
-    """The keys that the sender took."""
+    """The keys that the sender took, beside the records or as one of their fields; None: it took none."""
     columns = chunk.columns
     if columns is None:
         return chunk.keys

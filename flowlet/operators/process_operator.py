@@ -99,42 +99,12 @@ class ProcessContext:
             raise FlowletError("the context of a process function can only be used while its record is processed")
 
 
-class KeyedTimers(TimerService):
-    """The timers of the current key."""
+class UserTimers(TimerService):
+    """The clock, and the timers of the current key; ``service``: None: there are no timers without a key."""
 
-    def __init__(self, service: KeyedTimerService) -> None:
-        self._service = service
-
-    def current_processing_time(self) -> int:
-        """What the clock shows."""
-        return self._service.current_processing_time()
-
-    def current_watermark(self) -> int:
-        """The event time that the operator has reached."""
-        return self._service.current_watermark()
-
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        """For the current key."""
-        self._service.register_processing_time_timer(None, timestamp)
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        """For the current key."""
-        self._service.register_event_time_timer(None, timestamp)
-
-    def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Of the current key."""
-        self._service.delete_processing_time_timer(None, timestamp)
-
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        """Of the current key."""
-        self._service.delete_event_time_timer(None, timestamp)
-
-
-class UnkeyedTimers(TimerService):
-    """Tells the time; there are no timers without a key."""
-
-    def __init__(self, operator: "ProcessFunctionOperator") -> None:
+    def __init__(self, operator: "ProcessFunctionOperator", service: KeyedTimerService | None) -> None:
         self._operator = operator
+        self._keyed = service
 
     def current_processing_time(self) -> int:
         """What the clock shows."""
@@ -142,15 +112,29 @@ class UnkeyedTimers(TimerService):
 
     def current_watermark(self) -> int:
         """The event time that the operator has reached."""
-        return self._operator.current_watermark
+        return self._operator.current_watermark if self._keyed is None else self._keyed.current_watermark()
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Refuse the timer.  Raises FlowletError: always."""
-        raise FlowletError("timers need a keyed stream: call key_by(...) before process(...)")
+        """For the current key.  Raises FlowletError: the stream has none."""
+        self._service.register_processing_time_timer(None, timestamp)
 
-    register_event_time_timer = register_processing_time_timer
-    delete_processing_time_timer = register_processing_time_timer
-    delete_event_time_timer = register_processing_time_timer
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """For the current key; raises as above."""
+        self._service.register_event_time_timer(None, timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Of the current key; raises as above."""
+        self._service.delete_processing_time_timer(None, timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Of the current key; raises as above."""
+        self._service.delete_event_time_timer(None, timestamp)
+
+    @property
+    def _service(self) -> KeyedTimerService:
+        if self._keyed is None:
+            raise FlowletError("timers need a keyed stream: call key_by(...) before process(...)")
+        return self._keyed
 
 
 class ProcessFunctionOperator(UserFunctionOperator):
@@ -162,12 +146,9 @@ class ProcessFunctionOperator(UserFunctionOperator):
 
     def open(self) -> None:
         """Make context and timers, then open the function."""
-        timers = (
-            KeyedTimers(self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch))
-            if self.state_refusal is None
-            else UnkeyedTimers(self)
-        )
-        self._context = self._make_context(timers)
+        is_keyed = self.state_refusal is None
+        service = self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch) if is_keyed else None
+        self._context = self._make_context(UserTimers(self, service))
         self._texts = TextsForTags(self)
         super().open()
 

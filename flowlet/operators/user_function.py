@@ -9,7 +9,7 @@ Absent:     coroutine functions.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from flowlet.chain.loop_code import LoopCode
@@ -43,7 +43,7 @@ from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.metrics import MetricGroup
 from flowlet.records import Chunk
-from flowlet.serde.type_serializer import last_of, preview
+from flowlet.serde.type_serializer import preview
 from netstack.late import dataclass
 
 _NOT_FOR_SELECTORS: Final = "key selectors have no keyed state"
@@ -396,10 +396,6 @@ class UserFunctionOperator(StreamOperator):
         added = FunctionOnDemand(function, method)
         self._functions.append(added)
         return added
-
-    def _failure(self, values: list[Any], position: Iterator[Any]) -> UserFunctionError:
-        """The error about the record that ``position``, a list iterator over ``values``, gave last."""
-        return UserFunctionError(self.name, self.ctx.subtask, preview(last_of(values, position)))
 
 
 class RecordOperator(UserFunctionOperator):

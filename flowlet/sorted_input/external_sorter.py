@@ -31,7 +31,7 @@ from flowlet.records import Chunk
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input.sort_codes import RunKeys, integer_codes
-from flowlet.sorted_input.sorted_block import Block, joined, joined_chunks, merged, with_key_column
+from flowlet.sorted_input.sorted_block import Block, joined, joined_chunks, merged
 from netstack.late import dataclass
 
 _HEADER: Final = struct.Struct(">QQQI")
@@ -218,7 +218,8 @@ def _with_names(waiting: _Waiting, names: NameTable) -> Block:
     columns = block.chunk.columns
     if columns is None or not waiting.has_texts:
         return block
-    table = with_key_column(columns, CodedColumn(block.codes, names))
+    assert columns.key_position is not None, "the key is a field"
+    table = columns.with_field(columns.key_position, CodedColumn(block.codes, names))
     return Block(Chunk.of_columns(table, block.stamps), block.codes, block.stamps)
 
 

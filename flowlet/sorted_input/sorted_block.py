@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import Column, Columns, columns_of, concatenated
+from flowlet.columns import Columns, columns_of, concatenated
 from flowlet.kernels.grouping import stable_order
 from flowlet.records import MIN_TIMESTAMP, Chunk, Int64Array
 from flowlet.sorted_input.sort_codes import CodeArray, alike
@@ -90,14 +90,6 @@ def joined(blocks: Sequence[Block]) -> Block:
     return Block(joined_chunks(chunks, stamps), np.concatenate([block.codes for block in blocks]), stamps)
 
 
-def with_key_column(columns: Columns, keys: Column) -> Columns:
-    """The same records of a known key field, in this representation."""
-    fields = list(columns.fields)
-    assert columns.key_position is not None, "the key is a field"
-    fields[columns.key_position] = keys
-    return columns.with_fields(tuple(fields)).with_key_position(columns.key_position)
-
-
 def stamps_of(block: Block) -> Int64Array:
     """The timestamp of each record; as in Flink, one without a timestamp comes before those that have one."""
     return np.full(len(block), MIN_TIMESTAMP, np.int64) if block.stamps is None else block.stamps
@@ -114,7 +106,7 @@ def joined_chunks(chunks: list[Chunk], stamps: Int64Array | None) -> Chunk:
     listed = Chunk(
         list(chain.from_iterable(chunk.values for chunk in chunks)), None if stamps is None else stamps.tolist()
     )
-    keys = [_keys_of(chunk) for chunk in chunks]
+    keys = [known_keys(chunk) for chunk in chunks]
     if None not in keys:
         listed.keys = list(chain.from_iterable(each for each in keys if each is not None))
     return listed
@@ -149,7 +141,8 @@ def _columns_like(chunk: Chunk, like: Columns) -> Columns | None:
     return columns.with_key_position(place) if is_key else None
 
 
-def _keys_of(chunk: Chunk) -> list[Any] | None:
+def known_keys(chunk: Chunk) -> list[Any] | None:
+    """The keys that the sender took, beside the records or as one of their fields; None: it took none."""
     columns = chunk.columns
     if columns is None:
         return chunk.keys

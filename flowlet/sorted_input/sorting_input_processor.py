@@ -23,22 +23,16 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.chain.record_slices import RecordSlices
+from flowlet.chain.stream_operator import Input, InputStatus
 from flowlet.columns import Column, ListColumn
-from flowlet.io.input_processor import InputProcessor, SliceableHead
+from flowlet.io.input_processor import InputProcessor
+from flowlet.io.multiple_input_processor import MultipleInputProcessor
 from flowlet.keys.column_key import ColumnValue
 from flowlet.mailbox.task_mailbox import Attention
-from flowlet.operators.multiple_input_operator import InputStatus
-from flowlet.records import (
-    MAX_WATERMARK,
-    Chunk,
-    LatencyMarker,
-    StreamElement,
-    Watermark,
-    WatermarkStatus,
-)
+from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sort_codes import CodeArray, as_bytes
-from flowlet.sorted_input.sorted_block import Block, merge_steps, order_of, stamps_of
+from flowlet.sorted_input.sorted_block import Block, known_keys, merge_steps, order_of, stamps_of
 from netstack.late import dataclass
 
 _LEAST_ROWS_IN_COLUMNS: Final = 64  # on average for a key; not measured closely
@@ -112,8 +106,7 @@ def _to_cut(chunk: Chunk, num_parts: int) -> Chunk:
     if columns is None or len(chunk) >= num_parts * _LEAST_ROWS_IN_COLUMNS:
         return chunk
     listed = Chunk(chunk.values, chunk.timestamps)
-    if columns.key_position is not None:
-        listed.keys = columns.fields[columns.key_position].to_list()
+    listed.keys = known_keys(chunk)
     return listed
 
 
@@ -132,7 +125,7 @@ class SortedInput:
         attention: the task's.
     """
 
-    def __init__(self, sorter: ExternalSorter, key_selector: Any, head: SliceableHead, attention: Attention) -> None:
+    def __init__(self, sorter: ExternalSorter, key_selector: Any, head: Input, attention: Attention) -> None:
         self.sorter = sorter
         self._attention = attention
         self._key_of: Callable[[Any], Any] = key_selector.get_key if hasattr(key_selector, "get_key") else key_selector
@@ -146,6 +139,11 @@ class SortedInput:
         """Keep the records until all inputs have ended."""
         if len(chunk):
             self.sorter.add(chunk, self._keys_of(chunk))
+
+    def process_some(self, chunk: Chunk) -> int:
+        """Keep all records; returns how many."""
+        self.process_chunk(chunk)
+        return len(chunk)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Nothing: event time has no meaning before records are sorted."""
@@ -183,7 +181,7 @@ class TaskInput:
     """
 
     processor: InputProcessor
-    head: SliceableHead
+    head: Input
     end: Callable[[], None]
     collected: SortedInput | None = None
     is_last: bool = False
@@ -195,7 +193,7 @@ class _Phase(Enum):
     ENDED = auto()  # the end of every partition is awaited
 
 
-class SortingInputProcessor:
+class SortingInputProcessor(MultipleInputProcessor):
     """Reads all inputs of a task with at least one that is sorted or read last; task thread only, except
     ``current_watermark``.
 
@@ -214,27 +212,13 @@ class SortingInputProcessor:
         must_end_singly: Callable[[], bool],
         slices: RecordSlices[int],
     ) -> None:
+        super().__init__([each.processor for each in inputs])
         self._slices = slices
-        self._inputs = tuple(inputs)
+        self._task_inputs = tuple(inputs)
         self._end_keys = end_keys
         self._must_end_singly = must_end_singly
         self._phase = _Phase.READING
-        self._has_data = [True] * len(self._inputs)
-        self._last = len(self._inputs) - 1
         self._steps: Iterator[bool] = iter(())
-
-    def __repr__(self) -> str:
-        return f"<SortingInputProcessor {self._phase.name} of {[each.processor for each in self._inputs]!r}>"
-
-    @property
-    def current_watermark(self) -> int:
-        """The lowest watermark of the inputs in milliseconds; any thread."""
-        return min(each.processor.current_watermark for each in self._inputs)
-
-    @property
-    def waiting_for(self) -> str:
-        """What the task waits for if there is no input, in words."""
-        return "; ".join(each.processor.waiting_for for each in self._inputs)
 
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
         """Read a bounded piece of one input, or hand over records until ``should_stop``.
@@ -243,63 +227,36 @@ class SortingInputProcessor:
             FlowletError: a sorter's file cannot be written or read.
             UserFunctionError, SerdeError, NetstackError: as ``InputProcessor.process_input``.
         """
-        match self._phase:
-            case _Phase.READING:
-                return self._read(max_buffers, should_stop)
-            case _Phase.HANDING_OVER:
-                return self._hand_over(should_stop)
-            case _Phase.ENDED:
-                statuses = [each.processor.process_input(max_buffers, should_stop) for each in self._inputs]
-                if all(status is InputStatus.END_OF_INPUT for status in statuses):
-                    return InputStatus.END_OF_INPUT
-                has_more = InputStatus.MORE_AVAILABLE in statuses
-                return InputStatus.MORE_AVAILABLE if has_more else InputStatus.NOTHING_AVAILABLE
+        if self._phase is _Phase.HANDING_OVER:
+            return self._hand_over(should_stop)
+        status = super().process_input(max_buffers, should_stop)
+        if status in _ENDS:  # of all inputs
+            self._steps = self._handing_over()
+            self._phase = _Phase.HANDING_OVER
+            return InputStatus.MORE_AVAILABLE
+        return status
 
     def process_events(self) -> InputStatus:
         """Nothing: BATCH jobs have no barriers, and their timers are not interrupted."""
         return InputStatus.MORE_AVAILABLE
 
-    def _read(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
-        num_inputs = len(self._inputs)
-        for turn in range(1, num_inputs + 1):
-            index = (self._last + turn) % num_inputs
-            if not self._is_awaited(index) or not self._inputs[index].processor.is_available:
-                continue
-            self._last = index
-            status = self._inputs[index].processor.process_input(max_buffers, should_stop)
-            if status in _ENDS:
-                self._has_data[index] = False
-                if not any(self._has_data):
-                    self._begin_handing_over()
-            elif status is InputStatus.NOTHING_AVAILABLE:
-                continue
-            return InputStatus.MORE_AVAILABLE
-        return InputStatus.NOTHING_AVAILABLE
-
-    def _begin_handing_over(self) -> None:
-        self._steps = self._handing_over()
-        self._phase = _Phase.HANDING_OVER
-
     def _hand_over(self, should_stop: Callable[[], bool]) -> InputStatus:
         for _ in range(_MAX_STEPS):
             if not next(self._steps, False):
-                self._end()
+                self._phase = _Phase.ENDED
+                for each in self._task_inputs:
+                    if each.collected is not None:
+                        each.head.process_watermark(MAX_WATERMARK)
+                        each.end()
                 return InputStatus.END_OF_DATA
             if should_stop():
                 break
         return InputStatus.MORE_AVAILABLE
 
-    def _end(self) -> None:
-        self._phase = _Phase.ENDED
-        for each in self._inputs:
-            if each.collected is not None:
-                each.head.process_watermark(MAX_WATERMARK)
-                each.end()
-
     def _handing_over(self) -> Iterator[bool]:
         """True for each call of the head."""
         end_keys, slices = self._end_keys, self._slices
-        heads = [each.head for each in self._inputs if each.collected is not None]
+        heads = [each.head for each in self._task_inputs if each.collected is not None]
         has_keys = False
 
         def process_some(input_index: int, chunk: Chunk) -> int:
@@ -318,14 +275,14 @@ class SortingInputProcessor:
         self._close_sorters()
 
     def _runs(self) -> Iterator[KeyRun]:
-        blocks = [each.collected.sorter.sorted_blocks() for each in self._inputs if each.collected is not None]
+        blocks = [each.collected.sorter.sorted_blocks() for each in self._task_inputs if each.collected is not None]
         are_open = not self._must_end_singly() or (len(blocks) == 1 and self._end_keys is None)
         return open_runs(blocks) if are_open else key_runs(blocks)
 
     @property
     def is_available(self) -> bool:
         """Whether ``process_input`` would find something, including an end."""
-        return self._phase is _Phase.HANDING_OVER or any(each.processor.is_available for each in self._awaited())
+        return self._phase is _Phase.HANDING_OVER or super().is_available
 
     @property
     def has_rest(self) -> bool:
@@ -345,11 +302,10 @@ class SortingInputProcessor:
         self._steps = iter(())
         self._slices.clear()
         self._close_sorters()
-        for each in self._inputs:
-            each.processor.close()
+        super().close()
 
     def _close_sorters(self) -> None:
-        for each in self._inputs:
+        for each in self._task_inputs:
             if each.collected is not None:
                 each.collected.sorter.close()
 
@@ -357,22 +313,14 @@ class SortingInputProcessor:
         """As ``InputProcessor.watch``, for every input."""
         if self._phase is _Phase.HANDING_OVER:
             on_available()
-        for each in self._awaited():
-            each.processor.watch(on_available)
-
-    def _awaited(self) -> list[TaskInput]:
-        """The inputs to read: the ends of partitions only when all data has ended."""
-        return [
-            each
-            for index, each in enumerate(self._inputs)
-            if self._phase is not _Phase.READING or self._is_awaited(index)
-        ]
+        super().watch(on_available)
 
     def _is_awaited(self, index: int) -> bool:
-        if not self._has_data[index]:
-            return False
-        others = [has_data for each, has_data in zip(self._inputs, self._has_data, strict=True) if not each.is_last]
-        return not self._inputs[index].is_last or not any(others)
+        """The ends of partitions only when all data has ended; what is read last when all other data has."""
+        if self._phase is not _Phase.READING:
+            return super()._is_awaited(index)
+        others = (each for each in self._with_data if not self._task_inputs[each].is_last)
+        return index in self._with_data and not (self._task_inputs[index].is_last and any(True for _ in others))
 
 
 def _process_no_control(_input_index: int, element: StreamElement) -> None:

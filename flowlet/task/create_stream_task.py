@@ -20,8 +20,6 @@ def create_stream_task(environment: TaskEnvironment, chain: list[ChainedOperator
     if isinstance(head, SourceOperator):
         return SourceStreamTask(environment, chain)
     # Here, as a task that begins with a source needs none of what reads from the network.
-    from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
+    from flowlet.task.one_input_stream_task import GateFedStreamTask
 
-    if len(head.inputs()) > 1:
-        return MultipleInputStreamTask(environment, chain)
-    return OneInputStreamTask(environment, chain)
+    return GateFedStreamTask(environment, chain)

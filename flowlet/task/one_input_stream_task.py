@@ -12,8 +12,8 @@ Rules:  only data is processed here.  Events, mails, errors, the life cycle and 
         waits for mails.  A task that takes longer than ``BUDGET_NS`` returns to its own thread, for twice as long as
         the last time.  If it was quick for that long, that time starts again at its minimum: then something else kept
         the loop from its core.  A task of which one call took longer than ``SLOW_NS`` stays on its own thread for good,
-        and so does its vertex in later attempts in this process (``SlowVertices``): it waits for something or keeps the
-        interpreter's lock, and stood in the network's way.
+        and so does its vertex in later attempts in this process (``SLOW_VERTICES``): it waits for something or keeps
+        the interpreter's lock, and stood in the network's way.
 Units:  nanoseconds of a monotonic clock.
 Source: none in Flink, where people compare the watermarks of all channels by hand.  Flink ``OneInputStreamTask``,
         ``TwoInputStreamTask``, ``MultipleInputStreamTask``.
@@ -22,12 +22,13 @@ Source: none in Flink, where people compare the watermarks of all channels by ha
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from flowlet.chain.operator_chain import ChainedOperator, HeadInput, MarkValve
 from flowlet.chain.record_slices import RecordSlices
-from flowlet.chain.stream_operator import StreamOperator
+from flowlet.chain.stream_operator import InputStatus, MultipleInputStreamOperator, StreamOperator
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.task.input_recovery import InputRecovery
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.task.snapshots import RecoveredStream
@@ -35,11 +36,6 @@ from flowlet.io.input_processor import InputProcessor
 from flowlet.io.multiple_input_processor import MultipleInputProcessor
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
-from flowlet.operators.multiple_input_operator import (
-    InputStatus,
-    MultipleInputSelectionHandler,
-    MultipleInputStreamOperator,
-)
 from flowlet.records import CompletionMark
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput
@@ -61,57 +57,32 @@ _NEVER_NS: Final = 2**63
 _MAX_SLOW_VERTICES: Final = 10_000
 
 
-class PeekableGate(Protocol):
-    """A gate that can tell whether its next element is data."""
-
-    @property
-    def next_is_data(self) -> bool:
-        """Whether the next poll surely returns data: no event, no error."""
+SLOW_VERTICES: Final[dict[tuple[str, str], None]] = {}
+"""The vertices of this process that stood in the network's way once, by job, the oldest first; a restarted job would do
+it again.  The loop adds, task threads read; single operations of a dictionary.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class LightInput:
-    """What the task provides: process the next buffer; wait for input; whether a mail, or anything else, needs its own
-    thread.
-    """
-
-    process_one: Callable[[], object]
-    wait: Callable[[MailboxProcessor], None]
-    has_mail: Callable[[], bool]
-
-
-class SlowVertices:
-    """The vertices of this process that stood in the network's way once, by job; a restarted job would do it again.
-
-    Threading: the loop adds, task threads read; single operations of a dictionary.
-    """
-
-    def __init__(self) -> None:
-        self._vertices: dict[tuple[str, str], None] = {}  # the oldest first
-
-    def __repr__(self) -> str:
-        return f"<SlowVertices {len(self._vertices)}>"
-
-    def __contains__(self, vertex: tuple[str, str]) -> bool:
-        return vertex in self._vertices
-
-    def add(self, vertex: tuple[str, str]) -> None:
-        """Remember a vertex, and forget the oldest one if there are too many."""
-        if len(self._vertices) >= _MAX_SLOW_VERTICES:
-            del self._vertices[next(iter(self._vertices))]
-        self._vertices[vertex] = None
-
-
-SLOW_VERTICES: Final = SlowVertices()
+def add_slow_vertex(vertex: tuple[str, str]) -> None:
+    """Remember a vertex, and forget the oldest one if there are too many."""
+    if len(SLOW_VERTICES) >= _MAX_SLOW_VERTICES:
+        del SLOW_VERTICES[next(iter(SLOW_VERTICES))]
+    SLOW_VERTICES[vertex] = None
 
 
 @dataclass(slots=True, eq=False)
 class LightTask:
-    """Runs one task in slices; ``try_run`` works on the loop's thread and returns False on any other."""
+    """Runs one task in slices; ``try_run`` works on the loop's thread and returns False on any other.
+
+    What the task provides: ``process_one`` buffer; ``wait`` for input; whether a mail, or anything else, needs its own
+    thread.
+    """
 
     processor: MailboxProcessor
-    gate: PeekableGate
-    work: LightInput
+    gate: CheckpointedInputGate | SingleInputGate
+    process_one: Callable[[], object]
+    wait: Callable[[MailboxProcessor], None]
+    has_mail: Callable[[], bool]
     is_loop_thread: Callable[[], bool]
     clock_ns: Callable[[], int]
     on_slow: Callable[[], None] = lambda: None
@@ -138,21 +109,21 @@ class LightTask:
         return self.processor.try_run_parked(suspension, self._run, now_ns)
 
     def _run(self, controller: MailboxProcessor) -> None:
-        gate, work, clock_ns, end_ns = self.gate, self.work, self.clock_ns, self._end_ns
+        gate, clock_ns, end_ns = self.gate, self.clock_ns, self._end_ns
         if not gate.next_is_data:
             return  # an event or an error is next: left to the task's own thread
         now_ns = end_ns - BUDGET_NS
         while True:
-            work.process_one()
+            self.process_one()
             began_ns, now_ns = now_ns, clock_ns()
             if now_ns > end_ns:
                 self._go_back(began_ns, now_ns)
                 return
-            if work.has_mail():
+            if self.has_mail():
                 return
             if not gate.next_is_data:
                 break
-        work.wait(controller)
+        self.wait(controller)
 
     def _go_back(self, began_ns: int, now_ns: int) -> None:
         if now_ns - began_ns > SLOW_NS:
@@ -198,12 +169,15 @@ _log = LogLines(__name__)
 
 # A mail, a cancellation or a flush waits for at most this many buffers.  Not measured.
 MAX_BUFFERS_PER_ACTION = 8
+MAX_INPUTS: Final = 63  # Flink's: an input selection has one bit for each
 
 
 class GateFedStreamTask(StreamTask):
-    """Feeds all gates to the inputs of its head; several gates of one input are a union."""
+    """Feeds all gates to the inputs of its head; several gates of one input are a union.
 
-    _input: InputProcessor | MultipleInputProcessor | SortingInputProcessor
+    Raises:
+        ValueError: the head has several inputs, of which one has no gate, or more than 63.
+    """
 
     def __init__(
         self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
@@ -223,6 +197,27 @@ class GateFedStreamTask(StreamTask):
         self._light: LightTask | None = None
         # Written by the task thread, read by threads that complete a gate's future.
         self._input_suspension: Suspension | None = None
+        self._input = self._create_input()
+
+    def _create_input(self) -> InputProcessor | MultipleInputProcessor:
+        head = self._chain.head
+        inputs = self._chain.head_inputs
+        gates = self.environment.gates_by_input() if len(inputs) > 1 else [self.environment.gates]
+        if len(gates) != len(inputs) or not all(gates):
+            raise ValueError(
+                f"{self.name}: {head!r} has {len(inputs)} inputs, but the gates are for {[len(each) for each in gates]}"
+            )
+        if head.sorted_inputs or head.inputs_read_last:
+            return self._sorting_processor(gates)
+        if len(inputs) > MAX_INPUTS:
+            raise ValueError(f"an operator has 1 to {MAX_INPUTS} inputs, got {len(inputs)}")
+        processors = [self._input_processor(index + 1, gates[index], each) for index, each in enumerate(inputs)]
+        if isinstance(head, MultipleInputStreamOperator):
+            self._watch(lambda index: f"input {index + 1}", head.combined_watermark)
+        if len(inputs) > 1:
+            return MultipleInputProcessor(processors)
+        self._light = self._light_task(processors[0])
+        return processors[0]
 
     def _sorting_processor(self, gates: list[list[SingleInputGate]]) -> SortingInputProcessor:
         """The processor of all inputs of a head in a BATCH job that reads them in an order; ``gates``: by input."""
@@ -362,24 +357,11 @@ class GateFedStreamTask(StreamTask):
     def _current_input_watermark(self) -> int:
         return self._input.current_watermark
 
-
-class OneInputStreamTask(GateFedStreamTask):
-    """A task whose head has one input."""
-
-    def __init__(
-        self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
-    ) -> None:
-        super().__init__(environment, chain, timings=timings)
-        if self._chain.head.sorted_inputs:
-            self._input = self._sorting_processor([environment.gates])
-        else:
-            self._input = self._input_processor(1, environment.gates, self._chain.head_inputs[0])
-            self._light = self._light_task()
-
-    def _light_task(self) -> LightTask | None:
+    def _light_task(self, processor: InputProcessor) -> LightTask | None:
         """What runs the task on the loop; None if it may not."""
         environment = self.environment
-        is_loop_thread, gates = environment.is_loop_thread, environment.gates
+        is_loop_thread = environment.is_loop_thread
+        gates = environment.gates
         if (
             is_loop_thread is None
             or self._may_be_overtaken
@@ -388,17 +370,21 @@ class OneInputStreamTask(GateFedStreamTask):
         ):
             return None
         gate = self._checkpointed.get(gates[0], gates[0])
-        work = LightInput(
-            partial(self._input.process_input, 1, lambda: True), self._wait_for_input, lambda: self.mailbox.has_mail
-        )
         return LightTask(
-            self.mailbox_processor, gate, work, is_loop_thread, self._timings.now_ns, self._stood_in_the_way
+            self.mailbox_processor,
+            gate,
+            partial(processor.process_input, 1, lambda: True),
+            self._wait_for_input,
+            lambda: self.mailbox.has_mail,
+            is_loop_thread,
+            self._timings.now_ns,
+            self._stood_in_the_way,
         )
 
     def _stood_in_the_way(self) -> None:
         """A call on the loop was slow."""
         environment = self.environment
-        SLOW_VERTICES.add((environment.job_id, environment.vertex_id))
+        add_slow_vertex((environment.job_id, environment.vertex_id))
         _log.warning(
             "a function was slow on the loop, and stopped the network meanwhile; the task stays on its own thread from "
             "now on",
@@ -406,33 +392,6 @@ class OneInputStreamTask(GateFedStreamTask):
             task=environment.task_name,
             subtask=environment.subtask,
         )
-
-
-class MultipleInputStreamTask(GateFedStreamTask):
-    """A task whose head has two or more inputs.
-
-    Raises:
-        ValueError: an input of the head has no gate, or there are more than 63 inputs.
-    """
-
-    def __init__(
-        self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
-    ) -> None:
-        super().__init__(environment, chain, timings=timings)
-        head, inputs = self._chain.head, self._chain.head_inputs
-        gates = environment.gates_by_input()
-        if len(gates) != len(inputs) or not all(gates):
-            raise ValueError(
-                f"{self.name}: {head!r} has {len(inputs)} inputs, but the gates are for {[len(each) for each in gates]}"
-            )
-        if head.sorted_inputs or head.inputs_read_last:
-            self._input = self._sorting_processor(gates)
-            return
-        selection = MultipleInputSelectionHandler(len(inputs))
-        processors = [self._input_processor(index + 1, gates[index], each) for index, each in enumerate(inputs)]
-        if isinstance(head, MultipleInputStreamOperator):
-            self._watch(lambda index: f"input {index + 1}", head.combined_watermark)
-        self._input = MultipleInputProcessor(processors, selection)
 
 
 def _must_end_singly(head: StreamOperator) -> bool:

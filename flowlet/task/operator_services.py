@@ -23,9 +23,10 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, field
+from functools import partial
 from typing import Any, Final
 
-from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.operator_chain import ChainedOperator, OperatorChain, errors_of, raise_first
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.job_settings import StateSettings
 from flowlet.datastream.user_functions.function import has_life_cycle
@@ -109,18 +110,11 @@ class EdgeFunctions:
     def close(self) -> None:
         """Close the functions that were opened; idempotent.
 
-        Raises UserFunctionError: the first error, after the others were closed.
+        Raises UserFunctionError: the first error, with notes about the others, after all were closed.
         """
-        first: Exception | None = None
-        while self._num_open:
-            self._num_open -= 1
-            function, ctx = self._functions[self._num_open]
-            try:
-                function.run("close", ctx=ctx)
-            except Exception as error:  # noqa: BLE001  # raised below, after the other functions
-                first = first or error
-        if first is not None:
-            raise first
+        opened = self._functions[: self._num_open]
+        self._num_open = 0
+        raise_first(errors_of(partial(function.run, "close", ctx=ctx) for function, ctx in reversed(opened)))
 
 
 def _functions(chain: Sequence[ChainedOperator], outputs: Sequence[OutputEdge]) -> Iterator[tuple[Any, str, int]]:

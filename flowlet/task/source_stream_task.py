@@ -11,12 +11,12 @@ from contextlib import suppress
 import msgspec
 
 from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.stream_operator import InputStatus
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.messages.control_messages import TaskMetrics
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK, CompletionMark
 from flowlet.splits.enumerator import SourceSplit

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain, errors_of, raise_first
 from flowlet.chain.record_slices import SLOW_NS, Caution
-from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
+from flowlet.chain.stream_operator import EdgeOutput, InputStatus, StreamOperator
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.operator_snapshots import OperatorSnapshots
 from flowlet.checkpoint.task.snapshots import RecoveredStream
@@ -32,7 +32,6 @@ from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.messages.control_messages import MarkPassed, TaskMetrics
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import Chunk
 from flowlet.task.checkpoint_wiring import checkpoint_metrics, task_checkpoints
 from flowlet.task.operator_services import EdgeFunctions, OperatorServices, operator_metrics

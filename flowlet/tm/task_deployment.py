@@ -18,10 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from flowlet.chain.operator_chain import ChainedOperator
-from flowlet.chain.stream_operator import StreamOperator
+from flowlet.chain.stream_operator import MultipleInputStreamOperator, StreamOperator
 from flowlet.errors import StateRestoreError
 from flowlet.messages import control_messages as messages
-from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from flowlet.chain.stream_operator import MultipleInputStreamOperator
 from flowlet.columns import Columns
 from flowlet.columns.arrow_batches import columns_of_records
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
@@ -38,7 +39,6 @@ from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, EmittedWindows, WindowTables
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.keys.key_columns import column_key_groups
-from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.record_batches import ToColumnsOperator, chunks_of
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark

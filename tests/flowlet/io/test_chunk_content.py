@@ -141,6 +141,10 @@ class Head:
     def process_chunk(self, chunk: Chunk) -> None:
         self.elements.append(chunk)
 
+    def process_some(self, chunk: Chunk) -> int:
+        self.process_chunk(chunk)
+        return len(chunk)
+
     def process_watermark(self, watermark: Watermark) -> None:
         self.elements.append(watermark)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from flowlet.chain.record_slices import RecordSlices
+from flowlet.chain.stream_operator import InputStatus
 from flowlet.errors import SerdeError
 from flowlet.io import input_processor
 from flowlet.io.input_processor import InputProcessor
-from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import (
     ACTIVE,
     IDLE,
@@ -44,7 +44,7 @@ class Head:
         self.seen.append(chunk)
 
     def process_some(self, chunk: Chunk) -> int:
-        self.seen.append(chunk)
+        self.process_chunk(chunk)
         return len(chunk)
 
     def process_watermark(self, watermark: Watermark) -> None:

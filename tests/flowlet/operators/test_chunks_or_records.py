@@ -21,9 +21,8 @@ import flowlet.chain
 import flowlet.connectors
 import flowlet.operators
 import flowlet.watermarks
-from flowlet.chain.stream_operator import StreamOperator
+from flowlet.chain.stream_operator import MultipleInputStreamOperator, StreamOperator
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import ACTIVE, IDLE, LatencyMarker
 from flowlet.testing.operator_harness import OperatorHarness, StreamRecord

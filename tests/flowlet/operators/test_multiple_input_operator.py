@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
+from flowlet.chain.stream_operator import MultipleInputStreamOperator
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from tests.flowlet.operators.harness import Harness
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flowlet.chain.operator_chain import ChainedOperator
-from flowlet.chain.stream_operator import StreamOperator
+from flowlet.chain.stream_operator import MultipleInputStreamOperator, StreamOperator
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk, StreamElement, Watermark
 from flowlet.serde.element_serializer import StreamElementSerializer

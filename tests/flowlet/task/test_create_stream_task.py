@@ -10,7 +10,7 @@ from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.records import MAX_WATERMARK
 from flowlet.task.create_stream_task import OutputEdge, create_stream_task
-from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.one_input_stream_task import GateFedStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
@@ -169,7 +169,7 @@ class TestPipeline:
         partition = network.partition()
 
         assert isinstance(tasks.source(source()), SourceStreamTask)
-        assert isinstance(tasks.sink(Recorder(), producers=[partition]), OneInputStreamTask)
+        assert isinstance(tasks.sink(Recorder(), producers=[partition]), GateFedStreamTask)
 
 
 class TestMetrics:

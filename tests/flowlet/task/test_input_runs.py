@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from flowlet.chain.stream_operator import InputStatus
 from flowlet.io import input_processor
 from flowlet.io.input_processor import InputProcessor
-from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
@@ -84,6 +84,10 @@ class Rig:
         for value in chunk.values:
             self.on_value(value)
             self.values.append(value)
+
+    def process_some(self, chunk: Chunk) -> int:
+        self.process_chunk(chunk)
+        return len(chunk)
 
     def process_watermark(self, watermark: Watermark) -> None:
         pass

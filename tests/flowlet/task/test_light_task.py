@@ -8,7 +8,15 @@ from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import WaitKind
-from flowlet.task.one_input_stream_task import BUDGET_NS, SLOW_NS, LightInput, LightTask, SlowVertices, can_be_light
+from flowlet.task import one_input_stream_task
+from flowlet.task.one_input_stream_task import (
+    BUDGET_NS,
+    SLOW_NS,
+    LightTask,
+    add_slow_vertex,
+    can_be_light,
+)
+from netstack.gate.single_input_gate import SingleInputGate
 
 _S = 1_000_000_000
 
@@ -48,9 +56,18 @@ class Rig:
         self.has_mail = False
         self.num_waits = self.num_slow = 0
         self.suspension = Suspension(None, WaitKind.IDLE, "input")  # type: ignore[arg-type]  # never resumed
-        work = LightInput(self._process_one, self._wait, lambda: self.has_mail)
+        gate: SingleInputGate = self.gate  # type: ignore[assignment]  # what is needed of it
         processor: MailboxProcessor = self.processor  # type: ignore[assignment]  # what is needed of it
-        self.task = LightTask(processor, self.gate, work, lambda: self.is_loop_thread, lambda: self.now_ns, self._slow)
+        self.task = LightTask(
+            processor,
+            gate,
+            self._process_one,
+            self._wait,
+            lambda: self.has_mail,
+            lambda: self.is_loop_thread,
+            lambda: self.now_ns,
+            self._slow,
+        )
 
     def _process_one(self) -> None:
         self.gate.num_data -= 1
@@ -157,10 +174,12 @@ def test_many_quick_calls_are_not_one_slow_call() -> None:
     assert rig.num_slow == 0
 
 
-def test_the_oldest_slow_vertices_are_forgotten() -> None:
-    vertices = SlowVertices()
+def test_the_oldest_slow_vertices_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    vertices: dict[tuple[str, str], None] = {}
+    monkeypatch.setattr(one_input_stream_task, "SLOW_VERTICES", vertices)
+
     for number in range(10_001):
-        vertices.add(("job", f"{number}"))
+        add_slow_vertex(("job", f"{number}"))
 
     assert ("job", "0") not in vertices
     assert ("job", "1") in vertices

@@ -44,7 +44,7 @@ from flowlet.operators.source_reader import Source
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
-from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.one_input_stream_task import GateFedStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.task_environment import Checkpointing
 from flowlet.windows.window_operator import WindowOperator
@@ -394,7 +394,7 @@ def test_a_selector_that_turned_slow_is_called_for_no_further_record_of_a_cancel
         chained = [ChainedOperator(source), ChainedOperator(KeyedSumOperator(lambda value: 0, 1), 0, key_selector=call)]
         task = SourceStreamTask(network.environment("slow"), chained, timings=timings)
     else:
-        task = OneInputStreamTask(
+        task = GateFedStreamTask(
             network.environment("slow", gates=[network.gate(upstream)]),
             chain(KeyedSumOperator(call, 1)),
             timings=timings,
@@ -616,7 +616,7 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
     environment.checkpointing = Checkpointing(
         rig.store.responder_of(VERTEX, 0), execute_async, ManualTimers(), InMemoryChannelStateWriter()
     )
-    task = OneInputStreamTask(
+    task = GateFedStreamTask(
         environment, chain(ProcessOperator(Timers(), lambda value: value)), timings=TaskTimings(clock)
     )
     send(upstream, Chunk(list(range(50)), list(range(50))), Watermark(100))
@@ -655,7 +655,7 @@ def test_records_before_one_that_fails_are_in_the_counters(
         task: StreamTask = SourceStreamTask(network.environment("failing"), chain(head, *operators), timings=timings)
     else:
         environment = network.environment("failing", gates=[network.gate(upstream)])
-        task = OneInputStreamTask(environment, chain(*operators), timings=timings)
+        task = GateFedStreamTask(environment, chain(*operators), timings=timings)
         send(upstream, Chunk(list(range(NUM_RECORDS))))
 
     with pytest.raises(UserFunctionError):

@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark, LatencyMarker, Watermark
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
-from flowlet.task.one_input_stream_task import MultipleInputStreamTask
+from flowlet.task.one_input_stream_task import GateFedStreamTask
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, edge
@@ -100,7 +100,7 @@ def test_two_tasks_feed_a_third_to_the_end(network: LocalNetwork, tasks: Tasks) 
         (number + 1, number) for number in range(3) for _ in range(5)
     ]
     assert operator.seen[-1] == "finish"
-    assert isinstance(task, MultipleInputStreamTask)
+    assert isinstance(task, GateFedStreamTask)
 
 
 def test_an_input_without_a_gate_is_refused(network: LocalNetwork) -> None:
@@ -112,11 +112,11 @@ def test_a_task_takes_63_inputs_and_not_one_more() -> None:
     """MultipleInputSelectionHandlerTest: rejected when the task is made, before anything runs."""
     with LocalNetwork(num_segments=256) as network:
 
-        def make(num_inputs: int) -> MultipleInputStreamTask:
+        def make(num_inputs: int) -> GateFedStreamTask:
             gates = [network.gate(network.partition(max_buffers=2)) for _ in range(num_inputs)]
             environment = network.environment("many", gates=gates)
             environment.gate_inputs = list(range(1, num_inputs + 1))
-            return MultipleInputStreamTask(environment, chain(Noting(num_inputs)))
+            return GateFedStreamTask(environment, chain(Noting(num_inputs)))
 
         make(63)
         with pytest.raises(ValueError, match="1 to 63 inputs, got 64"):

@@ -17,7 +17,7 @@ from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk
-from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.one_input_stream_task import GateFedStreamTask
 from flowlet.windows.window_operator import WindowOperator
 from netstack.wire.events import StopMode
 from tests.flowlet.task.local_network import LocalNetwork
@@ -52,13 +52,13 @@ OPERATORS: dict[str, Callable[[Callable[[Any], Any]], StreamOperator]] = {
 
 def batch_task(
     network: LocalNetwork, operator: StreamOperator, clock: Clock, selector: Callable[[Any], Any]
-) -> OneInputStreamTask:
+) -> GateFedStreamTask:
     """A task whose input has ended: 600 records of three keys, each with a window of its own."""
     upstream = network.partition(max_buffers=60)
     operator.sorted_inputs = (selector,)
     environment = network.environment("batch", gates=[network.gate(upstream)])
     environment.batch = BatchSettings()
-    task = OneInputStreamTask(environment, chain(operator), timings=TaskTimings(clock))
+    task = GateFedStreamTask(environment, chain(operator), timings=TaskTimings(clock))
     send(upstream, Chunk([(each % 3, each) for each in range(NUM_RECORDS)], list(range(NUM_RECORDS))))
     upstream.notify_end_of_data(StopMode.DRAIN)
     return task

@@ -22,7 +22,7 @@ from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, Watermark
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.task.create_stream_task import create_stream_task
-from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.one_input_stream_task import GateFedStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from netstack.errors import NetstackError
 from netstack.partition.result_partition import ResultPartition
@@ -82,7 +82,7 @@ class TestWaiting:
         partition = network.partition()
         recorder = Recorder()
         environment = network.environment("sink", gates=[network.gate(partition)])
-        task = OneInputStreamTask(environment, chain(recorder), timings=TaskTimings(tasks.clock))
+        task = GateFedStreamTask(environment, chain(recorder), timings=TaskTimings(tasks.clock))
         thread = Thread(task.invoke)
         spin_until(lambda: is_parked(task))
         tasks.clock.now_ns += 42_000_000
@@ -104,7 +104,7 @@ class TestWaiting:
         """42 ms parked, 44 ms in a mail."""
         partition = network.partition()
         environment = network.environment("sink", gates=[network.gate(partition)])
-        task = OneInputStreamTask(environment, chain(Recorder()), timings=TaskTimings(tasks.clock))
+        task = GateFedStreamTask(environment, chain(Recorder()), timings=TaskTimings(tasks.clock))
         thread = Thread(task.invoke)
         spin_until(lambda: is_parked(task))
         tasks.clock.now_ns += 42_000_000

@@ -15,7 +15,7 @@ from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from flowlet.task.create_stream_task import StreamTask
-from flowlet.task.one_input_stream_task import STALL_NS, MultipleInputStreamTask, OneInputStreamTask
+from flowlet.task.one_input_stream_task import STALL_NS, GateFedStreamTask
 from netstack.wire.events import StopMode
 from tests.flowlet.operators.test_multiple_input_operator import Tagging
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
@@ -46,7 +46,7 @@ def test_a_barrier_passes_between_two_timers_of_one_watermark(network: LocalNetw
     partition, function, sink = network.partition(), Timers(), Recorder()
     environment = network.environment("timers", gates=[network.gate(partition)])
     # With a clock that stands still: timers that take long pause, too.
-    task = OneInputStreamTask(
+    task = GateFedStreamTask(
         environment, chain(ProcessOperator(function, same), sink), timings=TaskTimings(tasks.clock)
     )
     function.task, function.seen = task, []
@@ -87,7 +87,7 @@ def test_time_without_room_for_output_is_not_idle_time(network: LocalNetwork, ta
     timings = TaskTimings(tasks.clock)
     operator = Recorder()
     environment = network.environment("sink", gates=[network.gate(network.partition())])
-    OneInputStreamTask(environment, chain(operator), timings=timings)
+    GateFedStreamTask(environment, chain(operator), timings=timings)
     clock = operator.ctx.clock
     shown = [clock.relative_time_ns() - clock.clock_ns()]  # type: ignore[union-attr]  # the clock of tasks
 
@@ -135,7 +135,7 @@ def test_the_inputs_of_an_operator_have_gauges_of_their_own(network: LocalNetwor
     first, second, third = network.partition(), network.partition(), network.partition()
     environment = network.environment("join", gates=[network.gate(first, second), network.gate(third)])
     environment.gate_inputs = [1, 2]
-    task = MultipleInputStreamTask(environment, chain(Tagging()), timings=TaskTimings(tasks.clock))
+    task = GateFedStreamTask(environment, chain(Tagging()), timings=TaskTimings(tasks.clock))
     tasks.restored(task)
 
     send(first, Watermark(10))

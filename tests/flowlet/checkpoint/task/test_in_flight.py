@@ -29,7 +29,7 @@ from flowlet.records import Chunk
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.create_stream_task import create_stream_task
-from flowlet.task.one_input_stream_task import OneInputStreamTask
+from flowlet.task.one_input_stream_task import GateFedStreamTask
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec
@@ -170,7 +170,7 @@ class Rig:
         writer, responder = InMemoryChannelStateWriter(), self.store.responder_of("v", 0)
         environment.checkpointing = Checkpointing(responder, self.pool.append, self.timers, writer, mode)
         task = Tasks(network).restored(create_stream_task(environment, chain(self.operator)))
-        assert isinstance(task, OneInputStreamTask)
+        assert isinstance(task, GateFedStreamTask)
         self.task = task
 
     def step(self) -> bool:
