@@ -19,7 +19,7 @@ Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error
 
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -154,15 +154,19 @@ def _unpack_tuples(payload: memoryview) -> list[tuple[Any, ...]]:
 
 
 def _unpickled(payload: memoryview) -> list[Any]:
-    try:
-        values = loads_value(payload)
-    except SerdeError:
-        raise
-    except Exception as error:
-        raise SerdeError(f"a pickled column cannot be read: {type(error).__name__}: {error}") from error
+    values = _loaded("column", loads_value, payload)
     if type(values) is not list:
         raise SerdeError(f"a pickled column holds a {type(values).__name__} instead of a list")
     return values
+
+
+def _loaded(what: str, load: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return load(*arguments)
+    except SerdeError:
+        raise
+    except Exception as error:
+        raise SerdeError(f"a pickled {what} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _unpickled_each(payload: memoryview, num_values: int) -> list[Any]:
@@ -178,13 +182,8 @@ def _unpickled_each(payload: memoryview, num_values: int) -> list[Any]:
         ):
             raise SerdeError(f"records of {num_tables} class tables that are not there")
     sizes, end = _sizes(payload, end, num_values)
-    pickles = _split_by_sizes(payload[end:], sizes)
-    try:
-        return loads_all(pickles, tables, places)
-    except SerdeError:
-        raise
-    except Exception as error:
-        raise SerdeError(f"a pickled record cannot be read: {type(error).__name__}: {error}") from error
+    found: list[Any] = _loaded("record", loads_all, _split_by_sizes(payload[end:], sizes), tables, places)
+    return found
 
 
 def _sizes(view: memoryview, offset: int, num_values: int) -> tuple[list[int], int]:

@@ -25,6 +25,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row
+from flowlet.common.values.field_values import row_of
 from flowlet.common.written_values import number_text
 from netstack.late import numpy as np
 
@@ -68,7 +69,7 @@ def _plain_text_of(type_info: TypeInformation) -> Text:
         case MapTypeInfo():
             return _map_text(type_info.key_type_info, _text_of(type_info.value_type_info))
         case _:
-            return _PLAIN.get(type_info, str)
+            return row_of(_PLAIN, type_info) or str
 
 
 def _boolean_text(value: bool) -> str:  # noqa: FBT001  # it is called with values
@@ -134,7 +135,7 @@ def _list_text(text: Text) -> Text:
 
 def _map_text(key_type: TypeInformation, value_text: Text) -> Text:
     key_text = _text_of(key_type)
-    hash_of = _HASHES.get(key_type)
+    hash_of = row_of(_HASHES, key_type)
 
     def of_map(entries: dict[Any, Any]) -> str:
         items = entries.items() if hash_of is None else _in_java_order(entries, hash_of)

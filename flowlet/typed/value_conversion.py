@@ -38,6 +38,7 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
 from flowlet.common.values.conversion import Convert, PartRules
+from flowlet.common.values.field_values import row_of
 from netstack.late import dataclass
 from netstack.late import numpy as np
 
@@ -89,12 +90,14 @@ def changes_values(type_info: TypeInformation) -> bool:
 
 def is_nullable(type_info: TypeInformation) -> bool:
     """Whether a record of this type, by itself, may be None."""
-    return type_info in _PLAIN and _PLAIN[type_info].is_nullable
+    known = row_of(_PLAIN, type_info)
+    return known is not None and known.is_nullable
 
 
 def exact_type(type_info: TypeInformation) -> type | None:
     """The exact type whose values are not changed, and need no test but ``integer_limits``; None: there is none."""
-    return _PLAIN[type_info].exact if type_info in _PLAIN else None
+    known = row_of(_PLAIN, type_info)
+    return None if known is None else known.exact
 
 
 def described(value: Any) -> str:
@@ -295,7 +298,7 @@ class _Compiler(PartRules):
         return slow if test is None else _compiled(known, [f"if {test}:", f"    return {result}", "return slow(v)"])
 
     def plain(self, type_info: TypeInformation) -> Convert | None:
-        known = _PLAIN.get(type_info)
+        known = row_of(_PLAIN, type_info)
         if known is None:
             return None
         return known.collected if self._is_collected and known.collected is not None else known.convert

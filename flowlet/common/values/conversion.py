@@ -33,7 +33,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
-from flowlet.common.values.field_values import is_bytes
+from flowlet.common.values.field_values import is_bytes, row_of
 from flowlet.errors import JobGraphError
 
 Convert = Callable[[Any], Any]
@@ -241,13 +241,13 @@ def _plain_element(type_info: TypeInformation, value: Any) -> Any:
     is_bool = isinstance(value, bool)
     if type_info == Types.STRING() and isinstance(value, int) and not is_bool:
         return str(value)
-    classes = _CLASSES.get(type_info, (object,))
+    classes = row_of(_CLASSES, type_info) or (object,)
     _require(type_info, (str,) if is_bool and int in classes else classes, value)  # a bool is no number
     if type_info == Types.CHAR() and len(value) != 1:
         raise TypeError(f"{value!r} is not one character")
     if type_info == Types.LONG() and not -(1 << 63) <= value < 1 << 63:
         raise TypeError(f"{value!r} does not fit into the 64 bits of {type_info!r}")
-    convert = _JAVAS.get(type_info)
+    convert = row_of(_JAVAS, type_info)
     return value if convert is None else convert(value)
 
 

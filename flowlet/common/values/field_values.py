@@ -17,8 +17,8 @@ import datetime
 import decimal
 import math
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
@@ -36,6 +36,7 @@ from flowlet.common.typeinfo import (
 from netstack.late import dataclass
 
 Convert = Callable[[Any], Any]
+R = TypeVar("R")
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SECOND: Final = datetime.timedelta(seconds=1)
@@ -72,7 +73,15 @@ def field_form(type_info: TypeInformation) -> FieldForm | None:
     """The form of a plain type: a number, text, boolean, date, time, point in time, or bytes; None: it has parts, or is
     unknown.
     """
-    return _FORMS.get(type_info)
+    return row_of(_FORMS, type_info)
+
+
+def row_of(table: Mapping[TypeInformation, R], type_info: TypeInformation) -> R | None:
+    """The row of a type; None: there is none, or it is a user's type without a hash."""
+    try:
+        return table.get(type_info)
+    except TypeError:
+        return None
 
 
 def known_form(type_info: TypeInformation) -> FieldForm:
@@ -94,7 +103,7 @@ def plain_list(value: Any, *, allows_none: bool) -> Sequence[Any]:
 
 def is_bytes(type_info: TypeInformation) -> bool:
     """Whether values of the type are ``bytes``: a list, or an array of primitives, of BYTE."""
-    return _FORMS.get(type_info) is _BYTES
+    return row_of(_FORMS, type_info) is _BYTES
 
 
 def misfit(value: Any, wanted: str) -> ValueError:

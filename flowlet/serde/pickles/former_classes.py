@@ -141,12 +141,8 @@ class FormPickler(ProgramPickler):
             if reference is not None:
                 return class_as_defined, (tuple(form_of(obj)), reference)
         elif issubclass(kind, Enum) and reference_by_value(kind) is not None:
-            return _member_of(kind, obj)
+            return (kind, (obj.value,)) if issubclass(kind, Flag) else (member_by_name, (kind, obj.name))
         return super().reducer_override(obj)
-
-
-def _member_of(kind: type[Enum], member: Any) -> Any:
-    return (kind, (member.value,)) if issubclass(kind, Flag) else (member_by_name, (kind, member.name))
 
 
 def class_as_defined(_form: tuple[Any, ...], reference: bytes) -> type:
@@ -165,13 +161,6 @@ def member_by_name(cls: Any, name: str) -> Any:
 def _no_member(form: ClassForm, name: object) -> FormerClassError:
     return FormerClassError(
         form, f"has no member {name} any more, only {', '.join(form.names)}; keep it, or start without the state"
-    )
-
-
-def _other_value(member: str, written: object, now: object) -> str:
-    return (
-        f"has a member {member} with the value {now!r}, which was written as {written!r} and stands for it as a "
-        "key; give it back"
     )
 
 
@@ -242,7 +231,7 @@ class RunningClasses:
             case "NamedTuple":
                 return _former_tuple(cls, former)
             case "Struct":
-                return _FormerStruct(cls, former)
+                return _former_struct(cls, former)
             case _:
                 added = {name: each for name, each in defaults.items() if name not in former.names}
                 return _former_instance(cls, former, added)
@@ -321,7 +310,11 @@ class _FormerEnum:
         if self._former.values and is_a_value:
             value = self._former.values[self._former.names.index(name)] if name in self._former.names else found.value
             if value != found.value:
-                raise FormerClassError(self._former, _other_value(name, value, found.value))
+                raise FormerClassError(
+                    self._former,
+                    f"has a member {name} with the value {found.value!r}, which was written as {value!r} and stands "
+                    "for it as a key; give it back",
+                )
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -341,16 +334,9 @@ class _FormerEnum:
         raise _no_member(form_of(self._cls), repr(value))
 
 
-class _FormerStruct:
-    """Stands in for a ``msgspec.Struct`` whose fields have changed."""
-
-    def __init__(self, cls: Any, former: ClassForm) -> None:
-        self._cls = cls
-        self._former = former
-
-    def __call__(self, *values: Any, **named: Any) -> Any:
-        """An instance, from the values in the former order."""
-        return self._cls(**dict(zip(self._former.names, values, strict=False)), **named)
+def _former_struct(cls: Any, former: ClassForm) -> Callable[..., Any]:
+    """Stands in for a ``msgspec.Struct`` whose fields have changed: values come in the former order."""
+    return lambda *values, **named: cls(**dict(zip(former.names, values, strict=False)), **named)
 
 
 def _former_tuple(cls: Any, former: ClassForm) -> type:

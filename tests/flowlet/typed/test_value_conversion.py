@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from flowlet.common import Instant, Row, RowKind, TypeInformation, Types
 from flowlet.common.typeinfo import LocalTimeTypeInfo
+from flowlet.common.values.conversion import element_converter
+from flowlet.typed.java_text import written_text
 from flowlet.typed.value_conversion import TypeMismatchError, changes_values, value_converter
 from tests.flowlet.serde.exact import exact
 
@@ -230,3 +232,18 @@ def test_values_of_their_type_come_out_equal(typed: tuple[TypeInformation, Any])
     type_info, value = typed
 
     assert exact(converted(value, type_info)) == exact(value)
+
+
+def test_a_users_type_without_a_hash_changes_nothing() -> None:
+    class Mine(TypeInformation):
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+        __hash__ = None  # type: ignore[assignment]  # as Python does it where there is only ``__eq__``
+
+    row = Types.TUPLE([Mine(), Types.INT()])
+
+    assert value_converter(Mine()) is None
+    assert converted((1.5, 2.0), row) == (1.5, 2)
+    assert element_converter(row)([1.5, 2]) == (1.5, 2)
+    assert written_text(row)((1.5, 2)) == "(1.5,2)"
