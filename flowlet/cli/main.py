@@ -144,7 +144,7 @@ def take_savepoint(
 
     async def take(api: JobManagerApi) -> str:
         job_id = await full_job_id(api, job)
-        request_id = await api.trigger_savepoint(job_id, None if directory is None else absolute_url(directory))
+        request_id = await api.trigger_savepoint(job_id, directory)
         return await api.wait_for_savepoint(job_id, request_id)
 
     typer.echo(ask(jobmanager, secret_file, take))
@@ -164,9 +164,7 @@ def stop_job(
 
     async def stop(api: JobManagerApi) -> str:
         job_id = await full_job_id(api, job)
-        request_id = await api.stop_with_savepoint(
-            job_id, None if directory is None else absolute_url(directory), drain=drain
-        )
+        request_id = await api.stop_with_savepoint(job_id, directory, drain=drain)
         return await api.wait_for_savepoint(job_id, request_id)
 
     typer.echo(ask(jobmanager, secret_file, stop))

@@ -237,21 +237,26 @@ class EmbeddedCluster(ClusterClient):
         config = replace(
             config, num_slots=num_slots, network=replace(config.network, security=SecurityConfig.hmac(self.secret))
         )
-        for _ in range(num_task_managers):
-            self.run(partial(self._start_executor, config))
-        for executor in self.task_executors:
-            self.run(partial(_wait_registered, executor))
+        self.run(partial(self._start_executors, num_task_managers, config))
 
-    async def _start_executor(self, config: "TaskExecutorConfig") -> None:
+    async def _start_executors(self, num_task_managers: int, config: "TaskExecutorConfig") -> None:
         from flowlet.tm.task_executor import ProcessHooks, TaskExecutor
 
         hooks = ProcessHooks(
             failed=lambda reason: _log.error("a TaskManager in this process cannot go on", reason=reason)
         )
-        executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", config, self.loop, hooks)
-        # Before anything is open: whoever is interrupted while it starts closes it.
-        self.task_executors.append(executor)
-        await executor.start(self._rpc)
+        for _ in range(num_task_managers):
+            executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", config, self.loop, hooks)
+            # Before anything is open: whoever is interrupted while it starts closes it.
+            self.task_executors.append(executor)
+            await executor.start(self._rpc)
+        for executor in self.task_executors:
+            try:
+                async with asyncio.timeout(_READY_TIMEOUT_S):
+                    await executor.is_registered.wait()
+            except TimeoutError:
+                name = f"TaskManager {executor.tm_id} of this process"
+                raise FlowletError(f"{name} was not ready within {_READY_TIMEOUT_S:g} s") from None
 
     def _start_children(self, num_task_managers: int, num_slots: int, python: str | None) -> None:
         with DeferredSignals():
@@ -309,16 +314,6 @@ async def _cancel_all(api: JobManagerApi) -> None:
     for job in await api.list_jobs():
         if not JobStatus[job["state"]].is_globally_terminal_state():
             await api.cancel(job["jid"])
-
-
-async def _wait_registered(executor: "TaskExecutor") -> None:
-    try:
-        async with asyncio.timeout(_READY_TIMEOUT_S):
-            await executor.is_registered.wait()
-    except TimeoutError:
-        raise FlowletError(
-            f"TaskManager {executor.tm_id} of this process was not ready within {_READY_TIMEOUT_S:g} s"
-        ) from None
 
 
 async def _start_job_manager(

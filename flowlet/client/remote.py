@@ -67,25 +67,6 @@ class JobEndedError(FlowletError):
     """A request needs a running job, and the job has ended."""
 
 
-class _ChannelDocument(msgspec.Struct, frozen=True):
-    partition: str  # hex
-    producer: str  # hex
-    subpartition: int
-    tm_id: str
-    host: str
-    port: int
-
-    def descriptor(self) -> InputChannelDescriptor:
-        partition, producer = bytes.fromhex(self.partition), bytes.fromhex(self.producer)
-        return InputChannelDescriptor(partition, producer, self.subpartition, self.tm_id, self.host, self.port)
-
-
-class _RunDocument(msgspec.Struct, frozen=True, rename="kebab"):
-    attempt: int
-    restored_checkpoint_id: int
-    channels: list[_ChannelDocument]
-
-
 class JobProgress(msgspec.Struct, frozen=True, rename="kebab"):
     """The progress of a job: its newest run, and its newest complete checkpoint (-1: there is none)."""
 
@@ -95,7 +76,7 @@ class JobProgress(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 _digests: Final = msgspec.msgpack.Decoder(list[bytes])
-_to_run: Final = converter_to(_RunDocument)
+_to_channel: Final = converter_to(InputChannelDescriptor)
 _to_progress: Final = converter_to(JobProgress)
 
 
@@ -270,12 +251,16 @@ class JobManagerApi:
         """
         after = {} if after_attempt is None else {"after_attempt": after_attempt}
         try:
-            run = _to_run(await self._poll(f"/jobs/{job_id}/collect/{edge_id}", None, **after))
+            run = await self._poll(f"/jobs/{job_id}/collect/{edge_id}", None, **after)
         except RpcStatusError as error:
             if error.status != _CONFLICT:
                 raise
             raise JobEndedError(str(error)) from error
-        return RunChannels(run.attempt, run.restored_checkpoint_id, [channel.descriptor() for channel in run.channels])
+        hexadecimal = ("partition", "producer")
+        channels = [
+            _to_channel(each | {name: bytes.fromhex(each[name]) for name in hexadecimal}) for each in run["channels"]
+        ]
+        return RunChannels(run["attempt"], run["restored-checkpoint-id"], channels)
 
     async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
         """The progress of a job, once a checkpoint after ``after_checkpoint`` is complete, or run

@@ -118,12 +118,9 @@ class RunningJob:
         try:
             request_id = self._client.call(begin)
         except SavepointError as error:
-            refusal = error
-
-            def refuse() -> str:
-                raise refusal
-
-            return CompletableFuture(refuse, lambda: True)
+            refused: concurrent.futures.Future[str] = concurrent.futures.Future()
+            refused.set_exception(error)
+            return CompletableFuture(refused.result, refused.done)
         # From now on: an iterator that was read to its end closes the connection, and who asks then shall get an
         # answer.
         future = self._client.begin(lambda api: api.wait_for_savepoint(self.job_id, request_id))

@@ -33,6 +33,9 @@ class Configuration:
     __slots__ = ("_options", "_values")
 
     def __init__(self, other: "Configuration | None" = None) -> None:
+        given: object = other
+        if isinstance(given, Mapping):
+            raise ConfigError("Configuration() copies another one; Configuration.from_dict() takes a dict of options")
         self._options: dict[str, str] = {} if other is None else dict(other._options)
         self._values: dict[str, object] = {} if other is None else dict(other._values)  # those that are no texts
 

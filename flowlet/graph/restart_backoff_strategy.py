@@ -11,18 +11,15 @@ Rules:      failures that belong together (the tasks of one run of a region fail
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import field
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from netstack.late import dataclass
 
-
-class IntegerSource(Protocol):
-    """The part of ``random.Random`` that is needed here."""
-
-    def randint(self, a: int, b: int) -> int:
-        """A number from ``a`` to ``b``, both included."""
+RandomInteger = Callable[[int, int], int]
+"""``randint`` of a ``random.Random``: a number from the first to the second, both included."""
 
 
 class RestartStrategy:
@@ -120,11 +117,11 @@ class FailureRate(RestartStrategy):
 class ExponentialDelay(RestartStrategy):
     """Each delay longer than the one before, until the job has run for a while without a failure.
 
-    ``random`` makes the jitter, so that jobs that failed together do not come back together.
+    ``randint`` makes the jitter, so that jobs that failed together do not come back together.
     """
 
     settings: RestartSettings
-    random: IntegerSource
+    randint: RandomInteger
     _num_failures: int = 0  # since the backoff began
     _next_restart_ms: int | None = None
 
@@ -155,7 +152,7 @@ class ExponentialDelay(RestartStrategy):
         except OverflowError:
             return settings.max_backoff_ms
         jitter_ms = int(backoff_ms * settings.jitter)
-        varied_ms = backoff_ms + self.random.randint(-jitter_ms, jitter_ms)
+        varied_ms = backoff_ms + self.randint(-jitter_ms, jitter_ms)
         return max(settings.initial_backoff_ms, min(varied_ms, settings.max_backoff_ms))
 
     def __str__(self) -> str:
@@ -166,7 +163,7 @@ class ExponentialDelay(RestartStrategy):
         )
 
 
-def create_restart_strategy(settings: JobSettings, random: IntegerSource) -> RestartStrategy:
+def create_restart_strategy(settings: JobSettings, randint: RandomInteger) -> RestartStrategy:
     """The strategy of a job: what the user chose; else exponential delays with Flink's numbers if it takes checkpoints,
     or none.
     """
@@ -179,12 +176,12 @@ def create_restart_strategy(settings: JobSettings, random: IntegerSource) -> Res
         case RestartKind.FAILURE_RATE:
             return FailureRate(restart.max_failures, restart.interval_ms, restart.delay_ms)
         case RestartKind.EXPONENTIAL_DELAY:
-            return ExponentialDelay(restart, random)
+            return ExponentialDelay(restart, randint)
         case RestartKind.DEFAULT:
             return (
                 NoRestart()
                 if settings.checkpoints is None or not settings.checkpoints.is_periodic
-                else ExponentialDelay(RestartSettings(), random)
+                else ExponentialDelay(RestartSettings(), randint)
             )
         case _:
             assert_never(restart.kind)

@@ -19,7 +19,6 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance, default_max_parallelism
 from flowlet.graph.transformation import (
-    ChainingStrategy,
     CollectTransformation,
     OperatorFactory,
     OperatorTransformation,
@@ -62,7 +61,6 @@ class StreamNode:
     max_parallelism: int
     buffer_timeout_ms: int
     slot_sharing_group: str
-    chaining: ChainingStrategy
     transformation: OperatorTransformation  # what the operator does
 
 
@@ -89,7 +87,6 @@ class StreamGraph:
     name: str
     nodes: dict[int, StreamNode]
     edges: list[StreamEdge]
-    is_chaining_enabled: bool
     is_batch: bool  # keyed aggregations emit one result per key, at the end
     settings: StreamGraphSettings = field(default_factory=StreamGraphSettings)
 
@@ -129,7 +126,6 @@ def build_stream_graph(
         name=name,
         nodes=builder.nodes,
         edges=builder.edges,
-        is_chaining_enabled=settings.is_chaining_enabled,
         is_batch=_is_batch(settings.runtime_mode, ordered),
         settings=settings,
     )
@@ -283,7 +279,6 @@ class _Builder:
             max_parallelism=max_parallelism,
             buffer_timeout_ms=settings.buffer_timeout_ms if timeout is None else timeout,
             slot_sharing_group=transformation.slot_sharing_group or _common_group(sources),
-            chaining=transformation.chaining,
             transformation=transformation,
         )
         self.nodes[node_id] = node

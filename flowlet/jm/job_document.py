@@ -208,14 +208,8 @@ def _subtask_metrics(subtask: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def channel_document(channel: messages.InputChannelDescriptor) -> Document:
     """One channel that the client reads; ids in hex."""
-    return {
-        "partition": channel.partition.hex(),
-        "producer": channel.producer.hex(),
-        "subpartition": channel.subpartition,
-        "tm_id": channel.tm_id,
-        "host": channel.host,
-        "port": channel.port,
-    }
+    document: Document = msgspec.to_builtins(channel)
+    return document | {"partition": channel.partition.hex(), "producer": channel.producer.hex()}
 
 
 def vertex_status(states: Sequence[ExecutionState]) -> ExecutionState:

@@ -71,7 +71,7 @@ class JobMaster:
     ) -> None:
         recovered = recovered or RecoveredJob(job, 0)
         self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
-        strategy = create_restart_strategy(job.settings, random or SystemRandom())
+        strategy = create_restart_strategy(job.settings, (random or SystemRandom()).randint)
         tasks, regions = scheduler.execution_vertices(job, recovered.attempt), scheduler.pipelined_regions(job)
         order = scheduler.region_order(job, regions)
         self.graph = ExecutionGraph(tasks, clock(), strategy, regions, order, fails_as_one=scheduler.fails_as_one(job))

@@ -20,10 +20,10 @@ import msgspec
 from flowlet.rpc import auth
 from flowlet.rpc.request_head import RequestHead
 from flowlet.rpc.requests import (
-    JSON,
     MAX_MESSAGE_BYTES,
     SESSION_PATH,
     RequestError,
+    Response,
     Route,
     Router,
     ServeSession,
@@ -47,14 +47,6 @@ KeyOf = Callable[[str], bytes | None]
 """The key that must have signed a request with this target, if it is not the cluster's secret."""
 
 log = LogLines(__name__)
-
-
-class EarlyAnswer(msgspec.Struct, frozen=True):
-    """The answer to a request that no handler sees; JSON."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class AuthenticatingServer:
@@ -97,7 +89,7 @@ class AuthenticatingServer:
 
         async def check_and_answer(request: "web.Request") -> "web.StreamResponse":
             verdict = self.judge(_head_of(request), remember=True)
-            if isinstance(verdict, EarlyAnswer):
+            if isinstance(verdict, Response):
                 return _closing_response(verdict)
             return await self._answer(request, verdict, router, serve_session)
 
@@ -106,12 +98,12 @@ class AuthenticatingServer:
         application.on_response_prepare.append(self._prove)
         return application
 
-    def judge(self, head: RequestHead, *, remember: bool) -> auth.AcceptedRequest | EarlyAnswer:
+    def judge(self, head: RequestHead, *, remember: bool) -> auth.AcceptedRequest | Response:
         """Whether a request is served; ``remember`` False: the same head will be judged again."""
         if not head.is_from_loopback:
             return self._refused(head, 403, "only requests to a loopback address are served")
         if head.target == HEALTH_PATH and head.method in ("GET", "HEAD"):
-            return EarlyAnswer(200, b'{"status":"ok"}' if head.method == "GET" else b"")
+            return Response(body=b'{"status":"ok"}' if head.method == "GET" else b"")
         if not head.is_for_server_at(self._advertised):
             return self._refused(head, 421, "this is not the address of the server", "a request for another address")
         now_ms = self._clock()
@@ -129,7 +121,7 @@ class AuthenticatingServer:
             }
         return self._refused(head, 401, "authentication failed", verdict.value, headers)
 
-    def refused(self, status: int, text: str, reason: str, **details: object) -> EarlyAnswer:
+    def refused(self, status: int, text: str, reason: str, **details: object) -> Response:
         """Count and log a refusal; the peer gets ``text``, the log ``reason`` (at most once a
         second) with the details.
         """
@@ -139,7 +131,7 @@ class AuthenticatingServer:
             self._logged_ms = now_ms
             log.warning("request refused", reason=reason, refused_before=self.num_refused, **details)
         self.num_refused += 1
-        return EarlyAnswer(status, msgspec.json.encode({"errors": [text]}))
+        return error_response(status, text)
 
     async def _answer(
         self, request: "web.Request", accepted: auth.AcceptedRequest, router: Router, serve_session: ServeSession
@@ -187,10 +179,10 @@ class AuthenticatingServer:
         text: str,
         reason: str | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> EarlyAnswer:
+    ) -> Response:
         path, host = repr(head.target[:200]), repr(head.host[:200])
         answer = self.refused(status, text, reason or text, method=repr(head.method[:20])[1:-1], path=path, host=host)
-        return EarlyAnswer(answer.status, answer.body, headers or {})
+        return msgspec.structs.replace(answer, headers=headers or {})
 
     async def _body_of(self, request: "web.Request") -> bytes:
         """The whole body.  Raises RequestError: it is not the one that was signed."""
@@ -245,9 +237,11 @@ def _head_of(request: "web.Request") -> RequestHead:
     )
 
 
-def _closing_response(answer: EarlyAnswer) -> "web.Response":
+def _closing_response(answer: Response) -> "web.Response":
     from aiohttp import web
 
-    response = web.Response(status=answer.status, body=answer.body, content_type=JSON, headers=answer.headers)
+    response = web.Response(
+        status=answer.status, body=answer.body, content_type=answer.content_type, headers=answer.headers
+    )
     response.force_close()  # a peer that proved nothing keeps no connection
     return response

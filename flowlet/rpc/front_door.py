@@ -17,8 +17,9 @@ from http import HTTPStatus
 from typing import Final, Protocol, cast
 
 from flowlet.rpc.auth import AUTH_HEADER, AcceptedRequest
-from flowlet.rpc.authenticating_server import AuthenticatingServer, EarlyAnswer
+from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.request_head import parse_head
+from flowlet.rpc.requests import Response
 from netstack.config import DEAD_HOST_TIMEOUT_S
 from netstack.flow.admission import Admission, AdmissionStatistics, RateLimit
 from netstack.late import dataclass
@@ -225,20 +226,21 @@ class _Visitor(asyncio.BufferedProtocol):
         transport.resume_reading()
         protocol.data_received(self._head)
 
-    def _refusal(self, status: int, reason: str) -> EarlyAnswer:
+    def _refusal(self, status: int, reason: str) -> Response:
         return self._door.protection.refused(status, reason, reason, peer=self.peer)
 
-    def _answer(self, answer: EarlyAnswer) -> None:
+    def _answer(self, answer: Response) -> None:
         assert self._transport is not None, "it has just received something"
+        body = answer.body or b""
         self.is_answered, self._head = True, b""
         lines = [
             f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}",
             "Content-Type: application/json",
-            f"Content-Length: {len(answer.body)}",
+            f"Content-Length: {len(body)}",
             "Connection: close",
             *(f"{name}: {value}" for name, value in answer.headers.items()),
         ]
-        self._transport.write("\r\n".join(lines).encode() + _END_OF_HEAD + answer.body)
+        self._transport.write("\r\n".join(lines).encode() + _END_OF_HEAD + body)
         try:
             self._transport.write_eof()
         except (OSError, RuntimeError):

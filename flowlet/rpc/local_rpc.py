@@ -8,7 +8,7 @@ Rules:      only two sides have the ends of a pair: it has no name, and all othe
             (``bench/startup.py``).
 Wire form:  of a pair: frames of 4 bytes (length) and a MessagePack array: kind, number, and what belongs to the kind:
             of a request method, target and body; of its answer status and body; of a session's message the content, of
-            its end the reason.
+            its end the reason.  A request that nobody waits for any more is abandoned: its handler is cancelled.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from netstack.loop.loop_timers import running_timeout
 MAX_WAITING: Final = 1000
 _MAX_FRAME_BYTES: Final = requests.MAX_MESSAGE_BYTES + 64 * 1024  # target and reason are short
 _LENGTH: Final = struct.Struct(">I")
-_REQUEST, _ANSWER, _OPEN, _MESSAGE, _END = range(5)
+_REQUEST, _ANSWER, _OPEN, _MESSAGE, _END, _ABANDON = range(6)
 _CLOSE_TIMEOUT_S: Final = 0.3
 _CLOSED: Final = "its connection was closed"
 _STOPPING: Final = "the JobManager is stopping"
@@ -88,26 +88,33 @@ class LocalServer:
         with closing(await _Pipe.open(end)) as pipe:
             async for kind, number, *content in pipe:  # waits for the peer; ended by its end, or close()
                 if kind == _REQUEST:
-                    _begin(self._answer_to(pipe, number, *content), f"request of {name}", self._tasks)
+                    answering = self._answer_to(pipe, number, *content)
+                    pipe.under_way[number] = _begin(answering, f"request of {name}", self._tasks)
+                elif kind == _ABANDON:
+                    if (task := pipe.under_way.pop(number, None)) is not None:
+                        task.cancel()
                 elif self._refuses_sessions:
                     await pipe.send(_END, number, _STOPPING)
                 else:
                     _begin(self._serve(pipe.open_session(number), name), f"session of {name}", self._tasks)
 
     async def _answer_to(self, pipe: "_Pipe", number: int, method: str, target: str, body: bytes) -> None:
-        response = await self._router.answer(method, target, body)
-        if len(response.body or b"") > requests.MAX_MESSAGE_BYTES:
-            response = requests.error_response(500, f"the answer has more than {requests.MAX_MESSAGE_BYTES} bytes")
         try:
+            response = await self._router.answer(method, target, body)
+            if len(response.body or b"") > requests.MAX_MESSAGE_BYTES:
+                response = requests.error_response(500, f"the answer has more than {requests.MAX_MESSAGE_BYTES} bytes")
             await pipe.send(_ANSWER, number, response.status, response.body or b"")
         except ConnectionError:
             _log.debug("an answer came too late", path=target.partition("?")[0])
+        finally:
+            pipe.under_way.pop(number, None)
 
 
-def _begin(coroutine: Coroutine[Any, Any, None], name: str, tasks: set["asyncio.Task[None]"]) -> None:
+def _begin(coroutine: Coroutine[Any, Any, None], name: str, tasks: set["asyncio.Task[None]"]) -> "asyncio.Task[None]":
     task = asyncio.create_task(coroutine, name=name)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
+    return task
 
 
 class PipeRpc:
@@ -140,7 +147,7 @@ class PipeRpc:
     async def request(
         self, method: str, path: str, *, body: bytes = b"", timeout_s: float = requests.ANSWER_TIMEOUT_S
     ) -> requests.RpcResponse:
-        """As ``RpcGateway``.  What waits at the JobManager for longer than ``timeout_s`` ends there by itself."""
+        """As ``RpcGateway``."""
         if len(body) > requests.MAX_MESSAGE_BYTES:  # the other end would close the pipe
             reason = f"the body has {len(body)} bytes, the limit is {requests.MAX_MESSAGE_BYTES}"
             refusal = requests.error_response(413, reason)
@@ -156,7 +163,9 @@ class PipeRpc:
             raise requests.RpcConnectError(f"JobManager {self.authority}: no answer within {timeout_s:g} s") from None
         finally:
             del self._answers[number]
-            if answer.done() and not answer.cancelled():
+            if answer.cancelled() or not answer.done():
+                self._pipe.tell(_ABANDON, number)  # nobody waits for the answer any more
+            else:
                 answer.exception()  # the connection's end was told by the sender already
 
     async def open_session(self) -> requests.SessionTransport:
@@ -267,6 +276,7 @@ class _Pipe:
         self._reader = reader
         self._writer = writer
         self._sessions: dict[int, _PipeTransport] = {}
+        self.under_way: dict[int, asyncio.Task[None]] = {}  # by number of a request of the peer
         self._in_children = ClosedInChildren(end.fileno(), end)
 
     @classmethod
@@ -283,9 +293,14 @@ class _Pipe:
         """Send a frame.  Raises ConnectionError: the other end is closed."""
         if self._writer.is_closing():
             raise ConnectionResetError(_GONE)
-        data = msgspec.msgpack.encode(frame)
-        self._writer.write(_LENGTH.pack(len(data)) + data)
+        self.tell(*frame)
         await self._writer.drain()  # ended by the peer, who reads, or by the end of the pipe
+
+    def tell(self, *frame: object) -> None:
+        """Send a short frame without a wait for room; does nothing once the pipe is closed."""
+        if not self._writer.is_closing():
+            data = msgspec.msgpack.encode(frame)
+            self._writer.write(_LENGTH.pack(len(data)) + data)
 
     def __aiter__(self) -> "_Pipe":
         return self

@@ -258,6 +258,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     body: bytes | None = None
     content_type: str = JSON
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)  # of HTTP alone
 
 
 class RequestError(Exception):

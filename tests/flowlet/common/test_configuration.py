@@ -172,3 +172,8 @@ def test_lists_are_read_in_every_notation(text: str | None, items: list[str]) ->
 def test_half_a_list_is_refused() -> None:
     with pytest.raises(ConfigError, match="not a list"):
         Configuration.parse_list_value("[a, b")
+
+
+def test_a_dict_is_refused_with_what_takes_one() -> None:
+    with pytest.raises(ConfigError, match=r"Configuration\.from_dict\(\) takes a dict"):
+        Configuration({"rest.port": "1"})  # type: ignore[arg-type]  # what people try

@@ -1,6 +1,7 @@
 """Promises of ``DataStream``, ``KeyedStream`` and ``DataStreamSink``."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -148,8 +149,8 @@ def test_a_partitioning_is_that_of_the_next_operator(
         (lambda stream: stream.set_max_parallelism(7), "max_parallelism", 7),
         (lambda stream: stream.set_buffer_timeout(0), "buffer_timeout_ms", 0),
         (lambda stream: stream.set_buffer_timeout(5).set_buffer_timeout(-1), "buffer_timeout_ms", 100),
-        (lambda stream: stream.disable_chaining(), "chaining", ChainingStrategy.NEVER),
-        (lambda stream: stream.start_new_chain(), "chaining", ChainingStrategy.HEAD),
+        (lambda stream: stream.disable_chaining(), "transformation.chaining", ChainingStrategy.NEVER),
+        (lambda stream: stream.start_new_chain(), "transformation.chaining", ChainingStrategy.HEAD),
         (lambda stream: stream.slot_sharing_group("heavy"), "slot_sharing_group", "heavy"),
         (lambda stream: stream.slot_sharing_group(SlotSharingGroup("heavy")), "slot_sharing_group", "heavy"),
         (lambda stream: stream.force_non_parallel(), "parallelism", 1),
@@ -164,7 +165,7 @@ def test_settings_reach_the_node_and_return_the_stream(
 
     assert change(mapped) is mapped
 
-    assert getattr(last_node(graph()), field) == expected
+    assert attrgetter(field)(last_node(graph())) == expected
 
 
 def test_a_sink_has_settings_too() -> None:
@@ -190,7 +191,7 @@ def test_a_sink_has_settings_too() -> None:
         1,
         "heavy",
     )
-    assert node.chaining is ChainingStrategy.NEVER
+    assert node.transformation.chaining is ChainingStrategy.NEVER
     assert node.transformation.factory.arguments["sink"] is sink
     assert node.transformation.uid == "end"
 

@@ -51,7 +51,7 @@ def seen_in(environment: StreamExecutionEnvironment) -> object:
             return str(error)
     graph = found[0]
     nodes = [(node.parallelism, node.max_parallelism, node.buffer_timeout_ms) for node in graph.nodes.values()]
-    return (graph.name, graph.is_chaining_enabled, graph.is_batch, graph.settings, nodes)
+    return (graph.name, graph.is_batch, graph.settings, nodes)
 
 
 def plain() -> StreamExecutionEnvironment:

@@ -184,7 +184,7 @@ def test_options_are_settings() -> None:
     environment.execute()
 
     (graph,) = cluster.graphs
-    assert (graph.name, graph.is_batch, graph.is_chaining_enabled) == ("counting", True, False)
+    assert (graph.name, graph.is_batch, graph.settings.is_chaining_enabled) == ("counting", True, False)
     assert {(node.parallelism, node.max_parallelism, node.buffer_timeout_ms) for node in graph.nodes.values()} == {
         (3, 9, -1)
     }

@@ -36,7 +36,7 @@ def exponential(
         reset_ms=reset_ms,
         max_attempts=max_attempts,
     )
-    return ExponentialDelay(settings, Random(7))
+    return ExponentialDelay(settings, Random(7).randint)
 
 
 def delays(strategy: ExponentialDelay, number: int, now_ms: int = 0) -> list[int | None]:
@@ -58,7 +58,7 @@ def test_each_strategy_names_the_option_that_allows_more() -> None:
     for now_ms in (0, 1, 2):
         rate.decide(now_ms)
     exponential = ExponentialDelay(
-        RestartSettings(RestartKind.EXPONENTIAL_DELAY, max_attempts=4, reset_ms=9), Random(1)
+        RestartSettings(RestartKind.EXPONENTIAL_DELAY, max_attempts=4, reset_ms=9), Random(1).randint
     )
 
     assert FixedDelay(3, 5).why_no_restart == "restart-strategy.fixed-delay.attempts is 3"
@@ -128,7 +128,8 @@ class TestExponentialDelay:
 
     def test_jitter_changes_the_delay_to_both_sides(self) -> None:
         found = {
-            delays(ExponentialDelay(exponential(jitter=0.25).settings, Random(seed)), 3)[2] for seed in range(2000)
+            delays(ExponentialDelay(exponential(jitter=0.25).settings, Random(seed).randint), 3)[2]
+            for seed in range(2000)
         }
 
         assert {300, 500} <= {each for each in found if each is not None}
@@ -136,7 +137,7 @@ class TestExponentialDelay:
 
     def test_jitter_keeps_the_limits(self) -> None:
         for seed in range(50):
-            found = delays(ExponentialDelay(exponential(jitter=1.0).settings, Random(seed)), 8)
+            found = delays(ExponentialDelay(exponential(jitter=1.0).settings, Random(seed).randint), 8)
             assert all(each is not None and 100 <= each <= 1000 for each in found)
 
     def test_a_number_of_failures_that_no_float_can_hold(self) -> None:
@@ -161,11 +162,11 @@ class TestCreate:
         ],
     )
     def test_each_kind_has_its_strategy(self, kind: RestartKind, expected: type) -> None:
-        assert type(create_restart_strategy(JobSettings(restart=RestartSettings(kind)), Random(0))) is expected
+        assert type(create_restart_strategy(JobSettings(restart=RestartSettings(kind)), Random(0).randint)) is expected
 
     def test_checkpoints_bring_exponential_delays_with_flinks_numbers(self) -> None:
         strategy = create_restart_strategy(
-            JobSettings(checkpoints=CHECKPOINTS, restart=RestartSettings(max_backoff_ms=3000)), Random(0)
+            JobSettings(checkpoints=CHECKPOINTS, restart=RestartSettings(max_backoff_ms=3000)), Random(0).randint
         )
 
         assert isinstance(strategy, ExponentialDelay)
@@ -174,16 +175,16 @@ class TestCreate:
     def test_none_means_none_with_checkpoints_too(self) -> None:
         settings = JobSettings(checkpoints=CHECKPOINTS, restart=RestartSettings(RestartKind.NONE))
 
-        assert not create_restart_strategy(settings, Random(0)).can_restart
+        assert not create_restart_strategy(settings, Random(0).randint).can_restart
 
     def test_the_options_reach_the_strategies(self) -> None:
         options = RestartSettings(RestartKind.FIXED_DELAY, attempts=3, delay_ms=7)
         rate = RestartSettings(RestartKind.FAILURE_RATE, max_failures=4, interval_ms=9, delay_ms=8)
 
         assert (
-            str(create_restart_strategy(JobSettings(restart=options), Random(0)))
+            str(create_restart_strategy(JobSettings(restart=options), Random(0).randint))
             == "fixed-delay, 3 attempts, 7 ms apart"
         )
-        assert str(create_restart_strategy(JobSettings(restart=rate), Random(0))) == (
+        assert str(create_restart_strategy(JobSettings(restart=rate), Random(0).randint)) == (
             "failure-rate, at most 4 failures within 9 ms, 8 ms apart"
         )

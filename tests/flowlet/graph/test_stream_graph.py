@@ -241,6 +241,6 @@ def test_the_plan_is_flinks_json() -> None:
 def test_settings_travel_with_the_node() -> None:
     graph = build(mapped(source(), chaining=ChainingStrategy.HEAD), is_chaining_enabled=False)
 
-    assert graph.nodes[2].chaining is ChainingStrategy.HEAD
-    assert graph.is_chaining_enabled is False
+    assert graph.nodes[2].transformation.chaining is ChainingStrategy.HEAD
+    assert graph.settings.is_chaining_enabled is False
     assert graph.nodes[2].transformation.factory.target == MAP.target

@@ -122,6 +122,23 @@ async def test_an_answer_that_does_not_come_in_time_is_an_error(rpc: RpcGateway)
         await rpc.request("GET", "/never", timeout_s=0.01)
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_request_that_nobody_waits_for_is_cancelled_at_the_job_manager(
+    job_manager: JobManager, rpc: RpcGateway, is_cancelled: bool
+) -> None:
+    """As with HTTP, where the end of a connection says so; others of the same pipe go on."""
+    request = asyncio.create_task(rpc.request("GET", "/never", timeout_s=PATIENCE_S if is_cancelled else 0.01))
+    await rpc.request("GET", "/empty")
+    if is_cancelled:
+        request.cancel()
+
+    async with asyncio.timeout(PATIENCE_S):
+        await job_manager.was_cancelled.wait()
+
+    await asyncio.gather(request, return_exceptions=True)
+    assert (await rpc.request("GET", "/empty")).status == 204
+
+
 async def test_what_is_under_way_fails_when_the_job_manager_closes(job_manager: JobManager, rpc: RpcGateway) -> None:
     call = asyncio.create_task(rpc.request("GET", "/never"))
     session = await rpc.open_session()

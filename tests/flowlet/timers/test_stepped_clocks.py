@@ -211,7 +211,7 @@ class FailingJob:
 
 STRATEGIES: list[tuple[Callable[[], RestartStrategy], list[int | None]]] = [
     (lambda: FailureRate(2, 60_000, 100), [100, 100, None]),
-    (lambda: ExponentialDelay(RestartSettings(jitter=0.0), Middle()), [1000, 1500, 2250]),
+    (lambda: ExponentialDelay(RestartSettings(jitter=0.0), Middle().randint), [1000, 1500, 2250]),
 ]
 
 

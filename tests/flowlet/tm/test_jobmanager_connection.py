@@ -31,10 +31,10 @@ from flowlet.messages.control_messages import (
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.auth import AcceptedRequest, AuthenticationError
-from flowlet.rpc.authenticating_server import AuthenticatingServer, EarlyAnswer
+from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.request_head import RequestHead
-from flowlet.rpc.requests import SessionEndedError, SessionTransport
+from flowlet.rpc.requests import Response, SessionEndedError, SessionTransport
 from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.splits.split_kinds import FileSplit
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
@@ -78,10 +78,10 @@ class Server(AuthenticatingServer):
         self.num_refusals = 0  # so many requests are refused, behind the first one or from it on
         self.refuses_first = False
 
-    def judge(self, head: RequestHead, *, remember: bool) -> AcceptedRequest | EarlyAnswer:
+    def judge(self, head: RequestHead, *, remember: bool) -> AcceptedRequest | Response:
         if self.num_refusals and (self.received or self.refuses_first):
             self.num_refusals -= 1
-            return EarlyAnswer(401, b"")
+            return Response(status=401, body=b"")
         return super().judge(head, remember=remember)
 
     async def play(self, socket: SessionTransport, peer: str | None) -> None:

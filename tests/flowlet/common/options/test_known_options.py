@@ -41,7 +41,7 @@ def nodes(options: dict[str, str]) -> object:
 
 def whole_graph(options: dict[str, str]) -> object:
     graph = graph_of(options)
-    return (graph.name, graph.is_chaining_enabled, graph.is_batch, graph.settings)
+    return (graph.name, graph.is_batch, graph.settings)
 
 
 def refusal(options: dict[str, str]) -> object:
