@@ -244,15 +244,18 @@ class SingleInputGate(GateChannels):
             rest = queue.rest
             if queue.priority or not rest:
                 return []
-            channels = [rest.popleft() for _ in range(min(len(rest), max_buffers))]
+            channels = (
+                [rest.popleft() for _ in range(min(len(rest), max_buffers))] if len(rest) > 1 else [rest.popleft()]
+            )
             for channel in channels:
                 channel.is_queued = False
-        num_each = max_buffers if len(channels) == 1 else 1
+        if len(channels) == 1:
+            return self._poll_run(channels[0], max_buffers)
         found: list[tuple[InputChannel, list[NetworkBuffer]]] = []
         unfinished: list[InputChannel] = []  # polled, and not known to be empty
         is_more = True
         for channel in channels:
-            buffers, is_more = channel.next_data(num_each)
+            buffers, is_more = channel.next_data(1)
             if not buffers:
                 break
             found.append((channel, buffers))
@@ -269,6 +272,34 @@ class SingleInputGate(GateChannels):
                         rest.appendleft(channel)
             more_available, more_priority_events = self._look_locked()
         return self._transform_buffers(found, more_available=more_available, more_priority_events=more_priority_events)
+
+    def _poll_run(self, channel: InputChannel, max_buffers: int) -> list[BufferOrEvent]:
+        """``poll_data`` of the only channel in the queue, which was taken out of it: twice as quick as of several
+        (bench: transport).
+        """
+        buffers, is_more = channel.next_data(max_buffers)
+        queue = self._queue
+        with self._lock:
+            if is_more and not channel.is_queued and self._lifecycle is not _CLOSED:
+                channel.is_queued = True
+                # Without data its turn is still to come.
+                (queue.rest.append if buffers else queue.rest.appendleft)(channel)
+            more_priority_events = bool(queue.priority)
+            more_available = more_priority_events or bool(queue.rest)
+            if not (more_available or self._lifecycle is _CLOSED or self.is_finished):
+                self._availability.reset_unavailable()
+        compressed = [each for each in buffers if each.is_compressed]
+        if compressed:
+            found = [(channel, buffers)]
+            return self._transform_buffers(
+                found, more_available=more_available, more_priority_events=more_priority_events
+            )
+        index = channel.index
+        items = [_new(BufferOrEvent, (index, each, None, True, more_priority_events, each.size)) for each in buffers]
+        if items and not more_available:
+            each = buffers[-1]
+            items[-1] = _new(BufferOrEvent, (index, each, None, False, False, each.size))
+        return items
 
     def _look_locked(self) -> tuple[bool, bool]:
         """Whether more can be polled, and whether that has priority; the gate becomes unavailable if not."""
