@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from netstack.errors import TransportError as TransportError
     from netstack.gate.channels.input_channel import PartitionStateChecker as PartitionStateChecker
     from netstack.gate.channels.input_channel import ProducerState as ProducerState
-    from netstack.gate.input_gate import BufferOrEvent as BufferOrEvent
-    from netstack.gate.input_gate import EndOfDataStatus as EndOfDataStatus
+    from netstack.gate.gate_channels import BufferOrEvent as BufferOrEvent
+    from netstack.gate.gate_channels import EndOfDataStatus as EndOfDataStatus
     from netstack.gate.single_input_gate import SingleInputGate as SingleInputGate
     from netstack.ids import ConnectionID as ConnectionID
     from netstack.ids import ExecutionAttemptID as ExecutionAttemptID
@@ -69,7 +69,7 @@ if not TYPE_CHECKING:
             ),
             "loop.eventloop": "EventLoopThread",
             "gate.channels.input_channel": "PartitionStateChecker ProducerState",
-            "gate.input_gate": "BufferOrEvent EndOfDataStatus",
+            "gate.gate_channels": "BufferOrEvent EndOfDataStatus",
             "gate.single_input_gate": "SingleInputGate",
             "ids": (
                 "ConnectionID ExecutionAttemptID IntermediateResultPartitionID ResultPartitionID "

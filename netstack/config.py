@@ -9,45 +9,27 @@ import os
 from typing import Final
 
 from netstack.errors import ConfigError
-from netstack.late import dataclass
+from netstack.late import by_name, dataclass
 from netstack.security import SecurityConfig
 from netstack.wire.message_bytes import FRAME_HEADER_BYTES, MIN_HEARTBEAT_INTERVAL_MS
 
 MIN_SEGMENT_SIZE_BYTES = 256
 DEAD_HOST_TIMEOUT_S: Final = 30.0  # of the connections of all ports; not measured
-# Far more than checkpoints put between data; not measured.
-MAX_QUEUED_EVENTS: Final = 1024
-MAX_QUEUED_EVENT_BYTES: Final = 4 * 1024 * 1024
+MAX_QUEUED_EVENTS: Final = 1024  # far more than checkpoints put between data; not measured
 _PERCENT: Final = 100
 KERNEL_CONGESTION_CONTROL: Final = "kernel"  # value of ``congestion_control``: the kernel chooses for every connection
 _MAX_CONGESTION_CONTROL_CHARS: Final = 15  # Linux: TCP_CA_NAME_MAX, which counts the zero at the end
+# The settings by their least value.
 _LEAST: Final = {
-    "segment_size_bytes": MIN_SEGMENT_SIZE_BYTES,
-    "exclusive_buffers_per_channel": 0,
-    "floating_buffers_per_gate": 0,
+    0: "exclusive_buffers_per_channel floating_buffers_per_gate max_overdraft_buffers_per_gate connect_retries "
+    "connect_backoff_ms max_request_backoff_ms backlog busy_poll_us send_buffer_bytes receive_buffer_bytes",
+    1: "max_waiting_requests max_cancels_per_s max_readers max_queued_events max_queued_event_bytes max_connections "
+    "max_producers_per_gate max_producer_memory_percent max_write_batch_bytes max_run_bytes max_gather_bytes",
     # An open buffer and one left by a broadcast may stay for ever in an idle subpartition: with fewer than 3 its writer
     # would block itself.
-    "max_buffers_per_channel": 3,
-    "max_overdraft_buffers_per_gate": 0,
-    "connect_retries": 0,
-    "connect_backoff_ms": 0,
-    "max_waiting_requests": 1,
-    "max_cancels_per_s": 1,
-    "max_readers": 1,
-    "max_queued_events": 1,
-    "max_queued_event_bytes": 1,
-    "max_request_backoff_ms": 0,
-    "max_connections": 1,
-    "max_producers_per_gate": 1,
-    "max_producer_memory_percent": 1,
-    "backlog": 0,
-    "busy_poll_us": 0,
-    "send_buffer_bytes": 0,
-    "receive_buffer_bytes": 0,
-    "max_write_batch_bytes": 1,
-    "max_run_bytes": 1,
-    "max_gather_bytes": 1,
-    "read_buffer_bytes": FRAME_HEADER_BYTES,
+    3: "max_buffers_per_channel",
+    FRAME_HEADER_BYTES: "read_buffer_bytes",
+    MIN_SEGMENT_SIZE_BYTES: "segment_size_bytes",
 }
 _MAX_HEARTBEAT_INTERVAL_S: Final = 86_400  # a day
 _LEAST_REQUEST_TIMEOUT_S: Final = 0.001
@@ -99,7 +81,7 @@ class NetstackConfig:
     max_readers: int = 10_000
     # Unread events of one channel.  Events need no credit; each checkpoint puts a few between data.
     max_queued_events: int = MAX_QUEUED_EVENTS
-    max_queued_event_bytes: int = MAX_QUEUED_EVENT_BYTES
+    max_queued_event_bytes: int = 4 * 1024 * 1024
     # The longest pause between two attempts to connect.  A partition that is not found is requested again, each time
     # behind ``partition_request_timeout_s`` at the producer, until that took twice as long.
     max_request_backoff_ms: int = 10_000
@@ -129,7 +111,7 @@ class NetstackConfig:
     heartbeat_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
+        for name, least in by_name(_LEAST).items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, the least is {least}")
         if self.network_memory_bytes < self.segment_size_bytes:
@@ -160,8 +142,7 @@ class NetstackConfig:
         if not 2 * self.heartbeat_interval_s <= self.heartbeat_timeout_s < math.inf:
             raise ConfigError(
                 f"heartbeat_timeout_s is {self.heartbeat_timeout_s}, it must be finite and at least twice the "
-                "heartbeat_interval_s of "
-                f"{self.heartbeat_interval_s:g}"
+                f"heartbeat_interval_s of {self.heartbeat_interval_s:g}"
             )
         chosen = self.congestion_control
         if chosen is not None and not (

@@ -24,7 +24,7 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
 from netstack.late import dataclass
-from netstack.log_lines import LogLines, shown_state
+from netstack.log_lines import LogLines, as_netstack_error, shown_state
 from netstack.loop.eventloop import EventLoopThread
 from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler
@@ -135,12 +135,8 @@ class _Connection:
                 if num_failed > config.connect_retries:
                     raise
                 pause_s = backoff_s(config, num_failed)
-                _log.warning(
-                    "cannot connect, trying again",
-                    peer=str(self.connection_id),
-                    num_failed=num_failed,
-                    error=str(error),
-                )
+                peer = str(self.connection_id)
+                _log.warning("cannot connect, trying again", peer=peer, num_failed=num_failed, error=str(error))
             await asyncio.sleep(pause_s)
 
     def _on_attempt_done(self, attempt: _Attempt) -> None:
@@ -162,11 +158,9 @@ class _Connection:
         if attempt.cancelled():
             return ResourceClosedError(f"the connection to {self.connection_id} was closed before it was used")
         error = attempt.exception()
-        if error is None or isinstance(error, NetstackError):
-            return error
-        wrapped = ConnectError(f"cannot connect to {self.connection_id}: {type(error).__name__}: {error}")
-        wrapped.__cause__ = error
-        return wrapped
+        if error is None:
+            return None
+        return as_netstack_error(error, ConnectError, f"cannot connect to {self.connection_id}")
 
     # ---------------------------------------------------------------- its end
 

@@ -75,21 +75,17 @@ class NetworkEnvironment:
     def __init__(self, config: NetstackConfig, loop: EventLoopThread) -> None:
         self.config = config
         self.buffer_pool = NetworkBufferPool(config.num_segments, config.segment_size_bytes)
-        self._timers = LoopTimers(loop)
+        self._decompressor = BufferDecompressor(config.segment_size_bytes)
         self.offered_gates = OfferedGates()
         self._producer_quota = ProducerQuota(
             config.num_segments, config.exclusive_buffers_per_channel, config.max_producer_memory_percent
         )
-        self.partition_manager = ResultPartitionManager(timers=self._timers)
+        self.partition_manager = ResultPartitionManager(timers=LoopTimers(loop))
         self._loop = loop
         # Loop thread only.
         self.busy_poller = BusyPoller(loop.loop.call_soon, config.busy_poll_us) if config.busy_poll_us else None
         self._connections = ConnectionManager(config, loop, None if self.busy_poller is None else self.busy_poller.news)
-        self._new_remote_channel = partial(
-            RemoteInputChannel,
-            max_queued_events=config.max_queued_events,
-            max_queued_event_bytes=config.max_queued_event_bytes,
-        )
+        self._new_remote_channel = partial(RemoteInputChannel, config=config)
         self._server: NetworkServer | None = None
         # Loop thread only; one per connection.
         self._queues: weakref.WeakSet[PartitionRequestQueue] = weakref.WeakSet()
@@ -237,9 +233,7 @@ class NetworkEnvironment:
         """
         self._check_open()
         config = self.config
-        gate = SingleInputGate(
-            owner, state_checker=state_checker, decompressor=BufferDecompressor(config.segment_size_bytes)
-        )
+        gate = SingleInputGate(owner, state_checker=state_checker, decompressor=self._decompressor)
         try:
             for index, spec in enumerate(channels):
                 gate.add_channel(self._channel(gate, index, spec))
@@ -278,7 +272,7 @@ class NetworkEnvironment:
             self._offered_channel,
             self._producer_quota,
             max_producers=config.max_producers_per_gate,
-            decompressor=BufferDecompressor(config.segment_size_bytes),
+            decompressor=self._decompressor,
         )
         try:
             if config.floating_buffers_per_gate:

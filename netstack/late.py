@@ -161,7 +161,10 @@ def _with_fields(cls: type, parameters: dict[str, bool]) -> Any:
         made.__hash__ = None
     if freezes:
         _freeze(made, has_slots=parameters.get("slots", False))
-    _LateMethods(made, parameters, late).install()
+    for name in late:
+        setattr(made, name, _stand_in(made, name, parameters))
+    if "__init__" in late and "__signature__" not in vars(made):
+        made.__signature__ = _LateSignature()
     return made
 
 
@@ -177,37 +180,18 @@ def _noted_parameters(parameters: frozenset[tuple[str, bool]]) -> Any:
     return make("Empty", (), **dict(parameters)).__dataclass_params__
 
 
-class _LateMethods:
-    """The methods of one class that were not called yet."""
+def _stand_in(cls: Any, name: str, parameters: dict[str, bool]) -> Callable[..., Any]:
+    """The function in the place of a method; its first call makes the method."""
+    make = functools.partial(_make, cls, name, parameters)
 
-    def __init__(self, cls: Any, parameters: dict[str, bool], names: list[str]) -> None:
-        self._class = cls
-        self._parameters = parameters
-        self._names = names
+    def first_call(*arguments: Any, **named: Any) -> Any:
+        return make()(*arguments, **named)
 
-    def install(self) -> None:
-        """Put a function in the place of each method; its first call makes the method."""
-        for name in self._names:
-            setattr(self._class, name, self._stand_in(name))
-        if "__init__" in self._names and "__signature__" not in vars(self._class):
-            self._class.__signature__ = _LateSignature(self)
-
-    def make(self, name: str) -> Any:
-        """Make a method; a second call, on another thread too, does no harm."""
-        is_frozen, has_slots = self._parameters.get("frozen", False), self._parameters.get("slots", False)
-        method = _method_of(self._class, name, is_frozen=is_frozen, has_slots=has_slots)
-        setattr(self._class, name, method)
-        return method
-
-    def _stand_in(self, name: str) -> Callable[..., Any]:
-        def first_call(*arguments: Any, **named: Any) -> Any:
-            return self.make(name)(*arguments, **named)
-
-        first_call.__dict__["make"] = lambda: self.make(name)
-        first_call.__name__ = name
-        first_call.__qualname__ = f"{self._class.__qualname__}.{name}"
-        first_call.__module__ = self._class.__module__
-        return first_call
+    first_call.__dict__["make"] = make
+    first_call.__name__ = name
+    first_call.__qualname__ = f"{cls.__qualname__}.{name}"
+    first_call.__module__ = cls.__module__
+    return first_call
 
 
 class _LateSignature:
@@ -215,24 +199,21 @@ class _LateSignature:
     for it.
     """
 
-    def __init__(self, methods: _LateMethods) -> None:
-        self._methods = methods
-
     def __get__(self, instance: object, owner: type) -> Any:
         import inspect  # here: it takes longer to import than all of this module
 
-        self._methods.make("__init__")
-        found = inspect.signature(owner.__init__)  # type: ignore[misc]
+        init = owner.__init__  # type: ignore[misc]
+        found = inspect.signature(getattr(init, "make", lambda: init)())
         return found.replace(parameters=list(found.parameters.values())[1:])
 
 
-def _method_of(cls: Any, name: str, *, is_frozen: bool, has_slots: bool) -> Any:
-    """One method for the fields of a class."""
+def _make(cls: Any, name: str, parameters: dict[str, bool]) -> Any:
+    """Make one method for the fields of a class; a second call, on another thread too, does no harm."""
     every = [each for each in cls.__dataclass_fields__.values() if not _is_of_kind(each, "_FIELD_CLASSVAR")]
     fields = [each for each in every if not _is_of_kind(each, "_FIELD_INITVAR")]
     scope: dict[str, Any] = {"_set": object.__setattr__, "_FACTORY": _FACTORY}
     if name == "__init__":
-        text = _text_of_init(cls, every, scope, is_frozen=is_frozen, has_slots=has_slots)
+        text = _text_of_init(cls, every, scope, parameters)
     elif name == "__repr__":
         shown = ", ".join(f"{each.name}={{self.{each.name}!r}}" for each in fields if each.repr)
         text = f"def __repr__(self):\n return f'{{self.__class__.__qualname__}}({shown})'\n"
@@ -249,13 +230,17 @@ def _method_of(cls: Any, name: str, *, is_frozen: bool, has_slots: bool) -> Any:
     # A code object: Python forgets that Ctrl-C has ended a program where a text is executed after it.
     exec(compile(text, "<string>", "exec"), scope)  # noqa: S102 - made of the names of fields
     method = scope[name]
-    method.__qualname__, method.__module__ = f"{cls.__qualname__}.{name}", cls.__module__
+    method.__qualname__ = f"{cls.__qualname__}.{name}"
+    method.__module__ = cls.__module__
     if name == "__init__":
         method.__annotations__ = {each.name: each.type for each in every if each.init} | {"return": None}
-    return reprlib.recursive_repr()(method) if name == "__repr__" else method
+    if name == "__repr__":
+        method = reprlib.recursive_repr()(method)
+    setattr(cls, name, method)
+    return method
 
 
-def _text_of_init(cls: Any, fields: list[Any], scope: dict[str, Any], *, is_frozen: bool, has_slots: bool) -> str:
+def _text_of_init(cls: Any, fields: list[Any], scope: dict[str, Any], parameters: dict[str, bool]) -> str:
     positional = ["self"]
     named: list[str] = []
     lines: list[str] = []
@@ -275,12 +260,12 @@ def _text_of_init(cls: Any, fields: list[Any], scope: dict[str, Any], *, is_froz
         if _is_of_kind(each, "_FIELD_INITVAR"):
             passed.append(name)
         # Else the class has the value, or nobody.
-        elif each.init or (value != name and (has_slots or not value.startswith("_default_"))):
-            lines.append(f"_set(self, {name!r}, {value})" if is_frozen else f"self.{name} = {value}")
+        elif each.init or (value != name and (parameters.get("slots") or not value.startswith("_default_"))):
+            lines.append(f"_set(self, {name!r}, {value})" if parameters.get("frozen") else f"self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append(f"self.__post_init__({', '.join(passed)})")
-    parameters = [*positional, *(["*", *named] if named else [])]
-    return f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]) + "\n"
+    taken = [*positional, *(["*", *named] if named else [])]
+    return f"def __init__({', '.join(taken)}):\n " + "\n ".join(lines or ["pass"]) + "\n"
 
 
 def _tuple_of(owner: str, names: Iterable[str]) -> str:

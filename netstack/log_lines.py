@@ -1,5 +1,5 @@
 """Log lines that go where the program wants them: to structlog if it configured that, else to the standard library's
-loggers.
+loggers; and how states and errors are worded.
 
 Side:       shared.  Any thread.
 Rules:      a program that has configured neither sees warnings and errors on standard error.  structlog by itself would
@@ -11,7 +11,11 @@ Rules:      a program that has configured neither sees warnings and errors on st
 import logging
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+from netstack.errors import NetstackError
+
+N = TypeVar("N", bound=NetstackError)
 
 
 class LogLines:
@@ -66,6 +70,19 @@ class LogLines:
 def shown_state(otherwise: str, /, **states: bool) -> str:
     """The name of the first of ``states`` that is true, for a ``repr``."""
     return next((name for name, is_true in states.items() if is_true), otherwise)
+
+
+def caused_by(cause: BaseException | None, error: N) -> N:
+    """``error`` with its cause, for errors that are told or stored instead of raised."""
+    error.__cause__ = cause
+    return error
+
+
+def as_netstack_error(error: BaseException, kind: type[NetstackError], what: str) -> NetstackError:
+    """An error of ours as it is; any other one as the cause of one of ``kind``, which says ``what`` failed and why."""
+    if isinstance(error, NetstackError):
+        return error
+    return caused_by(error, kind(f"{what}: {type(error).__name__}: {error}"))
 
 
 def is_configured(structlog: Any) -> bool:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import Final
 
 from netstack.environment import NetworkEnvironment
@@ -307,10 +308,10 @@ class OfferedPartition:
 
     def abort(self, error: Exception) -> None:
         """Fail the partition with ``error``, which the gate is told; any thread, any number of times."""
-        with self._changed:
-            self._progress.fail(error)
-            self._changed.notify_all()
+        self._change(partial(self._progress.fail, error))
         self.partition.fail(error)
+
+    failed = abort  # see ``OfferListener``
 
     # ---------------------------------------------------------------- loop thread
 
@@ -326,9 +327,7 @@ class OfferedPartition:
 
     def advanced(self, subtask: int, stage: Stage) -> None:
         """See ``OfferListener``."""
-        with self._changed:
-            self._progress.advance(subtask, stage)
-            self._changed.notify_all()
+        self._change(partial(self._progress.advance, subtask, stage))
 
     def held(self, subtask: int, num_records: int) -> None:
         """See ``OfferListener``."""
@@ -338,20 +337,16 @@ class OfferedPartition:
 
     def left(self, subtask: int, error: NetstackError) -> None:
         """See ``OfferListener``."""
-        self._end(lambda: self._progress.leave(subtask, error))
+        self._change(partial(self._progress.leave, subtask, error))
 
     def lost(self, subtask: int, error: NetstackError) -> None:
         """See ``OfferListener``."""
-        self._end(lambda: self._progress.lose(subtask, error))
+        self._change(partial(self._progress.lose, subtask, error))
 
-    def _end(self, change: Callable[[], None]) -> None:
+    def _change(self, change: Callable[[], None]) -> None:
         with self._changed:
             change()
             failure = self._progress.failure
             self._changed.notify_all()
         if failure is not None:
             self.partition.fail(failure)  # wakes a blocked writer
-
-    def failed(self, error: NetstackError) -> None:
-        """See ``OfferListener``."""
-        self.abort(error)

@@ -187,9 +187,8 @@ def required_security(security: SecurityConfig | None) -> SecurityConfig:
     if security is None:
         raise ConfigError(
             "NetstackConfig.security is not set, so nothing listens and nothing is dialled: set "
-            "SecurityConfig.hmac(secret) for processes "
-            "on one machine, SecurityConfig.mutual_tls(...) for several machines, or SecurityConfig.none() for a plain "
-            "peer on loopback"
+            "SecurityConfig.hmac(secret) for processes on one machine, SecurityConfig.mutual_tls(...) for several "
+            "machines, or SecurityConfig.none() for a plain peer on loopback"
         )
     return security
 

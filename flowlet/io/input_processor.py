@@ -42,7 +42,7 @@ from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointBarrier,

@@ -62,13 +62,13 @@ class LocalBufferPool(BufferRecycler):
     Threading: any thread; several may block at once.
     Life cycle: ``destroy`` wakes everybody; segments still in use go home when they are recycled.
     State, guarded by ``_lock`` unless it says otherwise, and who uses it:
-        segments: ``_free``, ``_availability``; how many it has and may have is in ``_account``, guarded by the network
+        segments: ``_free``, ``_availability``; how many it has and may have is in ``account``, guarded by the network
             pool's lock.  Every request and every recycler.
         limits of subpartitions: ``_counts``, ``_num_full``.  Requests and recyclers that name a subpartition; inline,
             so that no buffer pays for a call.
         who waits: ``_listeners`` (channels that want a floating buffer), ``_parked`` (threads).  Who brings a segment
             serves them first.
-        overdraft: none of its own; it is what ``_account`` has beyond its size.
+        overdraft: none of its own; it is what ``account`` has beyond its size.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LocalBufferPool(BufferRecycler):
         max_overdraft_buffers: int = 0,
     ) -> None:
         self._parent = parent
-        self._account = account
+        self.account = account  # the network pool's book of this pool
         self._ledger = parent.ledger
         self.owner = owner
         self.segment_size_bytes = parent.segment_size_bytes
@@ -104,12 +104,11 @@ class LocalBufferPool(BufferRecycler):
 
     def __repr__(self) -> str:
         state = "destroyed, " if self.is_destroyed else ""
-        num_waiting = self._parked.num_waiting
-        parked = f", {num_waiting} threads wait for a buffer" if num_waiting else ""
+        parked = f", {self.num_parked} threads wait for a buffer" if self.num_parked else ""
         full = (
             f", {self._num_full} subpartitions have their maximum of {self._max_per_channel}" if self._num_full else ""
         )
-        account = self._account
+        account = self.account
         return (
             f"<LocalBufferPool of {self.owner}: {state}{account.num_requested} requested ({account.num_required} "
             f"guaranteed, {account.num_buffers} now, at most {account.max_buffers}), "
@@ -117,39 +116,9 @@ class LocalBufferPool(BufferRecycler):
         )
 
     @property
-    def num_requested(self) -> int:
-        """How many segments this pool holds, free or in use."""
-        return self._account.num_requested
-
-    @property
     def num_available(self) -> int:
-        """How many of them are free."""
+        """Free segments."""
         return len(self._free)
-
-    @property
-    def num_buffers(self) -> int:
-        """How many it may hold now, overdraft aside: its guarantee and its share of the rest."""
-        return self._account.num_buffers
-
-    @property
-    def num_required(self) -> int:
-        """How many it can have in any case."""
-        return self._account.num_required
-
-    @property
-    def max_buffers(self) -> int | None:
-        """How many it may ever hold, overdraft aside; None: no limit."""
-        return self._account.max_buffers
-
-    @property
-    def num_overdraft(self) -> int:
-        """How many it holds beyond its present size."""
-        return max(0, self._account.num_requested - self._account.num_buffers)
-
-    @property
-    def best_effort_used(self) -> int:
-        """How many segments are in use; a moment's guess while others request and recycle."""
-        return max(0, self._account.num_requested - len(self._free))
 
     @property
     def is_available(self) -> bool:
@@ -159,7 +128,7 @@ class LocalBufferPool(BufferRecycler):
     @property
     def num_obtainable(self) -> int:
         """How many requests would be served at once, overdraft included; a guess while others request and recycle."""
-        account = self._account
+        account = self.account
         num_missing = account.num_buffers + self.max_overdraft_buffers - account.num_requested
         return len(self._free) + max(0, min(num_missing, self._parent.num_unpromised))
 
@@ -200,8 +169,7 @@ class LocalBufferPool(BufferRecycler):
         Raises:
             ResourceClosedError: the pool was destroyed.
         """
-        with self._lock:
-            segment = self._take_locked(NO_SUBPARTITION)
+        segment = self.request_segment_nowait()
         return None if segment is None else NetworkBuffer(segment, self, len(segment.view), DataType.DATA_BUFFER)
 
     def request_builder_blocking(self, subpartition: int = NO_SUBPARTITION) -> BufferBuilder:
@@ -303,69 +271,56 @@ class LocalBufferPool(BufferRecycler):
                         return
                     segment = fetched
                 is_kept, listener = self._store_locked(segment, wakeups)
-                grants = [] if is_kept else self._parent.take_back(self._account, (segment,))
+                grants = [] if is_kept else self._parent.take_back(self.account, (segment,))
             self._parent.hand_out(grants)
         run_all(wakeups)
 
     # ---------------------------------------------------------------- recycling
 
     def recycle(self, segment: MemorySegment, subpartition: int = NO_SUBPARTITION) -> None:
-        """Take a segment back, from any thread, at any time; one that was requested for a subpartition names it."""
-        if self._ledger is not None:
-            self._ledger.give_back(segment.index)
-        wakeups: list[Callable[[], object]] = []
-        with self._lock:
-            if subpartition >= 0:
-                self._uncount_locked(subpartition, 1, wakeups)
-            is_kept, listener = self._store_locked(segment, wakeups)
-            # Under the lock, so that no two threads give back the same surplus.
-            grants = None if is_kept else self._parent.take_back(self._account, (segment,))
-        if grants is not None:
-            wakeups.insert(0, partial(self._parent.hand_out, grants))
-        elif listener is not None:
-            wakeups.insert(0, partial(self._serve, listener, segment))
-        if wakeups:
-            # All of them: a callback of a future, or a listener, may raise, and the thread that parks for the segment
-            # must be woken nevertheless.
-            run_all(wakeups)
+        """``recycle_runs`` for one segment; one that was requested for a subpartition names it."""
+        self.recycle_runs(((subpartition, (segment,)),))
 
     def recycle_run(self, segments: Sequence[MemorySegment], subpartition: int = NO_SUBPARTITION) -> None:
-        """``recycle`` for several segments of one subpartition."""
+        """``recycle_runs`` for the segments of one subpartition."""
         self.recycle_runs(((subpartition, segments),))
 
     def recycle_runs(self, runs: Sequence[tuple[int, Sequence[MemorySegment]]]) -> None:
-        """``recycle`` for segments of several subpartitions: one lock round, and whoever waits finds all of them."""
+        """Take segments back, from any thread, at any time: one lock round, and whoever waits finds all of them."""
+        segments = runs[0][1] if len(runs) == 1 else [segment for _, run in runs for segment in run]
+        if self._ledger is not None:  # before anything changes: it refuses what was recycled already
+            for segment in segments:
+                self._ledger.give_back(segment.index)
         calls: list[Callable[[], object]] = []
         wakeups: list[Callable[[], object]] = []
-        segments = runs[0][1] if len(runs) == 1 else [segment for _, run in runs for segment in run]
         with self._lock:
             num_parked = len(self._parked.line)
             for subpartition, run in runs:
                 if subpartition >= 0:
                     self._uncount_locked(subpartition, len(run), wakeups)
-            account = self._account
+            account = self.account
             free = self._free
-            if self._ledger is not None:
-                for segment in segments:
-                    self._ledger.give_back(segment.index)
             if free and not self._listeners and account.num_requested <= account.num_buffers and not self.is_destroyed:
                 free.extend(segments)  # beside another one, so whoever waits for one has been told
             else:
                 for segment in segments:
                     is_kept, listener = self._store_locked(segment, wakeups)
                     if not is_kept:
-                        # Handed out even if nobody stood in line: the last one unmaps the arena of a destroyed network
-                        # pool.
+                        # Taken back under the lock, so that no two threads give back the same surplus.  Handed out even
+                        # if nobody stood in line: the last one unmaps the arena of a destroyed network pool.
                         calls.append(partial(self._parent.hand_out, self._parent.take_back(account, (segment,))))
                     elif listener is not None:
                         calls.append(partial(self._serve, listener, segment))
             self._parked.wake_more_locked(num_parked, len(self._free), wakeups)
-        run_all(calls + wakeups)
+        if calls or wakeups:
+            # All of them: a callback of a future, or a listener, may raise, and the thread that parks for the segment
+            # must be woken nevertheless.
+            run_all(calls + wakeups)
 
     def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
         """For the network pool: a segment this pool stood in line for; False if others should have it."""
         with self._lock:
-            if self._free and self._account.num_requested > self._account.num_required:
+            if self._free and self.account.num_requested > self.account.num_required:
                 return False
             is_kept, listener = self._store_locked(segment, wakeups)
         if listener is not None:
@@ -378,7 +333,7 @@ class LocalBufferPool(BufferRecycler):
         """Whether ``segment`` stays here, and for which listener; without one it is free now, and ``wakeups`` says who
         has to know.
         """
-        account = self._account
+        account = self.account
         if self.is_destroyed or account.num_requested > account.num_buffers:
             return False, None
         if self._listeners:
@@ -412,7 +367,7 @@ class LocalBufferPool(BufferRecycler):
         with self._lock:
             if self.is_destroyed:
                 return
-            account = self._account
+            account = self.account
             free = self._free
             num_excess = max(0, min(len(free), account.num_requested - account.num_buffers))
             excess = [free.pop() for _ in range(num_excess)]
@@ -446,12 +401,12 @@ class LocalBufferPool(BufferRecycler):
                 calls.append(pending.complete)
             calls += [listener.notify_buffer_destroyed for listener in self._listeners]
             self._listeners.clear()
-        run_all([lambda: self._parent.close_account(self._account, segments), *calls])
+        run_all([lambda: self._parent.close_account(self.account, segments), *calls])
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         with self._lock:
-            account = self._account
+            account = self.account
             if self.is_destroyed:
                 assert not self._free, "a destroyed pool keeps nothing"
                 assert not self._listeners, "a destroyed pool has no listeners"
@@ -483,17 +438,15 @@ class LocalBufferPool(BufferRecycler):
         if free:
             segment = free.pop()
             if not free:
-                spare = self._parent.take_or_wait(self._account)
+                spare = self._parent.take_or_wait(self.account)
                 if spare is not None:
                     free.append(spare)
                 else:
                     self._availability.reset_unavailable()
         else:
-            overdraft = (
-                self._parent.take_overdraft(self._account, self.max_overdraft_buffers)
-                if self.max_overdraft_buffers
-                else None
-            )
+            if not self.max_overdraft_buffers:
+                return None
+            overdraft = self._parent.take_overdraft(self.account, self.max_overdraft_buffers)
             if overdraft is None:
                 return None
             segment = overdraft
@@ -508,7 +461,7 @@ class LocalBufferPool(BufferRecycler):
 
     def _fetch_locked(self) -> MemorySegment | None:
         """A segment of the network pool if this one is empty and below its size; None puts it into the line there."""
-        return None if self._free or self.is_destroyed else self._parent.take_or_wait(self._account)
+        return None if self._free or self.is_destroyed else self._parent.take_or_wait(self.account)
 
     def _wait_for_segment(self, subpartition: int) -> MemorySegment:
         parked = self._parked

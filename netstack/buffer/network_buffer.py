@@ -222,15 +222,11 @@ class NetworkBuffer:
         """
         if offset < 0 or size < 0 or offset + size > self.size:
             raise ValueError(f"{size} bytes at {offset} are not inside a buffer of {self.size}")
-        self._lease.retain()
-        return NetworkBuffer.of_lease(
-            self._lease,
-            self._offset + offset,
-            size,
-            self.data_type,
-            is_buffer=self.is_buffer,
-            is_compressed=self.is_compressed,
-        )
+        lease = self._lease
+        lease.retain()
+        part = NetworkBuffer.of_lease(lease, self._offset + offset, size, self.data_type, is_buffer=self.is_buffer)
+        part.is_compressed = self.is_compressed
+        return part
 
     @property
     def lease(self) -> BufferLease:

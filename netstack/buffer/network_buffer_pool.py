@@ -116,11 +116,6 @@ class NetworkBufferPool:
         return len(self._free)
 
     @property
-    def num_used(self) -> int:
-        """How many segments are in use."""
-        return self.num_total - len(self._free)
-
-    @property
     def num_reserved(self) -> int:
         """How many segments are promised: the guarantees of the pools and the unpooled ones."""
         return self._num_guaranteed + self._num_unpooled

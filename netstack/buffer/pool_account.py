@@ -112,11 +112,6 @@ class ParkedThreads:
         self._total_ns = 0  # of the waits that are over
         self._since_ns: dict[int, int] = {}  # thread id -> when it parked
 
-    @property
-    def num_waiting(self) -> int:
-        """How many threads wait; read bare, one moment stale is fine."""
-        return len(self._since_ns)
-
     def begin(self) -> threading.Lock:
         """The calling thread has to wait; returns what it stands in the line with."""
         gate = threading.Lock()

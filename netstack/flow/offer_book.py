@@ -46,11 +46,6 @@ class OfferProgress:
             f"{[stage.name for stage in self._stages]}{'' if self.failure is None else f', failed: {self.failure}'}>"
         )
 
-    @property
-    def stage(self) -> Stage:
-        """The stage that every subtask has reached."""
-        return self.stage_of(None)
-
     def stage_of(self, num_first: int | None) -> Stage:
         """The stage that each of the first subtasks has reached; None: of all."""
         return min(self._stages[:num_first])
@@ -80,7 +75,7 @@ class OfferProgress:
 
     def fail(self, failure: Exception) -> None:
         """The offer failed; a later failure does not replace the first one."""
-        if self.failure is None and self.stage is not Stage.ENDED:
+        if self.failure is None and self.stage_of(None) is not Stage.ENDED:
             self.failure = failure
 
 

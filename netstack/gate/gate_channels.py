@@ -1,4 +1,5 @@
-"""The channels of one gate: how they are set up, requested and replaced, and what all of them are told.
+"""The channels of one gate: how they are set up, requested and replaced, what all of them are told, and what a task and
+the statistics see of them.
 
 Side:       shared.  The task thread sets up and requests; any thread updates, retriggers, closes.
 Invariants: channel n has index n; after the close no channel is added.
@@ -8,15 +9,21 @@ Lock order: channels are requested, told and released outside of ``GateChannels.
 Source:     Flink ``SingleInputGate``: ``setup``, ``requestPartitions``, ``updateInputChannel``,
             ``retriggerPartitionRequest``, ``triggerPartitionStateCheck``; ``UnknownInputChannel``, which stands in the
             place of a channel whose producer is not known yet.  What it becomes is made by whoever knows the producer.
+            ``BufferOrEvent``, ``PullingAsyncDataInput.EndOfDataStatus``; ``InputBuffersMetrics``: ``inputQueueLength``,
+            ``inputQueueSize``.
+Absent:     ``UnionInputGate``: a task with several inputs reads its gates itself.  How much of a gate's buffers is in
+            use (``inPoolUsage``): tasks report sums.
 """
 
 import threading
 from collections.abc import Sequence
-from typing import Final
+from enum import Enum, IntEnum, auto
+from typing import Final, NamedTuple
 
 from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.errors import LocalProtocolError, NetstackError, ResourceClosedError, TransportError
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.errors import LocalProtocolError, ResourceClosedError, TransportError
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelLifecycle,
@@ -25,10 +32,79 @@ from netstack.gate.channels.input_channel import (
     PartitionStateChecker,
 )
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import GateLifecycle
 from netstack.ids import ResultPartitionID
+from netstack.late import dataclass
+from netstack.log_lines import as_netstack_error
 from netstack.partition.channel_state import ChannelStateWriter, DecompressedInput, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event
+
+
+class BufferOrEvent(NamedTuple):
+    """What a poll found: data, which the caller recycles, or an event."""
+
+    channel_index: int
+    buffer: NetworkBuffer | None
+    event: Event | None
+    more_available: bool
+    more_priority_events: bool = False
+    size: int = 0  # bytes of the buffer, or of the event as it travelled
+
+
+class GateLifecycle(IntEnum):
+    """A gate only moves on, to a greater one.
+
+    That every channel has ended is counted, and is no state: a gate may be closed before and after.
+    """
+
+    SET_UP = auto()
+    """Channels are added."""
+    REQUESTED = auto()
+    """Channels have asked for their data and are polled; those with unknown producers are replaced."""
+    CLOSED = auto()
+    """Every channel is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateStatistics:
+    """The numbers of one gate, over all its channels; events count as buffers too."""
+
+    num_bytes_in_local: int
+    num_bytes_in_remote: int
+    num_buffers_in: int
+    num_queued_buffers: int
+    num_credits_granted: int
+    num_channels: int
+    num_channels_finished: int
+    num_buffers_in_local: int = 0
+    queue_size_bytes: int = 0
+
+
+def gate_statistics(channels: Sequence[InputChannel], num_finished: int) -> GateStatistics:
+    """Add up what ``channels`` say."""
+    remote = [channel for channel in channels if isinstance(channel, RemoteInputChannel)]
+    num_bytes_in_remote = sum(channel.num_bytes_in for channel in remote)
+    num_buffers_in = sum(channel.num_buffers_in for channel in channels)
+    return GateStatistics(
+        num_bytes_in_local=sum(channel.num_bytes_in for channel in channels) - num_bytes_in_remote,
+        num_bytes_in_remote=num_bytes_in_remote,
+        num_buffers_in=num_buffers_in,
+        num_queued_buffers=sum(channel.num_queued_buffers for channel in channels),
+        num_credits_granted=sum(channel.buffer_manager.num_granted for channel in remote),
+        num_channels=len(channels),
+        num_channels_finished=num_finished,
+        num_buffers_in_local=num_buffers_in - sum(channel.num_buffers_in for channel in remote),
+        queue_size_bytes=sum(channel.queue_size_bytes for channel in remote),
+    )
+
+
+class EndOfDataStatus(Enum):
+    """What the ends of data seen so far ask for."""
+
+    NOT_END_OF_DATA = auto()
+    DRAINED = auto()
+    """Every channel ended its data, and all want windows and timers fired."""
+    STOPPED = auto()
+    """Every channel ended its data, at least one without draining."""
 
 
 class UnknownInputChannel(InputChannel):
@@ -241,11 +317,8 @@ class GateChannels:
         with self._channels_lock:
             index = channel.index
             lifecycle = self._lifecycle
-            is_wanted = (
-                lifecycle is not _CLOSED
-                and index < len(self._by_index)
-                and isinstance(self._by_index[index], UnknownInputChannel)
-            )
+            former = self._by_index[index] if index < len(self._by_index) else None
+            is_wanted = lifecycle is not _CLOSED and isinstance(former, UnknownInputChannel)
             events = list(self._pending_events)
             if is_wanted:
                 self._put_locked(channel)
@@ -277,14 +350,8 @@ class GateChannels:
         try:
             self._state_checker.check(channel.partition_id, channel.on_producer_state)
         except Exception as error:  # noqa: BLE001 - the checker is foreign; whoever calls this only logs, and the channel would hang
-            if isinstance(error, NetstackError):
-                channel.on_error(error)
-                return
-            failed = TransportError(
-                f"the producer of partition {channel.partition_id} cannot be checked: {type(error).__name__}: {error}"
-            )
-            failed.__cause__ = error
-            channel.on_error(failed)
+            what = f"the producer of partition {channel.partition_id} cannot be checked"
+            channel.on_error(as_netstack_error(error, TransportError, what))
 
     # ---------------------------------------------------------------- orders to the producers
 

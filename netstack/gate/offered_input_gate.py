@@ -24,10 +24,10 @@ from typing import Final, NamedTuple
 from netstack.availability import run_all
 from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.errors import InsufficientNetworkBuffersError, LocalProtocolError, NetstackError
-from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts, Refusal
+from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts
 from netstack.gate.channels.input_channel import InputChannel, OfferedPartitionClient
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import BufferOrEvent, GateStatistics, gate_statistics
+from netstack.gate.gate_channels import BufferOrEvent, GateStatistics, gate_statistics
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.messages import TaskEventRequest
 from netstack.wire.offer_messages import GateIdentity, RefusalCode, SubpartitionOffer, encode_held
@@ -172,8 +172,9 @@ class OfferedInputGate(SingleInputGate):
                 index = self._find_place_locked(offer, client)
             elif refusal.code is RefusalCode.QUEUED:
                 self._waiting[offer.offer_id] = client
-        refusal = refusal or self._open_channel(index, offer, client)
-        if refusal is not None:
+        if refusal is None:
+            self._open_channel(index, offer, client)
+        else:
             client.refuse(offer, refusal.code, refusal.reason)
 
     def _open_waiting(self) -> None:
@@ -185,23 +186,24 @@ class OfferedInputGate(SingleInputGate):
                     return
                 client = self._waiting.pop(offer.offer_id)
                 index = self._find_place_locked(offer, client)
-            refusal = self._open_channel(index, offer, client)
-            if refusal is not None:
-                client.refuse(offer, refusal.code, refusal.reason)
+            self._open_channel(index, offer, client)
 
     def _find_place_locked(self, offer: SubpartitionOffer, client: OfferedPartitionClient) -> int:
         index = self._free.pop() if self._free else len(self._by_index)
         self._places[index] = _Place(offer, client)
         return index
 
-    def _open_channel(self, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient) -> Refusal | None:
+    def _open_channel(self, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient) -> None:
+        """Request the offered subpartition, or refuse the offer, which the book has admitted."""
         if not self._quota.try_take():
-            return self._take_back(index, self._quota.reason)
+            self._take_back(index, offer, client, self._quota.reason)
+            return
         try:
             channel = self._make_channel(self, index, offer, client)
         except InsufficientNetworkBuffersError as error:
             self._quota.give_back(1)
-            return self._take_back(index, str(error))
+            self._take_back(index, offer, client, str(error))
+            return
         with self._book_lock:
             self._places[index] = _Place(offer, client, has_share=True)
         with self._channels_lock:
@@ -210,27 +212,16 @@ class OfferedInputGate(SingleInputGate):
                 self._keep_numbers_locked(index)
                 self._put_locked(channel)
         if is_closed:
-            self._leave(index, is_complete=False)
+            self._leave(index, partial(self._book.end, is_complete=False))
             channel.release()
-            return Refusal(RefusalCode.GATE_ENDED, f"gate {self.shape.name!r} was closed")
+            client.refuse(offer, RefusalCode.GATE_ENDED, f"gate {self.shape.name!r} was closed")
+            return
         channel.request_subpartition()
-        return None
 
-    def _take_back(self, index: int, reason: str) -> Refusal:
-        """There is no room for an offer that the book has admitted."""
-        with self._book_lock:
-            place = self._places.pop(index)
-            self._book.take_back(place.offer)
-            self._free.append(index)
-            is_finished = self._book.is_finished
-            is_awaited = bool(self._waiting)
-        if is_finished:
-            self._make_available()
-        if is_awaited:
-            place.client.run_later(self._open_waiting)
-        return Refusal(
-            RefusalCode.BUSY, f"gate {self.shape.name!r} has no network memory for another producer: {reason}"
-        )
+    def _take_back(self, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient, reason: str) -> None:
+        self._leave(index, self._book.take_back)
+        text = f"gate {self.shape.name!r} has no network memory for another producer: {reason}"
+        client.refuse(offer, RefusalCode.BUSY, text)
 
     def _keep_numbers_locked(self, index: int) -> None:
         """Add up the numbers of the channel, if there is one, whose place is given to another one."""
@@ -290,23 +281,24 @@ class OfferedInputGate(SingleInputGate):
         self._abort(self._by_index[channel_index], error)
 
     def _abort(self, channel: InputChannel, error: NetstackError) -> None:
-        offer = self._leave(channel.index, is_complete=False)
+        offer = self._leave(channel.index, partial(self._book.end, is_complete=False))
         if offer is not None:
             self._aborted.append(AbortedAttempt(channel.index, offer, error))
         super()._end_channel(channel)
 
     def _end_channel(self, channel: InputChannel) -> bool:
-        offer = self._leave(channel.index, is_complete=True)
+        offer = self._leave(channel.index, partial(self._book.end, is_complete=True))
         if offer is not None:
             self._completed.append(offer)
         return super()._end_channel(channel)
 
-    def _leave(self, index: int, *, is_complete: bool) -> SubpartitionOffer | None:
+    def _leave(self, index: int, end: Callable[[SubpartitionOffer], None]) -> SubpartitionOffer | None:
+        """Free a place and let ``end`` tell the book how its offer ended; None if that was done before."""
         with self._book_lock:
             place = self._places.pop(index, None)
             if place is None:
                 return None
-            self._book.end(place.offer, is_complete=is_complete)
+            end(place.offer)
             self._free.append(index)
             is_finished = self._book.is_finished
             is_awaited = bool(self._waiting)
@@ -401,11 +393,8 @@ class OfferedGates:
             gate = self._gates.get((identity.job_id, identity.name, offer.subtask))
         if gate is None:
             # The token is good, so there was such a gate.
-            client.refuse(
-                offer,
-                RefusalCode.GATE_ENDED,
-                f"{identity} is not here (any more): its job has ended, or that subtask of it",
-            )
+            text = f"{identity} is not here (any more): its job has ended, or that subtask of it"
+            client.refuse(offer, RefusalCode.GATE_ENDED, text)
             return
         gate.take_offer(offer, client)
 

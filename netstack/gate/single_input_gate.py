@@ -10,20 +10,20 @@ Invariants: a channel stands in the queue at most once, and knows whether it doe
 Units:      sizes in bytes, timeouts in seconds.
 Lock order: ``SingleInputGate._lock``, that of the queue, is a leaf, and never held together with that of the
             ``GateChannels``; channels are polled and futures completed outside both (FLINK-18595, FLINK-22946).
-Source:     Flink ``InputGate`` (both ``AvailabilityHelper``s), ``SingleInputGate`` (``inputChannelsWithData``),
-            ``InputGateWithMetrics``.
+Source:     Flink ``InputGate`` (both ``AvailabilityHelper``s), ``SingleInputGate`` (``inputChannelsWithData``,
+            ``transformBuffer``, ``transformEvent``, ``decompressBufferIfNeeded``), ``InputGateWithMetrics``.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper, run_all
 from netstack.buffer.buffer_compressor import BufferDecompressor
-from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.errors import LocalProtocolError, ResourceClosedError
+from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelLifecycle,
@@ -31,18 +31,16 @@ from netstack.gate.channels.input_channel import (
     PartitionStateChecker,
     PrioritizedDeque,
 )
-from netstack.gate.gate_channels import GateChannels
-from netstack.gate.input_gate import (
+from netstack.gate.gate_channels import (
     BufferOrEvent,
-    BufferTransformer,
     EndOfDataStatus,
+    GateChannels,
     GateLifecycle,
     GateStatistics,
     gate_statistics,
-    wait_for_next,
 )
 from netstack.log_lines import shown_state
-from netstack.wire.events import EndOfPartition
+from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode, deserialize_event
 from netstack.wire.messages import DataType, is_before
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
@@ -56,10 +54,11 @@ _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor 
 class SingleInputGate(GateChannels):
     """The gate of one edge: the turns of its channels, and the polls.
 
-    It has three parts, and few things cross.  Its own queue has the channels that have data; the task takes them out,
+    It has two parts, and few things cross.  Its own queue has the channels that have data; the task takes them out,
     any thread puts them in, under ``_lock``, which methods that end in ``_locked`` need.  ``GateChannels``, the base:
     set-up, requests, updates and the life cycle, under a lock of its own; polls read its list and its state.
-    ``BufferTransformer``: what the task sees of buffers and events; the task alone.
+    What becomes of buffers and events that were polled is the task's alone: items carry their references to it, and
+    what cannot become an item is recycled.
 
     Life cycle: ``GateLifecycle``: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` ->
         ``close``.
@@ -86,8 +85,10 @@ class SingleInputGate(GateChannels):
         self._queue: PrioritizedDeque[InputChannel] = PrioritizedDeque()
         self._availability = AvailabilityHelper()
         self._priority_availability = AvailabilityHelper()
-        self._transformer = BufferTransformer(owner, decompressor)
-        self._num_finished = 0  # Written by the task thread.
+        # Written by the task thread.
+        self._num_finished = 0
+        self._num_ended = 0  # channels whose data has ended
+        self._should_drain = True
 
     def __repr__(self) -> str:
         state = shown_state("open", closed=self.is_closed, finished=self.is_finished)
@@ -104,7 +105,9 @@ class SingleInputGate(GateChannels):
     @property
     def end_of_data_status(self) -> EndOfDataStatus:
         """Whether every channel reached the end of its data, and whether all of them want to drain."""
-        return self._transformer.end_of_data_status(len(self._by_index))
+        if self._num_ended < len(self._by_index) or not self._by_index:
+            return EndOfDataStatus.NOT_END_OF_DATA
+        return EndOfDataStatus.DRAINED if self._should_drain else EndOfDataStatus.STOPPED
 
     # ---------------------------------------------------------------- requests
 
@@ -142,7 +145,24 @@ class SingleInputGate(GateChannels):
             ResourceClosedError: the gate was closed, before or meanwhile.
             NetstackError: the error of a channel.
         """
-        return wait_for_next(self, timeout_s, self._clock_ns)
+        deadline_ns = None if timeout_s is None else self._clock_ns() + int(timeout_s * 1e9)
+        while True:
+            found = self.poll_next()
+            if found is not None or self.is_finished:
+                return found
+            remaining_s = None if deadline_ns is None else (deadline_ns - self._clock_ns()) / 1e9
+            if remaining_s is not None and remaining_s <= 0:
+                raise TimeoutError(f"nothing came within {timeout_s:g} s: {self!r}")
+            signal = threading.Lock()  # the cheapest one-shot signal
+            signal.acquire()  # no wait: the lock is new
+            available = self.available_future()
+            wake = signal.release
+            available.add_done_callback(wake)
+            try:
+                # waits for data of the gate; ended by data, an error, or close
+                signal.acquire(timeout=-1 if remaining_s is None else remaining_s)
+            finally:
+                available.remove_done_callback(wake)
 
     def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
         """``poll_many``, but blocks until there is something.  Empty if the gate is finished.
@@ -233,6 +253,7 @@ class SingleInputGate(GateChannels):
             return self._poll_run(channels[0], max_buffers)
         found: list[tuple[InputChannel, list[NetworkBuffer]]] = []
         unfinished: list[InputChannel] = []  # polled, and not known to be empty
+        is_more = True
         for channel in channels:
             buffers, is_more = channel.next_data(1)
             if not buffers:
@@ -243,20 +264,14 @@ class SingleInputGate(GateChannels):
         with lock:
             if self._lifecycle is not _CLOSED:
                 for channel in unfinished:
-                    if not channel.is_queued:
-                        channel.is_queued = True
-                        rest.append(channel)
-                for channel in reversed(channels[len(found) :]):  # their turn is still to come
+                    self._enqueue_locked(channel, has_priority=False)
+                # The turn of those that have something other than data, or were not polled, is still to come.
+                for channel in reversed(channels[len(found) + (not is_more) :]):
                     if not channel.is_queued:
                         channel.is_queued = True
                         rest.appendleft(channel)
-            more_priority_events = bool(queue.priority)
-            more_available = more_priority_events or bool(rest)
-            if not (more_available or self._lifecycle is _CLOSED or self.is_finished):
-                self._availability.reset_unavailable()
-        return self._transformer.transform_buffers(
-            found, more_available=more_available, more_priority_events=more_priority_events
-        )
+            more_available, more_priority_events = self._look_locked()
+        return self._transform_buffers(found, more_available=more_available, more_priority_events=more_priority_events)
 
     def _poll_run(self, channel: InputChannel, max_buffers: int) -> list[BufferOrEvent]:
         """``poll_data`` of the only channel in the queue, which was taken out of it: twice as quick as of several
@@ -276,7 +291,7 @@ class SingleInputGate(GateChannels):
         compressed = [each for each in buffers if each.is_compressed]
         if compressed:
             found = [(channel, buffers)]
-            return self._transformer.transform_buffers(
+            return self._transform_buffers(
                 found, more_available=more_available, more_priority_events=more_priority_events
             )
         index = channel.index
@@ -286,6 +301,17 @@ class SingleInputGate(GateChannels):
             items[-1] = _new(BufferOrEvent, (index, each, None, False, False, each.size))
         return items
 
+    def _look_locked(self) -> tuple[bool, bool]:
+        """Whether more can be polled, and whether that has priority; the gate becomes unavailable if not."""
+        more_priority_events = bool(self._queue.priority)
+        more_available = more_priority_events or bool(self._queue.rest)
+        if self._lifecycle is not _CLOSED:
+            if not more_priority_events:
+                self._priority_availability.reset_unavailable()
+            if not (more_available or self.is_finished):
+                self._availability.reset_unavailable()
+        return more_available, more_priority_events
+
     def _poll_channel(self, channel: InputChannel, *, was_prioritized: bool) -> BufferOrEvent | None:
         next_data_type = DataType.EVENT_BUFFER  # a channel that raises stays in the queue
         found = None
@@ -293,22 +319,14 @@ class SingleInputGate(GateChannels):
             found = channel.next_buffer()
             next_data_type = _NONE if found is None else found[2]
         finally:
-            queue = self._queue
             with self._lock:
                 if next_data_type is not _NONE and self._lifecycle is not _CLOSED:
-                    if channel.is_queued or next_data_type is _PRIORITY:
-                        self._enqueue_locked(channel, has_priority=next_data_type is _PRIORITY)
-                        if next_data_type is _PRIORITY:
-                            channel.prioritized_by = None
-                    else:
-                        channel.is_queued = True
-                        queue.rest.append(channel)
-                if was_prioritized:
+                    self._enqueue_locked(channel, has_priority=next_data_type is _PRIORITY)
+                    if next_data_type is _PRIORITY:
+                        channel.prioritized_by = None
+                if was_prioritized and found is not None:
                     self._after_priority_locked(channel, found)
-                more_priority_events = bool(queue.priority)
-                more_available = more_priority_events or bool(queue.rest)
-                if not (more_available or self._lifecycle is _CLOSED or self.is_finished):
-                    self._availability.reset_unavailable()
+                more_available, more_priority_events = self._look_locked()
         if found is None:
             return None
         buffer = found[0]
@@ -317,21 +335,80 @@ class SingleInputGate(GateChannels):
                 # It was polled in an ordinary turn, before anybody told of it.
                 with self._lock:
                     self._after_priority_locked(channel, found)
-                    more_priority_events = bool(queue.priority)
+                    more_available, more_priority_events = self._look_locked()
             size = buffer.size
-            event = self._transformer.transform_event(channel, buffer)
+            event = self._transform_event(channel, buffer)
             if event is None:
                 return None
             if isinstance(event, EndOfPartition):
                 more_available = self._end_channel(channel)
             return BufferOrEvent(channel.index, None, event, more_available, more_priority_events, size)
         if buffer.is_compressed:
-            buffer = self._transformer.decompress(channel, buffer)
+            buffer = self._decompress(channel, buffer)
         return _new(BufferOrEvent, (channel.index, buffer, None, more_available, more_priority_events, buffer.size))
 
-    def _after_priority_locked(self, channel: InputChannel, found: BufferAndAvailability | None) -> None:
+    def _transform_event(self, channel: InputChannel, buffer: NetworkBuffer) -> Event | None:
+        """What the task sees of an event, if it sees anything: one end of several subpartitions is
+        not the channel's.
+        """
+        channel.num_events_in += 1
+        channel.num_event_bytes_in += buffer.size
+        if channel.num_subpartitions > 1 and not channel.concerns_all(buffer.data_type):
+            buffer.recycle()
+            return None
+        try:
+            event = deserialize_event(buffer.view)
+        finally:
+            buffer.recycle()
+        if isinstance(event, EndOfData):
+            self._num_ended += 1
+            self._should_drain = self._should_drain and event.mode is StopMode.DRAIN
+        return event
+
+    def _transform_buffers(
+        self,
+        found: Sequence[tuple[InputChannel, Sequence[NetworkBuffer]]],
+        *,
+        more_available: bool,
+        more_priority_events: bool,
+    ) -> list[BufferOrEvent]:
+        """One item for each buffer, restored if it was compressed; the last one says ``more_available``.
+
+        A buffer that cannot be restored is its channel's error, for the next poll.
+        """
+        items: list[BufferOrEvent] = []
+        for channel, buffers in found:
+            index = channel.index
+            num_before = len(items)
+            try:
+                for each in buffers:
+                    buffer = self._decompress(channel, each) if each.is_compressed else each
+                    items.append(_new(BufferOrEvent, (index, buffer, None, True, more_priority_events, buffer.size)))
+            except NetstackError as error:  # of this buffer: what was found before it, and elsewhere, is not lost
+                recycle_all(buffers[len(items) - num_before + 1 :])
+                channel.fail(error)
+                more_available = True
+        if items and not more_available:
+            last = items[-1]
+            items[-1] = _new(BufferOrEvent, (*last[:3], False, *last[4:]))
+        return items
+
+    def _decompress(self, channel: InputChannel, buffer: NetworkBuffer) -> NetworkBuffer:
+        """The original in place of a compressed ``buffer``.
+
+        Raises:
+            NetstackError: compression is off here, or the bytes are none that were compressed.
+        """
+        if self._decompressor is None:
+            buffer.recycle()
+            raise RemoteProtocolError(
+                f"channel {channel.index} of {self.owner}: a compressed buffer, but compression is off here"
+            )
+        return self._decompressor.decompress(buffer)
+
+    def _after_priority_locked(self, channel: InputChannel, found: BufferAndAvailability) -> None:
         queue = self._queue
-        if found is not None and found.buffer.data_type is _PRIORITY:
+        if found.buffer.data_type is _PRIORITY:
             channel.last_priority_sequence_number = found.sequence_number
             # Told of while it was polled: it is in hand, and nothing else was told of.
             told = channel.prioritized_by
@@ -339,8 +416,6 @@ class SingleInputGate(GateChannels):
                 queue.priority.remove(channel)
                 queue.rest.append(channel)
                 channel.is_prioritized = False
-        if not queue.priority and self._lifecycle is not _CLOSED:
-            self._priority_availability.reset_unavailable()
 
     def _end_channel(self, channel: InputChannel) -> bool:
         """Release a channel that has ended, and take it out of the queue (FLINK-22368); whether
@@ -352,13 +427,8 @@ class SingleInputGate(GateChannels):
             if channel.is_queued:
                 (self._queue.priority if channel.is_prioritized else self._queue.rest).remove(channel)
                 channel.is_queued = channel.is_prioritized = False
-            more_available = bool(self._queue)
+            more_available, _ = self._look_locked()
             is_finished = self.is_finished
-            if self._lifecycle is not _CLOSED:
-                if not self._queue.priority:
-                    self._priority_availability.reset_unavailable()
-                if not (more_available or is_finished):
-                    self._availability.reset_unavailable()
         if is_finished:
             self._make_available()
         return more_available and not is_finished

@@ -72,11 +72,8 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
             return
         client = NetworkOfferedPartitionClient(self, self._loop)
         if self.identity.is_expired(self._clock_ms()):
-            client.refuse(
-                message,
-                RefusalCode.TOKEN_EXPIRED,
-                f"the token for {self.identity} was good until {_readable(self.identity)}",
-            )
+            text = f"the token for {self.identity} was good until {_readable(self.identity)}"
+            client.refuse(message, RefusalCode.TOKEN_EXPIRED, text)
             return
         self._take_offer(self.identity, message, client)
 

@@ -6,11 +6,14 @@ Invariants: every message of the gate about an open offer goes on to the handler
 """
 
 from collections.abc import Callable
+from dataclasses import field
 from typing import Protocol
 
 from netstack.errors import ConnectionLostError, NetstackError
 from netstack.flow.offer_book import Stage
 from netstack.ids import InputChannelID, ResultPartitionID
+from netstack.late import dataclass
+from netstack.log_lines import caused_by
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire import messages
 from netstack.wire.messages import ErrorCode, ErrorResponse
@@ -47,16 +50,23 @@ class OfferListener(Protocol):
         """The offer failed; no data will follow."""
 
 
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """An open offer, who is told of it, and the receivers that asked for it: a gate that restarts asks again."""
+
+    offer: SubpartitionOffer
+    listener: OfferListener
+    receivers: list[InputChannelID] = field(default_factory=list)
+
+
 class OfferingHandler(ChannelHandler):
     """The handler in front of ``PartitionRequestServerHandler`` on a connection that a producer dialled."""
 
     def __init__(self) -> None:
         self._ctx: ChannelHandlerContext | None = None
-        self._offers: dict[tuple[bytes, int], tuple[SubpartitionOffer, OfferListener]] = {}
-        self._by_partition: dict[tuple[ResultPartitionID, int], tuple[bytes, int]] = {}
-        self._by_receiver: dict[InputChannelID, tuple[bytes, int]] = {}
-        # The reverse: a gate that restarts asks again.
-        self._receivers: dict[tuple[bytes, int], list[InputChannelID]] = {}
+        self._offers: dict[tuple[bytes, int], _Sent] = {}
+        self._by_partition: dict[tuple[ResultPartitionID, int], _Sent] = {}
+        self._by_receiver: dict[InputChannelID, _Sent] = {}
 
     def __repr__(self) -> str:
         return f"<OfferingHandler {len(self._offers)} offers>"
@@ -78,17 +88,16 @@ class OfferingHandler(ChannelHandler):
         if ctx is None or not ctx.channel.is_active:
             listener.failed(ConnectionLostError("the connection to the gate ended before the offer was sent"))
             return
-        key = (offer.offer_id, offer.subtask)
-        self._offers[key] = (offer, listener)
-        self._by_partition[(offer.result_partition, offer.subtask)] = key
+        sent = _Sent(offer, listener)
+        self._offers[(offer.offer_id, offer.subtask)] = sent
+        self._by_partition[(offer.result_partition, offer.subtask)] = sent
         ctx.write_and_flush(offer)
 
     def forget(self, offer: SubpartitionOffer) -> None:
         """Tell the listener of ``offer`` nothing more."""
-        key = (offer.offer_id, offer.subtask)
-        self._offers.pop(key, None)
+        sent = self._offers.pop((offer.offer_id, offer.subtask), None)
         self._by_partition.pop((offer.result_partition, offer.subtask), None)
-        for receiver in self._receivers.pop(key, ()):
+        for receiver in () if sent is None else sent.receivers:
             del self._by_receiver[receiver]
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
@@ -100,16 +109,16 @@ class OfferingHandler(ChannelHandler):
             self._tell(message.receiver, lambda listener, subtask: listener.held(subtask, num_records))
             return
         if isinstance(message, messages.PartitionRequest):
-            key = self._by_partition.get((message.partition, message.first_subpartition))
+            sent = self._by_partition.get((message.partition, message.first_subpartition))
             # Not for the handlers behind: they would wait for the partition, and a place of the gate with them.
-            if key is None:
+            if sent is None:
                 ctx.write_and_flush(
                     ErrorResponse(ErrorCode.PRODUCER_FAILED, "the offer was withdrawn", message.receiver)
                 )
                 return
             if message.receiver not in self._by_receiver:
-                self._by_receiver[message.receiver] = key
-                self._receivers.setdefault(key, []).append(message.receiver)
+                self._by_receiver[message.receiver] = sent
+                sent.receivers.append(message.receiver)
         ctx.fire_channel_read(message)
         match message:
             case messages.PartitionRequest():
@@ -123,19 +132,18 @@ class OfferingHandler(ChannelHandler):
 
     def _tell(self, receiver: InputChannelID, call: Callable[[OfferListener, int], None]) -> None:
         """Call the listener of the open offer that ``receiver`` reads, with its subtask."""
-        found = self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
-        if found is not None:
-            offer, listener = found
-            call(listener, offer.subtask)
+        sent = self._by_receiver.get(receiver)
+        if sent is not None:
+            call(sent.listener, sent.offer.subtask)
 
     def _on_refused(self, message: OfferRefused) -> None:
-        found = self._offers.get((message.offer_id, message.subtask))
-        if found is None:
+        sent = self._offers.get((message.offer_id, message.subtask))
+        if sent is None:
             return
         if message.code is RefusalCode.QUEUED:
-            found[1].advanced(message.subtask, Stage.QUEUED)
+            sent.listener.advanced(message.subtask, Stage.QUEUED)
         else:
-            found[1].failed(OfferRefusedError(message.code, message.message))
+            sent.listener.failed(OfferRefusedError(message.code, message.message))
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
         """Tell every listener that its offer is lost."""
@@ -144,11 +152,8 @@ class OfferingHandler(ChannelHandler):
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         """Tell every listener of an error of the connection."""
-        lost = ConnectionLostError(
-            f"the connection to the gate at {ctx.channel.peer} failed: {type(error).__name__}: {error}"
-        )
-        lost.__cause__ = error
-        self._fail_all(lost)
+        text = f"the connection to the gate at {ctx.channel.peer} failed: {type(error).__name__}: {error}"
+        self._fail_all(caused_by(error, ConnectionLostError(text)))
         ctx.fire_exception_caught(error)
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
@@ -160,9 +165,8 @@ class OfferingHandler(ChannelHandler):
         self._offers = {}
         self._by_partition.clear()
         self._by_receiver.clear()
-        self._receivers.clear()
-        for offer, listener in offers:
-            listener.lost(offer.subtask, error)
+        for sent in offers:
+            sent.listener.lost(sent.offer.subtask, error)
 
 
 def _left(listener: OfferListener, subtask: int) -> None:

@@ -26,10 +26,11 @@ from netstack.errors import (
     TransportError,
 )
 from netstack.flow.admission import RateLimit, ReplyBudget
+from netstack.gate.channels.channel_receiver import ChannelReceiver
 from netstack.gate.channels.input_channel import ChannelLifecycle
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
-from netstack.log_lines import LogLines
+from netstack.log_lines import LogLines, as_netstack_error, caused_by
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire import messages
 from netstack.wire.messages import BufferResponse, BufferRun, ChannelOrder, DataType, ErrorCode, ErrorResponse
@@ -63,7 +64,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         # None stands for an announcement of credit; the channel is asked for the amount when it leaves.
         self._orders: deque[tuple[RemoteInputChannel, ChannelOrder | None]] = deque()
         # Channels that got data in the current read, and the futures that wake their tasks.
-        self._wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] = []
+        self._wakeups: list[tuple[ChannelReceiver, AvailabilityFuture]] = []
         self._replies = ReplyBudget()
         self._ctx: ChannelHandlerContext | None = None
         self.on_ended: Callable[[], None] | None = None
@@ -105,14 +106,14 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             return
         self._channels[channel.channel_id] = channel
         self._not_found.discard(channel.channel_id)
-        channel.receiver.wakeups = self._wakeups
+        channel.wakeups = self._wakeups
         self._cancelled.pop(channel.channel_id, None)
-        first, last, credit = channel.subpartition, channel.last_subpartition, channel.initial_credit
+        first, last, credit = channel.subpartition, channel.last_subpartition, channel.buffer_manager.initial_credit
         try:
             self._write(messages.PartitionRequest(channel.partition_id, first, last, channel.channel_id, credit))
         except Exception as error:  # noqa: BLE001 - the encoder or a handler refused it; nothing was sent
             self._forget(channel.channel_id)
-            channel.on_error(_as_netstack_error(error, "sending the partition request failed"))
+            channel.on_error(as_netstack_error(error, TransportError, "sending the partition request failed"))
 
     def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
         """Send ``message`` when the socket is writable; None: announce the channel's credit."""
@@ -148,12 +149,12 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         channel = self._channels.get(receiver)
         if channel is None:
             return None
-        return channel.receiver.allocate(size_bytes, data_type, is_compressed=is_compressed)
+        return channel.allocate(size_bytes, data_type, is_compressed=is_compressed)
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[NetworkBuffer]:
         """For the decoder: several buffers for plain data; fewer if the channel has less credit."""
         channel = self._channels.get(receiver)
-        return () if channel is None else channel.receiver.allocate_run(size_bytes, max_buffers)
+        return () if channel is None else channel.allocate_run(size_bytes, max_buffers)
 
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Serve one message of the server."""
@@ -165,7 +166,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
                     message.buffer.recycle()
                 return
             try:
-                buffer_channel.receiver.on_response(message)
+                buffer_channel.on_response(message)
             except Exception as error:  # noqa: BLE001 - one channel's error: its task and the sender are told, other channels continue
                 self._fail_channel(buffer_channel, error)
             return
@@ -197,17 +198,14 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             self._refuse_data(run.receiver)
             recycle_all(buffers)
             return
-        try:
-            channel.receiver.on_run(buffers, run.sequence_number, run.backlog)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail_channel(channel, error)
+        self._tell(channel, partial(channel.on_run, buffers, run.sequence_number, run.backlog))
 
     def _on_backlog(self, receiver: InputChannelID, backlog: int) -> None:
         channel = self._channels.get(receiver)
         if channel is not None and channel.lifecycle is not _RELEASED:
-            self._tell(channel, lambda: channel.receiver.on_sender_backlog(backlog))
+            self._tell(channel, lambda: channel.on_sender_backlog(backlog))
 
-    def _tell(self, channel: RemoteInputChannel, call: Callable[[], None]) -> None:
+    def _tell(self, channel: ChannelReceiver, call: Callable[[], None]) -> None:
         """Make a call of one channel; its error ends that channel alone."""
         try:
             call()
@@ -267,9 +265,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         lost = _loss_of(error)
         if lost is not None:
             text = f"Lost connection to task manager '{peer}'. This indicates that the remote task manager was lost."
-            self._end(ctx, _caused_by(lost, ConnectionLostError(text)))
+            self._end(ctx, caused_by(lost, ConnectionLostError(text)))
         else:
-            self._end(ctx, _as_netstack_error(error, f"connection to {peer} failed"))
+            self._end(ctx, as_netstack_error(error, TransportError, f"connection to {peer} failed"))
 
     def _end(self, ctx: ChannelHandlerContext, error: NetstackError) -> None:
         self.fail_all(error)
@@ -332,28 +330,17 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         else:
             self._end(ctx, RemoteProtocolError(f"{ctx.channel.peer} sends to strangers and does not read our answers"))
 
-    def _fail_channel(self, channel: RemoteInputChannel, error: Exception) -> None:
+    def _fail_channel(self, channel: ChannelReceiver, error: Exception) -> None:
         self._forget(channel.channel_id)
         self._cancel_once(channel.channel_id)
-        _end(channel, _as_netstack_error(error, f"{channel!r} failed"))
+        _end(channel, as_netstack_error(error, TransportError, f"{channel!r} failed"))
 
 
-def _end(channel: RemoteInputChannel, error: NetstackError) -> None:
+def _end(channel: ChannelReceiver, error: NetstackError) -> None:
     try:
         channel.on_error(error)
     except Exception as second:  # noqa: BLE001 - the error is stored; a failing callback of the gate must not stop the other channels
         _log.error("a callback failed on the error of its channel", channel=repr(channel), exc_info=second)
-
-
-def _caused_by(cause: BaseException, error: NetstackError) -> NetstackError:
-    error.__cause__ = cause
-    return error
-
-
-def _as_netstack_error(error: Exception, what: str) -> NetstackError:
-    if isinstance(error, NetstackError):
-        return error
-    return _caused_by(error, TransportError(f"{what}: {type(error).__name__}: {error}"))
 
 
 def _loss_of(error: Exception) -> BaseException | None:

@@ -166,14 +166,11 @@ class PartitionRequestQueue(ChannelHandler):
                 # After the batch: all readers that it makes ready share one pass of writes.
                 self._loop.after_batch(self._write_available)
         elif backlog > 0 and reader.needs_backlog_announcement:
-            self._announce(reader, backlog)
-
-    def _announce(self, reader: CreditBasedSequenceNumberingViewReader, backlog: int) -> None:
-        ctx = self._ctx
-        if ctx is not None and ctx.channel.is_writable:
-            self._tell(BacklogAnnouncement(reader.receiver, backlog))
-        else:
-            self._unannounced[reader] = None
+            ctx = self._ctx
+            if ctx is not None and ctx.channel.is_writable:
+                self._tell(BacklogAnnouncement(reader.receiver, backlog))
+            else:
+                self._unannounced[reader] = None
 
     def statistics(self) -> list[ViewReaderStatistics]:
         """One row per reader of the connection; loop thread."""

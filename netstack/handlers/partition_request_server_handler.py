@@ -13,7 +13,6 @@ Errors:     as in Flink 2.3.  A broken frame or a message that no server serves:
 """
 
 import contextlib
-from collections.abc import Callable
 from functools import partial
 
 from netstack.config import NetstackConfig
@@ -86,84 +85,65 @@ class PartitionRequestServerHandler(ChannelHandler):
             text = f"this connection has {self.config.max_readers} readers already (max_readers)"
             self.queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
             return
-        reader = CreditBasedSequenceNumberingViewReader(
-            request.receiver,
-            request.credit,
-            self.queue,
-            first=request.first_subpartition,
-            last=request.last_subpartition,
-        )
+        reader = CreditBasedSequenceNumberingViewReader(request, self.queue)
         self.queue.add_reader(reader)
-        self._try_to_open(request, reader)
+        self._try_to_open(reader)
 
-    def _try_to_open(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+    def _try_to_open(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
         try:
-            self._open_view(request, reader)
+            self._open_view(reader)
         except Exception as error:  # noqa: BLE001 - a view that cannot be made fails one receiver only (FLINK-9057)
-            self._refuse(request, error)
+            self._refuse(reader.request, error)
 
-    def _open_view(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+    def _open_view(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        request = reader.request
+        partition = request.partition
+
         def on_partition() -> None:
             # The loop was closed and serves nobody; the registering thread continues.
             with contextlib.suppress(ResourceClosedError):
-                self.loop.execute_threadsafe(self._on_partition_registered, request, reader)
+                self.loop.execute_threadsafe(self._try_again, reader)
 
-        partition = request.partition
-        first = request.first_subpartition
-        last = request.last_subpartition
         view = self.manager.create_view_or_listen(
-            partition, first, reader, on_partition, last=None if last == first else last
+            partition, request.first_subpartition, reader, on_partition, last=request.last_subpartition
         )
         if view is not None:
             reader.set_view(view)
             self.queue.enqueue_available_reader(reader)
-        elif self._num_waiting == (max_waiting := self.config.max_waiting_requests):
+            return
+        if self._num_waiting == (max_waiting := self.config.max_waiting_requests):
             self.manager.cancel_listener(partition, on_partition)
             self.queue.remove_reader(request.receiver)
             text = f"{max_waiting} requests of this connection wait for their partition already (max_waiting_requests)"
             self.queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
-        else:
-            self._wait(request, reader, on_partition)
-
-    def _wait(
-        self,
-        request: PartitionRequest,
-        reader: CreditBasedSequenceNumberingViewReader,
-        on_partition: Callable[[], None],
-    ) -> None:
-        timer = RunningTimer(
-            self.loop.loop, self.config.partition_request_timeout_s, partial(self._on_timeout, request, reader)
-        )
+            return
+        timeout_s = self.config.partition_request_timeout_s
+        timer = RunningTimer(self.loop.loop, timeout_s, partial(self._on_timeout, reader))
         self._num_waiting += 1
 
         def stop_waiting() -> None:
             self._num_waiting -= 1
             timer.cancel()
-            self.manager.cancel_listener(request.partition, on_partition)
+            self.manager.cancel_listener(partition, on_partition)
 
         reader.on_release = stop_waiting
 
-    def _on_partition_registered(
-        self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader
-    ) -> None:
-        if not reader.is_released:
-            self._try_again(request, reader)
-
-    def _try_again(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+    def _try_again(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        if reader.is_released:
+            return
         if reader.on_release is not None:
             reader.on_release()
             reader.on_release = None
-        self._try_to_open(request, reader)
+        self._try_to_open(reader)
 
-    def _on_timeout(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        if reader.is_released:
+    def _on_timeout(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
+        partition = reader.request.partition
+        if reader.is_released or self.manager.is_announced(partition):  # its producer is being deployed
+            self._try_again(reader)
             return
-        if self.manager.is_announced(request.partition):  # its producer is being deployed
-            self._try_again(request, reader)
-        else:
-            timeout_s = self.config.partition_request_timeout_s
-            text = f"partition {request.partition} was not registered at its producer within {timeout_s:g} s"
-            self._refuse(request, PartitionNotFoundError(text), is_late=True)
+        timeout_s = self.config.partition_request_timeout_s
+        text = f"partition {partition} was not registered at its producer within {timeout_s:g} s"
+        self._refuse(reader.request, PartitionNotFoundError(text), is_late=True)
 
     def _refuse(self, request: PartitionRequest, error: Exception, *, is_late: bool = False) -> None:
         receiver = request.receiver

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from netstack.flow.credit import SenderCredit
-from netstack.ids import InputChannelID
 from netstack.late import dataclass
 from netstack.log_lines import shown_state
 from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView, SegmentRun
-from netstack.wire.messages import DataType
+from netstack.wire.messages import DataType, PartitionRequest
 
 if TYPE_CHECKING:
     from netstack.handlers.partition_request_queue import PartitionRequestQueue
@@ -54,24 +53,19 @@ class CreditBasedSequenceNumberingViewReader:
     Life cycle: made by a ``PartitionRequest``; gets its view when the partition is registered; ends with ``release``.
     """
 
-    def __init__(
-        self,
-        receiver: InputChannelID,
-        initial_credit: int,
-        queue: "PartitionRequestQueue",
-        *,
-        first: int = 0,
-        last: int = 0,
-    ) -> None:
-        self.receiver = receiver
-        self.credit = SenderCredit(initial_credit)
+    def __init__(self, request: PartitionRequest, queue: "PartitionRequestQueue") -> None:
+        self.request = request
+        self.receiver = request.receiver
+        self.credit = SenderCredit(request.credit)
         self.is_released = False
         self.is_blocked = False
         self.last_sequence_number = -1
         self.on_release: Callable[[], None] | None = None  # stops the wait for an unregistered partition
-        self._initial_credit = initial_credit
+        self._initial_credit = request.credit
+        first = request.first_subpartition
+        last = request.last_subpartition
         self.subpartition = first if first == last else SEVERAL
-        self._num_unended = max(1, last - first + 1)  # subpartitions whose end was not sent
+        self._num_unended = last - first + 1  # subpartitions whose end was not sent
         self._view: ResultSubpartitionView | None = None
         self._poll_view: Callable[[], BufferAndBacklog | None] | None = None
         self._poll_run: Callable[[int], SegmentRun | None] | None = None

@@ -309,12 +309,9 @@ class EventLoopThread:
 def _place_of(thread: threading.Thread) -> str:
     """The calls that a thread is in, innermost last."""
     frame = sys._current_frames().get(thread.ident or 0)
-    calls = (
-        [f"{call.name} ({call.filename}:{call.lineno})" for call in traceback.extract_stack(frame)[-_NUM_CALLS_TOLD:]]
-        if frame
-        else []
-    )
-    return f"in {' > '.join(calls)}" if calls else "just now"
+    stack = traceback.extract_stack(frame)[-_NUM_CALLS_TOLD:] if frame else []
+    calls = " > ".join(f"{call.name} ({call.filename}:{call.lineno})" for call in stack)
+    return f"in {calls}" if calls else "just now"
 
 
 def _new_loop(*, use_uvloop: bool) -> asyncio.AbstractEventLoop:

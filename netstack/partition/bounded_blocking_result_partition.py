@@ -300,12 +300,8 @@ class BoundedBlockingSubpartition:
         """For the readers: this one is done."""
         with self._lock:
             self._readers.discard(reader)
-        run_all(
-            [
-                self._close_if_unused,
-                partial(self.parent.on_consumed_subpartition, self.index, has_read_all=has_read_all),
-            ]
-        )
+        consumed = partial(self.parent.on_consumed_subpartition, self.index, has_read_all=has_read_all)
+        run_all([self._close_if_unused, consumed])
 
     def release(self) -> None:
         """Let nobody read or write any more; the file goes with the last who does now."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from netstack.availability import run_all
+from netstack.availability import AvailabilityFuture
 from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.content_consumer import ContentConsumer
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
@@ -37,15 +37,15 @@ class InFlightData:
                recycle.
     """
 
-    __slots__ = ("_buffers", "_callbacks", "_lock", "error", "is_done")
+    __slots__ = ("_buffers", "_end_signal", "_lock", "error", "is_done")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._end_signal = AvailabilityFuture()
         # All below written under _lock; a bare read may be one moment stale.
         self.is_done = False  # it was completed or failed
         self.error: BaseException | None = None  # why there will be no buffers, if so
         self._buffers: list[NetworkBuffer] = []
-        self._callbacks: list[Callable[[InFlightData], None]] = []
 
     def __repr__(self) -> str:
         state = shown_state("pending", failed=self.error is not None, done=self.is_done)
@@ -69,11 +69,7 @@ class InFlightData:
 
     def on_done(self, callback: "Callable[[InFlightData], None]") -> None:
         """Call ``callback`` once it is done, at once if it is; on the thread that completes it, outside every lock."""
-        with self._lock:
-            if not self.is_done:
-                self._callbacks.append(callback)
-                return
-        callback(self)
+        self._end_signal.add_done_callback(partial(callback, self))
 
     def _end(self, buffers: list[NetworkBuffer], error: BaseException | None) -> bool:
         with self._lock:
@@ -82,9 +78,7 @@ class InFlightData:
             self.is_done = True
             self._buffers = buffers
             self.error = error
-            callbacks = self._callbacks
-            self._callbacks = []
-        run_all([partial(callback, self) for callback in callbacks])
+        self._end_signal.complete()
         return True
 
 

@@ -20,6 +20,7 @@ from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
+from netstack.log_lines import caused_by
 from netstack.partition.buffer_writing_result_partition import (
     ALL,
     BufferWritingResultPartition,
@@ -88,8 +89,7 @@ class ResultPartition(BufferWritingResultPartition):
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} {self.partition_id} of {self.owner}: {self._state.value}, {len(self._unconsumed)} "
-            "of "
-            f"{self.num_subpartitions} subpartitions unconsumed, {self._pool!r}>"
+            f"of {self.num_subpartitions} subpartitions unconsumed, {self._pool!r}>"
         )
 
     @property
@@ -243,12 +243,8 @@ class ResultPartition(BufferWritingResultPartition):
         self._tell_consumer_left(index, has_read_all=has_read_all)
 
     def _tell_consumer_left(self, index: int, *, has_read_all: bool) -> None:
-        run_all(
-            [
-                partial(listener.on_consumer_left, index, has_read_all=has_read_all)
-                for listener in list(self._consumer_listeners)
-            ]
-        )
+        listeners = list(self._consumer_listeners)
+        run_all([partial(listener.on_consumer_left, index, has_read_all=has_read_all) for listener in listeners])
 
     def on_all_data_processed(self, index: int) -> None:
         """For the view of ``index``: its consumer processed everything up to the end of data."""
@@ -295,6 +291,5 @@ class ResultPartition(BufferWritingResultPartition):
         if isinstance(cause, ProducerFailedError):
             return cause
         what = "it was released before it was consumed" if cause is None else f"{type(cause).__name__}: {cause}"
-        error = ProducerFailedError(f"the producer of partition {self.partition_id}, {self.owner}, failed: {what}")
-        error.__cause__ = cause
-        return error
+        text = f"the producer of partition {self.partition_id}, {self.owner}, failed: {what}"
+        return caused_by(cause, ProducerFailedError(text))

@@ -93,7 +93,10 @@ class TaskEventDispatcher:
 class _Waiting:
     """Somebody who asked for a partition that is not there yet."""
 
+    partition_id: ResultPartitionID
     on_partition: Callable[[], None]
+    timeout_ms: float | None
+    on_timeout: Callable[[], None] | None
     # Both guarded by the manager's lock.
     is_over: bool = False
     timer: Cancellable | None = None
@@ -224,7 +227,7 @@ class ResultPartitionManager:
         """
         if timeout_ms is not None and self._timers is None:
             raise LocalProtocolError("a manager without timers cannot time a listener out")
-        waiting = _Waiting(on_partition)
+        waiting = _Waiting(partition_id, on_partition, timeout_ms, on_timeout)
         with self._lock:
             self._check_open_locked()
             partition = self._partitions.get(partition_id)
@@ -232,8 +235,7 @@ class ResultPartitionManager:
                 self._listeners.setdefault(partition_id, []).append(waiting)
         if partition is not None:
             return partition.create_subpartition_view(index, listener, last)
-        if timeout_ms is not None and on_timeout is not None:
-            self._start_timer(partition_id, waiting, timeout_ms, on_timeout)
+        self._start_timer(waiting)
         return None
 
     def cancel_listener(self, partition_id: ResultPartitionID, on_partition: Callable[[], None]) -> None:
@@ -243,7 +245,7 @@ class ResultPartitionManager:
                 (waiting for waiting in self._listeners.get(partition_id, ()) if waiting.on_partition == on_partition),
                 None,
             )
-            calls = [] if found is None else self._end_locked(partition_id, found)
+            calls = [] if found is None else self._end_locked(found)
         run_all(calls)
 
     def release(self, partition_id: ResultPartitionID, cause: BaseException | None) -> None:
@@ -274,37 +276,33 @@ class ResultPartitionManager:
         with self._lock:
             self._partitions.pop(partition.partition_id, None)
 
-    def _start_timer(
-        self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]
-    ) -> None:
-        assert self._timers is not None, "checked when the listener came"
-        on_time = partial(self._on_timeout, partition_id, waiting, timeout_ms, on_timeout)
-        timer = self._timers.call_later(timeout_ms / 1000, on_time)
+    def _start_timer(self, waiting: _Waiting) -> None:
+        if waiting.timeout_ms is None or waiting.on_timeout is None or self._timers is None:
+            return
+        timer = self._timers.call_later(waiting.timeout_ms / 1000, partial(self._on_time, waiting, waiting.on_timeout))
         with self._lock:
             if not waiting.is_over:
                 waiting.timer = timer
                 return
         timer.cancel()
 
-    def _on_timeout(
-        self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]
-    ) -> None:
+    def _on_time(self, waiting: _Waiting, on_timeout: Callable[[], None]) -> None:
         with self._lock:
             if waiting.is_over:
                 return
-            is_announced = partition_id in self._announced
+            is_announced = waiting.partition_id in self._announced
             if not is_announced:
-                self._end_locked(partition_id, waiting)
+                self._end_locked(waiting)
         if is_announced:
-            self._start_timer(partition_id, waiting, timeout_ms, on_timeout)
+            self._start_timer(waiting)
         else:
             on_timeout()
 
-    def _end_locked(self, partition_id: ResultPartitionID, waiting: _Waiting) -> list[Callable[[], object]]:
-        listeners = self._listeners[partition_id]
+    def _end_locked(self, waiting: _Waiting) -> list[Callable[[], object]]:
+        listeners = self._listeners[waiting.partition_id]
         listeners.remove(waiting)
         if not listeners:
-            del self._listeners[partition_id]
+            del self._listeners[waiting.partition_id]
         return waiting.end()
 
     def _check_free_locked(self, partition_id: ResultPartitionID) -> None:

@@ -241,8 +241,7 @@ class AuthenticationHandler(ChannelHandler):
         elif _is_gone(error) and self._is_judged_late:
             failure = ConnectError(
                 f"{peer} closed the connection before it said anything: it has no file descriptors left, has too many "
-                "connections, serves "
-                "another address than this one, or ends just now; see its log"
+                "connections, serves another address than this one, or ends just now; see its log"
             )
         failure.__cause__ = error
         self.on_failed(failure)

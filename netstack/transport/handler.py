@@ -108,26 +108,15 @@ class ChannelHandlerContext:
 
     def fire_channel_active(self) -> None:
         """Tell the next handler that the channel is connected."""
-        self._fire("channel_active")
+        self._next._call("channel_active")
 
     def fire_channel_inactive(self) -> None:
         """Tell the next handler that the connection ended."""
-        self._fire("channel_inactive")
+        self._next._call("channel_inactive")
 
     def fire_channel_writability_changed(self) -> None:
         """Tell the next handler with a ``channel_writability_changed`` that ``is_writable`` flipped."""
-        ctx = self._watcher
-        try:
-            ctx.handler.channel_writability_changed(ctx)
-        except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
-            ctx.catch(error)
-
-    def _fire(self, method: str) -> None:
-        ctx = self._next
-        try:
-            getattr(ctx.handler, method)(ctx)
-        except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
-            ctx.catch(error)
+        self._watcher._call("channel_writability_changed")
 
     def fire_channel_read(self, message: object) -> None:
         """Hand ``message`` to the next handler with a ``channel_read``."""
@@ -139,11 +128,13 @@ class ChannelHandlerContext:
 
     def fire_channel_read_complete(self) -> None:
         """Tell the next handler with a ``channel_read_complete`` that one read of the socket was delivered."""
-        ctx = self._completer
+        self._completer._call("channel_read_complete")
+
+    def _call(self, method: str) -> None:
         try:
-            ctx.handler.channel_read_complete(ctx)
+            getattr(self.handler, method)(self)
         except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
-            ctx.catch(error)
+            self.catch(error)
 
     def fire_exception_caught(self, error: Exception) -> None:
         """Hand ``error`` to the next handler."""

@@ -99,8 +99,8 @@ class HeartbeatHandler(ChannelHandler):
                 self._cut(
                     channel,
                     f"{channel.peer} sent nothing for {self._heartbeats.silent_s:.1f} s, not even a heartbeat "
-                    "(heartbeat_timeout_s is "
-                    f"{self._timeout_s:g}): its process is stopped or hangs, or the network swallows what is sent",
+                    f"(heartbeat_timeout_s is {self._timeout_s:g}): its process is stopped or hangs, or the network "
+                    "swallows what is sent",
                 )
                 return
             # A heartbeat would wait behind pending bytes.

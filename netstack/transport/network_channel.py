@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, cast
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
 from netstack.flow.admission import RateLimit
-from netstack.log_lines import LogLines
+from netstack.log_lines import LogLines, caused_by
 from netstack.loop.forks import ClosedInChildren
 from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.handler import Channel, ChannelHandler, ChannelPipeline
@@ -420,9 +420,8 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         if exc is not None and self._state is _State.OPEN:
             # Before the handlers see the error: their answers must not be sent.
             self._state, self._transport = _State.CLOSING, None
-            error = ConnectionLostError(f"lost the connection to {self.peer}: {type(exc).__name__}: {exc}")
-            error.__cause__ = exc
-            self._head.fire_exception_caught(error)
+            text = f"lost the connection to {self.peer}: {type(exc).__name__}: {exc}"
+            self._head.fire_exception_caught(caused_by(exc, ConnectionLostError(text)))
         self._finish_close()
 
 

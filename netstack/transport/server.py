@@ -77,13 +77,10 @@ class _ChannelGroup(ChannelHandler):
         """
         assert isinstance(channel, NetworkChannel), "a server makes NetworkChannels"
         if gate is not None and channel in self.channels:
-            if len(self._producers) >= self._max_producers:
-                self.log.warning(
-                    "a producer was refused: there are too many",
-                    peer=channel.peer,
-                    gate=str(gate),
-                    limit=self._max_producers,
-                )
+            limit = self._max_producers
+            if len(self._producers) >= limit:
+                text = "a producer was refused: there are too many"
+                self.log.warning(text, peer=channel.peer, gate=str(gate), limit=limit)
                 channel.abort()
                 return
             self._producers.add(channel)
@@ -234,9 +231,13 @@ class NetworkServer:
             await self._server.wait_closed()
 
     def _make_channel(self) -> NetworkChannel:
+        return NetworkChannel(self._config, self._handlers)
+
+    def _handlers(self) -> tuple[ChannelHandler, ...]:
         security = self._security
+        handlers = self._handlers_factory()
         if security.mode is SecurityMode.NONE:
-            return NetworkChannel(self._config, lambda: (self._group, *self._handlers_factory()))
+            return (self._group, *handlers)
         if security.mode is SecurityMode.CERTIFICATES:
             assert security.tls is not None, "checked when it was made"
             check = PeerCheck(
@@ -244,7 +245,7 @@ class NetworkServer:
                 on_ready=lambda channel: self._group.authenticated(channel, None),
                 on_failed=self._on_failed,
             )
-            return NetworkChannel(self._config, lambda: (self._group, check, *self._handlers_factory()))
+            return (self._group, check, *handlers)
         handshake = Handshake(
             Role.PRODUCER,
             self._key,
@@ -265,9 +266,7 @@ class NetworkServer:
             log=self._group.log,
         )
         heartbeats = HeartbeatHandler(self._config, loop, sends_first=False)
-        return NetworkChannel(
-            self._config, lambda: (self._group, *behind_decoder(self._handlers_factory(), authentication), heartbeats)
-        )
+        return (self._group, *behind_decoder(handlers, authentication), heartbeats)
 
     def _gate_key(self, gate: GateIdentity) -> bytes | None:
         if gate.is_expired(time.time_ns() // _NS_PER_MS):

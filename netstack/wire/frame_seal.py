@@ -62,6 +62,5 @@ class FrameSeal:
         if not hmac.compare_digest(self.sign(head, payload), seal):
             raise RemoteProtocolError(
                 f"frame {self._number} from {self._peer} does not bear the peer's seal: it was corrupted, repeated, "
-                "dropped, reordered or"
-                " injected on the way"
+                "dropped, reordered or injected on the way"
             )

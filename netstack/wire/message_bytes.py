@@ -84,11 +84,8 @@ _THROWABLES: Final = {
     ErrorCode.PRODUCER_FAILED: (_PRODUCER_FAILED, _CANCEL_TASK, _RUNTIME_EXCEPTION, _EXCEPTION),
 }
 _OTHER_THROWABLE: Final = (_IO_EXCEPTION, _EXCEPTION)
-_CODES_OF_CLASSES: Final = {
-    _PARTITION_NOT_FOUND.name: ErrorCode.PARTITION_NOT_FOUND,
-    _PRODUCER_FAILED.name: ErrorCode.PRODUCER_FAILED,
-    _CANCEL_TASK.name: ErrorCode.PRODUCER_FAILED,
-}
+_CODES_OF_CLASSES: Final = {classes[0].name: code for code, classes in _THROWABLES.items()}
+_CODES_OF_CLASSES[_CANCEL_TASK.name] = ErrorCode.PRODUCER_FAILED
 
 
 # ---------------------------------------------------------------- messages

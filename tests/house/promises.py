@@ -78,12 +78,10 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "netstack.handlers.view_reader",
     ),
     "netstack.gate": (
-        "netstack.gate.input_gate",
         "netstack.gate.channels.input_channel",
         "netstack.gate.channels.local_input_channel",
         "netstack.gate.channels.remote_input_channel",
         "netstack.gate.gate_channels",
-        "netstack.gate.input_gate",
         "netstack.gate.single_input_gate",
     ),
     "messages": ("flowlet.messages.control_messages", "flowlet.messages.execution_state", "flowlet.graph.partitioner"),

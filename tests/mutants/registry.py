@@ -18,7 +18,6 @@ _HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
 _HISTORY: Final = "tests/netstack/partition/test_history.py"
 _POOLS: Final = "tests/promises/buffer/test_segments_of_pools.py"
 _MANAGER: Final = "tests/netstack/gate/channels/test_buffer_manager.py"
-_ORDERS: Final = "tests/netstack/gate/test_gate_orders.py"
 
 
 FLINK_BUGS: Final = (
@@ -82,7 +81,7 @@ FLINK_BUGS: Final = (
         "29298",
         "the pool whose last buffer was taken does not stand in line for the next one",
         "netstack.buffer.local_buffer_pool",
-        "                spare = self._parent.take_or_wait(self._account)\n",
+        "                spare = self._parent.take_or_wait(self.account)\n",
         "                spare = None\n",
         f"{_POOLS}::test_hist_29298_the_last_buffer_taken_in_the_callback_is_asked_for_again",
     ),
@@ -110,8 +109,8 @@ FLINK_BUGS: Final = (
         "22946 9676",
         "a surplus floating buffer is recycled while the channel's lock is held",
         "netstack.gate.channels.buffer_manager",
-        "                    surplus = floating.pop()\n",
-        "                    floating.pop().recycle()\n",
+        "                        surplus.append(floating.pop())\n",
+        "                        floating.pop().recycle()\n",
         _SIM,
     ),
     Mutant(
@@ -149,8 +148,8 @@ FLINK_BUGS: Final = (
         "16404 8523",
         "a channel that waits at its barrier keeps the floating buffers that another one needs",
         "netstack.gate.channels.channel_receiver",
-        "                if self.is_blocked and self.manager.initial_credit == 0:",
-        "                if self.is_blocked and self.manager.initial_credit < 0:",
+        "                if self.is_blocked and self.buffer_manager.initial_credit == 0:",
+        "                if self.is_blocked and self.buffer_manager.initial_credit < 0:",
         f"{_MANAGER}::test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer",
     ),
     Mutant(
@@ -310,7 +309,7 @@ FLINK_BUGS: Final = (
         "17992",
         "an error in one channel ends every channel of the shared connection",
         "netstack.handlers.partition_request_client_handler",
-        '        _end(channel, _as_netstack_error(error, f"{channel!r} failed"))',
+        '        _end(channel, as_netstack_error(error, TransportError, f"{channel!r} failed"))',
         '        self.fail_all(_as_netstack_error(error, "failed"))',
         f"{_HANDLERS}::test_hist_17992_one_poisoned_channel_of_a_hundred",
     ),

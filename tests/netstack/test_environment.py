@@ -22,7 +22,7 @@ from netstack.errors import (
     ProducerFailedError,
     ResourceClosedError,
 )
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id

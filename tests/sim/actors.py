@@ -23,7 +23,7 @@ from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
@@ -41,7 +41,7 @@ from netstack.wire.events import (
     Event,
     StopMode,
 )
-from tests.netstack.buffer.pools import builder_of
+from tests.netstack.buffer.pools import builder_of, num_in_use
 from tests.sim.streams import RangeStream, Stream, marked
 from tests.sim.transport import SimTransport
 
@@ -333,7 +333,7 @@ class Producer(Actor):
         segment = self.world.mix.segment_size
         if size <= segment:
             return size
-        num_guaranteed = self._pool.num_required - self._pool.best_effort_used
+        num_guaranteed = self._pool.account.num_required - num_in_use(self._pool)
         return min(size, max(1, num_guaranteed) * segment)
 
     def flush(self) -> None:
@@ -493,7 +493,7 @@ class Consumer(Actor):
             return
         for channel in self.gate.channels:
             if isinstance(channel, RemoteInputChannel):
-                num_waiting = 0 if channel.is_released else len(channel.receiver.received.priority)
+                num_waiting = 0 if channel.is_released else len(channel.received.priority)
             else:
                 view = channel._view if isinstance(channel, LocalInputChannel) and not channel.is_released else None
                 read = view._subpartition if isinstance(view, PipelinedSubpartitionView) else None

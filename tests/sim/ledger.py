@@ -95,11 +95,11 @@ class Ledger:
                 continue
             if flow.has_no_exclusive and (flow.is_blocked or flow.num_resumes):
                 continue  # the receiver forgot all credit, the sender does so when it reads of the resumption
-            granted = channel.num_credits_granted
+            granted = channel.buffer_manager.num_granted
             assert granted == flow.num_granted_written, (
                 f"{channel!r} granted {granted}, {flow.num_granted_written} were written"
             )
-            spent = granted - channel.num_credits_available
+            spent = granted - channel.buffer_manager.num_credits_available
             assert 0 <= spent - flow.num_data_read <= 1, (
                 f"{channel!r} spent {spent}, {flow.num_data_read} buffers were read"
             )

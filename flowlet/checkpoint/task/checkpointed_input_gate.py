@@ -27,7 +27,7 @@ from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.errors import RemoteProtocolError
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.late import dataclass
 from netstack.wire.events import (

@@ -49,7 +49,7 @@ from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
 from netstack.flow.admission import RateLimit
 from netstack.flow.offer_book import GateShape
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.late import dataclass
 from netstack.late import numpy as np

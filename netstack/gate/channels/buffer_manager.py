@@ -194,30 +194,13 @@ class BufferManager(BufferRecycler):
     # ---------------------------------------------------------------- any thread
 
     def recycle(self, segment: MemorySegment) -> None:
-        """Take an exclusive segment back: a credit, or in exchange for a floating buffer that others need more; home
-        after the release.
-        """
-        surplus: NetworkBuffer | None = None
-        is_due = False
-        with self._lock:
-            is_released = self._is_released
-            if not is_released:
-                floating = self._floating
-                self._exclusive.append(segment)
-                if floating and len(self._exclusive) + len(floating) > self.num_required:
-                    surplus = floating.pop()
-                else:
-                    self.num_unannounced += 1
-                    is_due = self._is_due_locked()
-        if is_due:
-            self._on_credit()
-        elif surplus is not None:
-            surplus.recycle()  # never under the lock (FLINK-22946)
-        elif is_released and self._network_pool is not None:
-            self._network_pool.recycle_unpooled([segment])
+        """``recycle_run`` for one segment."""
+        self.recycle_run((segment,))
 
     def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
-        """``recycle`` for several segments: one lock round, and one announcement at most."""
+        """Take exclusive segments back: each is a credit, or in exchange for a floating buffer that others need more;
+        home after the release.  One lock round, and one announcement at most.
+        """
         surplus: list[NetworkBuffer] = []
         is_due = False
         with self._lock:
@@ -232,12 +215,13 @@ class BufferManager(BufferRecycler):
                     else:
                         self.num_unannounced += 1
                 is_due = self.num_unannounced > 0 and self._is_due_locked()
-        calls: list[Callable[[], object]] = [self._on_credit] if is_due else []
-        if surplus:
-            calls.append(partial(recycle_all, surplus))  # never under the lock (FLINK-22946)
         if is_released and self._network_pool is not None:
-            calls.append(partial(self._network_pool.recycle_unpooled, list(segments)))
-        run_all(calls)
+            self._network_pool.recycle_unpooled(segments)
+        elif surplus:
+            # Never under the lock (FLINK-22946).
+            run_all([*([self._on_credit] if is_due else []), partial(recycle_all, surplus)])
+        elif is_due:
+            self._on_credit()
 
     def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
         """The pool offers ``buffer``; whether the channel needs it, which then is a credit more."""

@@ -8,29 +8,36 @@ Invariants: the loop appends to ``received`` under the lock, so that a checkpoin
             append made the length one: an append that did not was behind an element whose poll will see that there is
             more.  Numbers rise by one from buffer to buffer and wrap behind 2^31 - 1.
 Units:      credit in buffers; sizes in bytes.
-Lock order: the channel's lock, which is shared with it, is a leaf: gate, pools, buffers and the channel state writer
-    are called after it.
+Lock order: the channel's lock is a leaf: gate, pools, buffers and the channel state writer are called after it.
 Source:     Flink ``RemoteInputChannel.onBuffer``, ``onEmptyBuffer``, ``onSenderBacklog``;
             ``CreditBasedPartitionRequestClientHandler``.
 """
 
-import threading
+import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from netstack.availability import AvailabilityFuture, run_all
 from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager
-from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer, barrier_of
-from netstack.gate.channels.input_channel import ChannelLifecycle, PrioritizedDeque
-from netstack.late import dataclass
+from netstack.gate.channels.in_flight_recorder import SequenceBuffer, barrier_of
+from netstack.gate.channels.input_channel import (
+    ChannelLifecycle,
+    InputChannel,
+    PartitionRequestClient,
+    PrioritizedDeque,
+    RequestBackoff,
+)
+from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.wire.events import EventAnnouncement, serialize_event
 from netstack.wire.messages import MAX_SEQUENCE_NUMBER, BufferResponse, DataType, wrapped_number
 
 if TYPE_CHECKING:
-    from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+    from netstack.gate.single_input_gate import SingleInputGate
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
@@ -38,52 +45,63 @@ _RELEASED: Final = ChannelLifecycle.RELEASED
 _NO_BACKLOG: Final = -1  # only the last of several parts knows it
 
 
-@dataclass(eq=False)
-class ChannelReceiver:
-    """The loop's side of one remote channel: puts what arrives into buffers, checks it and queues it.
+class ChannelReceiver(InputChannel):
+    """The loop's side of a remote channel: puts what arrives into buffers, checks it and queues it.
 
-    Threading: the loop thread calls the methods.  The channel's task shares ``received``, ``is_blocked`` and the lock
-               with it.
-    Life cycle: that of its channel: after the release of that nothing is taken in.
+    Threading: the loop thread calls the methods.  The task's side, which is derived from it, shares what is received,
+               ``is_blocked`` and the lock.
+    Life cycle: that of the channel: after its release nothing is taken in.
     Ownership: a buffer that is handed in belongs to the channel until it is polled.
 
     Args:
-        channel: the task's side; gets the errors, and stands in the gate's queue.
-        lock: the channel's.
-        max_queued_events: see ``RemoteInputChannel``, as for ``max_queued_event_bytes``.
-        clock_ns: the gate's clock, for ``last_activity_ns`` of the channel.
+        client: takes the orders to the producer.
+        backoff: what happens when the producer does not know the partition and is asked again; default: nothing is
+            asked again.
+        config: how many events may wait for the task, and how many bytes of them, though a single one may be larger:
+            they need no credit, so nothing else bounds them.
     """
 
-    channel: "RemoteInputChannel"
-    lock: threading.Lock
-    manager: BufferManager
-    in_flight: InFlightRecorder
-    max_queued_events: int
-    max_queued_event_bytes: int
-    clock_ns: Callable[[], int]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        gate: "SingleInputGate",
+        index: int,
+        channel_id: InputChannelID,
+        partition_id: ResultPartitionID,
+        subpartition: int,
+        client: PartitionRequestClient,
+        *,
+        last: int | None = None,
+        backoff: RequestBackoff | None = None,
+        config: NetstackConfig | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        super().__init__(gate, index, partition_id, subpartition, last=last, backoff=backoff, clock_ns=clock_ns)
+        self.channel_id = channel_id
+        self.buffer_manager = BufferManager(self._lock, self._announce_credit)
+        self._client = client
+        self._config = NetstackConfig() if config is None else config
         self.max_buffer_bytes = 0  # Written before the request.
         # Where the loop puts what wakes the task, until all that one read of the socket brought is queued; None: it is
         # woken at once.
-        self.wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] | None = None  # Written by the loop thread.
+        self.wakeups: list[tuple[ChannelReceiver, AvailabilityFuture]] | None = None  # Written by the loop thread.
         # Written by the loop thread; read anywhere, one message stale is fine.
         self.sender_backlog = 0
         self.expected_sequence_number = 0
         self.num_bytes_received = 0
-        self.is_blocked = False  # Also cleared by the task, when the sender can do nothing but wait for that.
-        self._num_unended = self.channel.num_subpartitions
+        self._num_unended = self.num_subpartitions
         self._num_events_received = self._num_event_bytes_received = 0
         # Appended under _lock; popped by the task thread and the release, each popleft is atomic.
         self.received: PrioritizedDeque[SequenceBuffer] = PrioritizedDeque()
-
-    def __repr__(self) -> str:
-        return f"<ChannelReceiver {len(self.received)} queued, waits for number {self.expected_sequence_number}>"
+        self._queued = self.received.rest
 
     @property
     def has_ended(self) -> bool:
         """Whether the end of the partition was received, of the last subpartition if there are several."""
         return self._num_unended <= 0
+
+    @abstractmethod
+    def _announce_credit(self) -> None:
+        """The unannounced credit rose from zero."""
 
     # ---------------------------------------------------------------- room
 
@@ -96,14 +114,16 @@ class ChannelReceiver:
         if data_type.is_buffer:
             if size_bytes > self.max_buffer_bytes:
                 return None
-            return self.manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
+            return self.buffer_manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
         return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
 
     def allocate_run(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
         """Room for several plain data buffers that have arrived, their credit is spent; fewer with less credit, none
         after the release.
         """
-        return [] if size_bytes > self.max_buffer_bytes else self.manager.request_buffers(size_bytes, max_buffers)
+        if size_bytes > self.max_buffer_bytes:
+            return []
+        return self.buffer_manager.request_buffers(size_bytes, max_buffers)
 
     # ---------------------------------------------------------------- messages
 
@@ -149,19 +169,19 @@ class ChannelReceiver:
             return
         rest = self.received.rest
         is_missing = is_first = is_pending = False
-        with self.lock:
-            is_taken = sequence_number == self.expected_sequence_number and self.channel.lifecycle is not _RELEASED
+        with self._lock:
+            is_taken = sequence_number == self.expected_sequence_number and self.lifecycle is not _RELEASED
             if is_taken:
                 self.expected_sequence_number = end
                 self.num_bytes_received += num_buffers * buffers[0].size
-                is_pending = self.in_flight.persister.is_pending
+                is_pending = self._in_flight.persister.is_pending
                 if is_pending:
                     for buffer in buffers:
-                        self.in_flight.note_buffer_locked(buffer)
+                        self._in_flight.note_buffer_locked(buffer)
                 rest.extend(zip(buffers, range(sequence_number, end), strict=True))
                 # None is left that was there before: the task may have polled it without a look at what came behind it.
                 is_first = len(rest) <= num_buffers
-                is_missing = self.manager.require_locked(backlog)
+                is_missing = self.buffer_manager.require_locked(backlog)
         if not is_taken:
             error = self._refuse(buffers[0], sequence_number)
             recycle_all(buffers[1:])  # after the error is set: a broken channel announces no credit
@@ -172,30 +192,29 @@ class ChannelReceiver:
         if is_first:
             self._tell_gate()
         if is_missing:
-            self.manager.request_floating()
+            self.buffer_manager.request_floating()
         if is_pending:
-            self.in_flight.hand_over()
+            self._in_flight.hand_over()
 
     def _tell_gate(self) -> None:
         """There is data after there was none; who waits is woken now, or with the end of the present read."""
-        channel = self.channel
-        channel.last_activity_ns = self.clock_ns()
-        pending = channel.gate.enqueue_channel(channel)
+        self.last_activity_ns = self._clock_ns()
+        pending = self.gate.enqueue_channel(self)
         if pending is not None:
             if self.wakeups is None:
                 pending.complete()
             else:
-                self.wakeups.append((channel, pending))
+                self.wakeups.append((self, pending))
 
     def on_sender_backlog(self, backlog: int) -> None:
         """The sender has ``backlog`` buffers queued (-1: it does not say): get floating buffers for them."""
         if backlog < 0:
             return
         self.sender_backlog = backlog
-        with self.lock:
-            is_missing = self.manager.require_locked(backlog)
+        with self._lock:
+            is_missing = self.buffer_manager.require_locked(backlog)
         if is_missing:
-            self.manager.request_floating()
+            self.buffer_manager.request_floating()
 
     def on_buffer(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
         """Queue ``buffer``, which is the channel's from now on; returns the error that the channel got from it."""
@@ -203,20 +222,20 @@ class ChannelReceiver:
             return self._receive_event(buffer, sequence_number, backlog)
         is_missing = is_first = is_pending = False
         rest = self.received.rest
-        with self.lock:
-            is_taken = sequence_number == self.expected_sequence_number and self.channel.lifecycle is not _RELEASED
+        with self._lock:
+            is_taken = sequence_number == self.expected_sequence_number and self.lifecycle is not _RELEASED
             if is_taken:
                 self.expected_sequence_number = (
                     sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
                 )
                 self.num_bytes_received += buffer.size
-                is_pending = self.in_flight.persister.is_pending
+                is_pending = self._in_flight.persister.is_pending
                 if is_pending:
-                    self.in_flight.note_buffer_locked(buffer)
+                    self._in_flight.note_buffer_locked(buffer)
                 rest.append((buffer, sequence_number))
                 is_first = len(rest) == 1
                 if backlog >= 0:
-                    is_missing = self.manager.require_locked(backlog)
+                    is_missing = self.buffer_manager.require_locked(backlog)
         if not is_taken:
             return self._refuse(buffer, sequence_number)
         if is_first:
@@ -224,9 +243,9 @@ class ChannelReceiver:
         if backlog >= 0:
             self.sender_backlog = backlog
         if is_missing:
-            self.manager.request_floating()
+            self.buffer_manager.request_floating()
         if is_pending:
-            self.in_flight.hand_over()
+            self._in_flight.hand_over()
         return None
 
     def _receive_event(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
@@ -245,8 +264,8 @@ class ChannelReceiver:
         surplus: list[NetworkBuffer] = []
         is_missing = is_first = is_first_priority = False
         received = self.received
-        with self.lock:
-            is_taken = sequence_number == self.expected_sequence_number and self.channel.lifecycle is not _RELEASED
+        with self._lock:
+            is_taken = sequence_number == self.expected_sequence_number and self.lifecycle is not _RELEASED
             if is_taken:
                 self.expected_sequence_number = wrapped_number(sequence_number + 1)
                 self.num_bytes_received += buffer.size
@@ -254,12 +273,12 @@ class ChannelReceiver:
                 self._num_event_bytes_received += buffer.size
                 if data_type.is_blocking_upstream:
                     self.is_blocked = True
-                if self.is_blocked and self.manager.initial_credit == 0:
-                    surplus = self.manager.forget_credit_locked()
+                if self.is_blocked and self.buffer_manager.initial_credit == 0:
+                    surplus = self.buffer_manager.forget_credit_locked()
                 elif backlog >= 0:
-                    is_missing = self.manager.require_locked(backlog)
+                    is_missing = self.buffer_manager.require_locked(backlog)
                 if barrier is not None:
-                    self.in_flight.note_barrier_locked(barrier.checkpoint_id, sequence_number)
+                    self._in_flight.note_barrier_locked(barrier.checkpoint_id, sequence_number)
                 if data_type is _PRIORITY:
                     received.priority.append((buffer, sequence_number))
                 else:
@@ -280,41 +299,38 @@ class ChannelReceiver:
         if backlog >= 0:
             self.sender_backlog = backlog
         calls: list[Callable[[], None]] = [each.recycle for each in surplus]
-        channel = self.channel
         if is_first_priority:
-            calls.append(lambda: channel.gate.notify_priority_event(channel, sequence_number))
+            calls.append(lambda: self.gate.notify_priority_event(self, sequence_number))
         if is_first:
-            channel.last_activity_ns = self.clock_ns()
-            calls.append(lambda: channel.gate.notify_channel_non_empty(channel))
+            self.last_activity_ns = self._clock_ns()
+            calls.append(lambda: self.gate.notify_channel_non_empty(self))
         if is_missing:
-            calls.append(self.manager.request_floating)
+            calls.append(self.buffer_manager.request_floating)
         run_all(calls)
         return None
 
     def _check_room_for_event(self, num_bytes: int) -> None:
         """Events need no credit; a sender of many is stopped before they fill the memory."""
-        num_queued = self._num_events_received - self.channel.num_events_in
-        num_bytes_queued = self._num_event_bytes_received - self.channel.num_event_bytes_in
-        if num_queued >= self.max_queued_events:
-            limit = f"at most {self.max_queued_events} may (max_queued_events)"
-        elif num_queued and num_bytes_queued + num_bytes > self.max_queued_event_bytes:
-            limit = (
-                f"with {num_bytes} more they are more than {self.max_queued_event_bytes} bytes (max_queued_event_bytes)"
-            )
+        config = self._config
+        num_queued = self._num_events_received - self.num_events_in
+        num_bytes_queued = self._num_event_bytes_received - self.num_event_bytes_in
+        if num_queued >= config.max_queued_events:
+            limit = f"at most {config.max_queued_events} may (max_queued_events)"
+        elif num_queued and num_bytes_queued + num_bytes > config.max_queued_event_bytes:
+            most = config.max_queued_event_bytes
+            limit = f"with {num_bytes} more they are more than {most} bytes (max_queued_event_bytes)"
         else:
             return
         queued = f"{num_queued} events ({num_bytes_queued} bytes) wait for the task"
-        raise RemoteProtocolError(f"channel {self.channel.index} of {self.channel.partition_id}: {queued}, {limit}")
+        raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {queued}, {limit}")
 
     def on_empty_buffer(self, sequence_number: int, backlog: int) -> NetstackError | None:
         """Count a data buffer without bytes; returns the error that the channel got from it."""
-        with self.lock:
-            if self.channel.lifecycle is _RELEASED:
-                return None
-            is_expected = sequence_number == self.expected_sequence_number
-            if is_expected:
+        with self._lock:
+            is_taken = sequence_number == self.expected_sequence_number and self.lifecycle is not _RELEASED
+            if is_taken:
                 self.expected_sequence_number = wrapped_number(sequence_number + 1)
-        if not is_expected:
+        if not is_taken:
             return self._refuse(None, sequence_number)
         self.on_sender_backlog(backlog)
         return None
@@ -341,7 +357,7 @@ class ChannelReceiver:
 
     def _refuse(self, buffer: NetworkBuffer | None, sequence_number: int) -> NetstackError | None:
         """A buffer came after the release, or out of order."""
-        if self.channel.lifecycle is _RELEASED:
+        if self.lifecycle is _RELEASED:
             if buffer is not None:
                 buffer.recycle()
             return None
@@ -349,21 +365,17 @@ class ChannelReceiver:
             f"buffer reordering: expected sequence number {self.expected_sequence_number}, but received "
             f"{sequence_number}"
         )
-        return self._break(
-            buffer, RemoteProtocolError(f"channel {self.channel.index} of {self.channel.partition_id}: {text}")
-        )
+        return self._break(buffer, RemoteProtocolError(f"channel {self.index} of {self.partition_id}: {text}"))
 
     def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:
-        self.channel.on_error(error)  # first: a broken channel announces no credit
+        self.on_error(error)  # first: a broken channel announces no credit
         if buffer is not None:
             buffer.recycle()
         return error
 
     def _check_released_without_buffer(self) -> None:
-        if self.channel.lifecycle is not _RELEASED:
-            manager = self.manager
-            with self.lock:
+        if self.lifecycle is not _RELEASED:
+            manager = self.buffer_manager
+            with self._lock:
                 text = f"{manager.num_spent + 1} buffers sent, {manager.num_granted} credits granted"
-            raise RemoteProtocolError(
-                f"channel {self.channel.index} of {self.channel.partition_id}: no buffer available: {text}"
-            )
+            raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: no buffer available: {text}")

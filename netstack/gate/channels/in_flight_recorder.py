@@ -162,18 +162,14 @@ class InFlightRecorder:
 
     def note_barrier_locked(self, checkpoint_id: int, sequence_number: int) -> None:
         """A barrier arrived: if the task has not started the checkpoint, it will want to know what was before it."""
-        if self.persister.on_barrier(checkpoint_id) and (
-            self.last_barrier is None or checkpoint_id > self.last_barrier[0]
-        ):
+        is_latest = self.last_barrier is None or checkpoint_id > self.last_barrier[0]
+        if self.persister.on_barrier(checkpoint_id) and is_latest:
             self.last_barrier = (checkpoint_id, sequence_number)
 
     def is_last_barrier_locked(self, sequence_number: int) -> bool:
         """Whether that is the number of the last barrier, whose checkpoint goes on."""
-        return (
-            self.last_barrier is not None
-            and self.last_barrier[1] == sequence_number
-            and self.persister.has_barrier_received
-        )
+        last = self.last_barrier
+        return last is not None and last[1] == sequence_number and self.persister.has_barrier_received
 
     def in_flight_locked(self, queued: Iterable[SequenceBuffer]) -> list[NetworkBuffer]:
         """The data in ``queued`` before the last barrier, or all; with a reference of each for the caller."""

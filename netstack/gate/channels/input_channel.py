@@ -209,6 +209,8 @@ class InputChannel(ABC):
         self.num_buffers_in = 0
         self._num_ends = {DataType.END_OF_DATA: 0, DataType.END_OF_PARTITION: 0}  # of the subpartitions
         self.num_events_in = self.num_event_bytes_in = 0  # Of these events; read anywhere, one event stale is fine.
+        # By a blocking event.  The task clears it: until it does, the sender can do nothing but wait for that.
+        self.is_blocked = False
         self.last_activity_ns = 0  # Written by the thread that brings data; read anywhere.
         self._backoff = RequestBackoff() if backoff is None else backoff
         self._clock_ns = clock_ns
@@ -241,11 +243,6 @@ class InputChannel(ABC):
     @property
     def num_queued_buffers(self) -> int:
         """How many received buffers wait to be polled."""
-        return 0
-
-    @property
-    def queue_size_bytes(self) -> int:
-        """How many bytes they hold."""
         return 0
 
     def request_subpartition(self) -> None:
@@ -410,7 +407,7 @@ class InputChannel(ABC):
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
 
-    def _statistics(self, kind: str, *, is_blocked: bool = False, **numbers: int) -> ChannelStatistics:
+    def _statistics(self, kind: str, **numbers: int) -> ChannelStatistics:
         """The row of this channel, with the ``numbers`` that only its kind has."""
         return ChannelStatistics(
             index=self.index,
@@ -421,7 +418,7 @@ class InputChannel(ABC):
             num_buffers_in=self.num_buffers_in,
             num_queued_buffers=self.num_queued_buffers,
             last_activity_ns=self.last_activity_ns,
-            is_blocked=is_blocked,
+            is_blocked=self.is_blocked,
             **numbers,
         )
 

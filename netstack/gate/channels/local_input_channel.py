@@ -25,6 +25,7 @@ from netstack.gate.channels.input_channel import (
     RequestBackoff,
 )
 from netstack.ids import ResultPartitionID
+from netstack.log_lines import caused_by
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import Event
@@ -66,8 +67,6 @@ class LocalInputChannel(InputChannel):
         self._wait_timeout_ms = wait_timeout_ms
         self._view: ResultSubpartitionView | None = None  # Guarded by _lock for writes.
         self._told_priority: int | None = None  # Written before the gate is told; read once the view is there.
-        # Written by the task thread.
-        self._is_blocked = False
         self._persister = self._in_flight.persister
 
     # ---------------------------------------------------------------- opening the view
@@ -152,7 +151,7 @@ class LocalInputChannel(InputChannel):
         self.num_bytes_in += buffer.size
         self.num_buffers_in += 1
         if not buffer.is_buffer:
-            self._is_blocked = self._is_blocked or buffer.data_type.is_blocking_upstream
+            self.is_blocked = self.is_blocked or buffer.data_type.is_blocking_upstream
             barrier = barrier_of(buffer)
             if barrier is not None:
                 self._persister.on_barrier(barrier.checkpoint_id)
@@ -173,7 +172,7 @@ class LocalInputChannel(InputChannel):
         Raises:
             ResourceClosedError: the channel was released.
         """
-        self._is_blocked = False
+        self.is_blocked = False
         self._check_open()
         if self._view is None:
             raise LocalProtocolError(f"channel {self.index} is resumed before it was opened")
@@ -232,15 +231,12 @@ class LocalInputChannel(InputChannel):
         """One row of a dump; any thread."""
         view = self._view
         backlog = 0 if view is None or self.is_released else view.backlog
-        return self._statistics("local", sender_backlog=backlog, is_blocked=self._is_blocked)
+        return self._statistics("local", sender_backlog=backlog)
 
     def _describe(self) -> str:
         return "waits for its partition" if self._view is None else "open"
 
     def _producer_failed(self, view: ResultSubpartitionView) -> ProducerFailedError:
         cause = view.failure_cause
-        error = ProducerFailedError(
-            str(cause) if cause is not None else f"partition {self.partition_id} was released by its producer"
-        )
-        error.__cause__ = cause
-        return error
+        text = f"partition {self.partition_id} was released by its producer" if cause is None else str(cause)
+        return caused_by(cause, ProducerFailedError(text))

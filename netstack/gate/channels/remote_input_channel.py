@@ -10,26 +10,16 @@ Lock order: ``InputChannel._lock``, shared with the buffer manager, is a leaf: c
 Source:     Flink ``RemoteInputChannel``.
 """
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ResourceBrokenError
-from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.channel_receiver import ChannelReceiver
-from netstack.gate.channels.input_channel import (
-    BufferAndAvailability,
-    ChannelLifecycle,
-    ChannelStatistics,
-    InputChannel,
-    PartitionRequestClient,
-    RequestBackoff,
-)
-from netstack.ids import InputChannelID, ResultPartitionID
+from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelLifecycle, ChannelStatistics
+from netstack.log_lines import caused_by
 from netstack.wire.events import Event, serialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -40,7 +30,7 @@ from netstack.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from netstack.gate.single_input_gate import SingleInputGate
+    pass
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
@@ -50,60 +40,17 @@ _RELEASED: Final = ChannelLifecycle.RELEASED
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
-class RemoteInputChannel(InputChannel):
+class RemoteInputChannel(ChannelReceiver):
     """A channel behind a connection: what its task polls, and the orders to its producer.
 
-    It has three parts, all under the channel's one lock.  ``receiver``: the queue, its numbers and events; the loop
-    thread works with it.  ``buffer_manager``: buffers and credit; any thread recycles.  The ``InFlightRecorder``: what
-    an unaligned checkpoint persists; the loop notes, the task starts and stops.  The channel itself is its task's, but
-    for the life cycle: any thread releases it.
+    It has four parts, all under the channel's one lock.  Its base: the queue, its numbers and events; the loop thread
+    works with it.  ``buffer_manager``: buffers and credit; any thread recycles.  The ``InFlightRecorder``: what an
+    unaligned checkpoint persists; the loop notes, the task starts and stops.  What stands here is the task's, but for
+    the life cycle: any thread releases it.
 
     Ownership: what it received belongs to it until it is polled; all is given back after ``release`` and the recycling
                of every buffer.
-
-    Args:
-        backoff: what happens when the producer does not know the partition and is asked again; default: nothing is
-            asked again.
-        max_queued_events: how many events may wait for the task; they need no credit, so nothing else bounds them.
-        max_queued_event_bytes: likewise; a single one may be larger.
     """
-
-    def __init__(
-        self,
-        gate: "SingleInputGate",
-        index: int,
-        channel_id: InputChannelID,
-        partition_id: ResultPartitionID,
-        subpartition: int,
-        client: PartitionRequestClient,
-        *,
-        last: int | None = None,
-        backoff: RequestBackoff | None = None,
-        max_queued_events: int = MAX_QUEUED_EVENTS,
-        max_queued_event_bytes: int = MAX_QUEUED_EVENT_BYTES,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        super().__init__(gate, index, partition_id, subpartition, last=last, backoff=backoff, clock_ns=clock_ns)
-        self.channel_id = channel_id
-        self.buffer_manager = BufferManager(self._lock, self._announce_credit)
-        self._client = client
-        self.receiver = ChannelReceiver(
-            self,
-            self._lock,
-            self.buffer_manager,
-            self._in_flight,
-            max_queued_events=max_queued_events,
-            max_queued_event_bytes=max_queued_event_bytes,
-            clock_ns=clock_ns,
-        )
-        # The receiver appends, under _lock; the task and a release pop, each popleft is atomic.
-        self._received = self.receiver.received
-        self._queued = self._received.rest
-
-    @property
-    def initial_credit(self) -> int:
-        """The number of exclusive buffers: what the sender may send before it hears from us."""
-        return self.buffer_manager.initial_credit
 
     # ---------------------------------------------------------------- set-up and requests
 
@@ -117,7 +64,7 @@ class RemoteInputChannel(InputChannel):
         """
         if num_segments < 0:
             raise ValueError(f"channel {self.index} cannot have {num_segments} exclusive segments")
-        self.receiver.max_buffer_bytes = pool.segment_size_bytes
+        self.max_buffer_bytes = pool.segment_size_bytes
         self.buffer_manager.assign_exclusive(
             pool, num_segments, f"{self.gate.owner} (input channel {self.index})", timeout_s
         )
@@ -153,7 +100,7 @@ class RemoteInputChannel(InputChannel):
         """
         if self._error is not None:
             raise self._error
-        priority, rest = self._received.priority, self._received.rest
+        priority, rest = self.received.priority, self.received.rest
         try:
             buffer, sequence_number = (priority or rest).popleft()
         except IndexError:
@@ -171,7 +118,7 @@ class RemoteInputChannel(InputChannel):
     @property
     def next_is_data(self) -> bool:
         """Whether the next poll is known to find data: no event, no error.  Task thread."""
-        received = self._received
+        received = self.received
         try:
             return self._error is None and not received.priority and received.rest[0][0].is_buffer
         except IndexError:  # there is nothing, or a release took it just now
@@ -180,7 +127,7 @@ class RemoteInputChannel(InputChannel):
     @property
     def next_is_event(self) -> bool:
         """Whether the next poll is known to find an event or an error.  Task thread."""
-        received = self._received
+        received = self.received
         try:
             return self._error is not None or bool(received.priority) or not received.rest[0][0].is_buffer
         except IndexError:  # there is nothing, or a release took it just now
@@ -188,7 +135,7 @@ class RemoteInputChannel(InputChannel):
 
     def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
         """The oldest data buffers up to the next event; see ``InputChannel``."""
-        received = self._received
+        received = self.received
         rest = received.rest
         found: list[NetworkBuffer] = []
         if self._error is not None or received.priority:
@@ -217,7 +164,7 @@ class RemoteInputChannel(InputChannel):
             ResourceClosedError: the channel was released.
         """
         self._check_usable()
-        self.receiver.is_blocked = False
+        self.is_blocked = False
         self._client.order(self, ResumeConsumption(self.channel_id))
 
     def acknowledge_all_records_processed(self) -> None:
@@ -262,7 +209,7 @@ class RemoteInputChannel(InputChannel):
                 raise LocalProtocolError(
                     f"channel {self.index}: {sequence_number} is not the last barrier, that is {last}"
                 )
-            rest = self._received.rest
+            rest = self.received.rest
             found = next((each for each in rest if each[1] == sequence_number), None)
             if found is None or found[0].is_buffer:
                 raise LocalProtocolError(
@@ -272,8 +219,8 @@ class RemoteInputChannel(InputChannel):
             # The barrier as it is, only its mark and place change: whoever handles it decides later that it is
             # unaligned now.
             overtaking = NetworkBuffer.unpooled(bytes(found[0].view), _PRIORITY)
-            self._received.priority.append((overtaking, sequence_number))
-            is_first = len(self._received.priority) == 1
+            self.received.priority.append((overtaking, sequence_number))
+            is_first = len(self.received.priority) == 1
         found[0].recycle()
         if is_first:
             self.gate.notify_priority_event_force(self)  # its number was seen when it was announced
@@ -282,7 +229,7 @@ class RemoteInputChannel(InputChannel):
         """Let the next poll raise ``error``; one that comes after the end of the partition was received has nothing
         left to spoil.
         """
-        if not self.receiver.has_ended:
+        if not self.has_ended:
             super().on_error(error)
 
     def _announce_credit(self) -> None:
@@ -295,9 +242,8 @@ class RemoteInputChannel(InputChannel):
         try:
             self._client.order(self, None)
         except Exception as cause:  # noqa: BLE001 - a consumer that nobody tells of its credit would wait for ever
-            error = ResourceBrokenError(f"channel {self.index} cannot announce credit: {type(cause).__name__}: {cause}")
-            error.__cause__ = cause
-            self.on_error(error)
+            text = f"channel {self.index} cannot announce credit: {type(cause).__name__}: {cause}"
+            self.on_error(caused_by(cause, ResourceBrokenError(text)))
 
     # ---------------------------------------------------------------- end
 
@@ -316,7 +262,7 @@ class RemoteInputChannel(InputChannel):
         run_all(calls)
 
     def _drain_locked(self, garbage: list[NetworkBuffer]) -> None:
-        received = self._received
+        received = self.received
         while True:
             try:
                 garbage.append((received.priority or received.rest).popleft()[0])
@@ -328,27 +274,12 @@ class RemoteInputChannel(InputChannel):
     @property
     def num_queued_buffers(self) -> int:
         """How many received buffers wait to be polled, events included."""
-        return len(self._received)
+        return len(self.received)
 
     @property
     def queue_size_bytes(self) -> int:
         """How many bytes they hold."""
-        return 0 if self.is_released else max(0, self.receiver.num_bytes_received - self.num_bytes_in)
-
-    @property
-    def sender_backlog(self) -> int:
-        """How many buffers the sender has queued, as it said last; any thread."""
-        return self.receiver.sender_backlog
-
-    @property
-    def num_credits_granted(self) -> int:
-        """The initial credit plus everything announced."""
-        return self.buffer_manager.num_granted
-
-    @property
-    def num_credits_available(self) -> int:
-        """How many data buffers the sender may still send."""
-        return self.buffer_manager.num_credits_available
+        return 0 if self.is_released else max(0, self.num_bytes_received - self.num_bytes_in)
 
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
@@ -359,7 +290,6 @@ class RemoteInputChannel(InputChannel):
             num_credits_available=manager.num_credits_available,
             num_credits_granted=manager.num_granted,
             sender_backlog=self.sender_backlog,
-            is_blocked=self.receiver.is_blocked,
         )
 
     def check_invariants(self) -> None:
@@ -368,8 +298,8 @@ class RemoteInputChannel(InputChannel):
         with self._lock:
             if self.is_released:
                 return
-            assert all(not each[0].is_buffer for each in self._received.priority), "data has no priority"
+            assert all(not each[0].is_buffer for each in self.received.priority), "data has no priority"
             self._in_flight.check_invariants_locked()
 
     def _describe(self) -> str:
-        return f"{len(self._received)} queued, {self.buffer_manager!r}"
+        return f"{len(self.received)} queued, {self.buffer_manager!r}"

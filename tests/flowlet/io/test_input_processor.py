@@ -27,7 +27,7 @@ from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, MIN_SPILL_BYTES
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode

@@ -13,7 +13,7 @@ from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import CheckpointBarrier, EndOfData, Event, StopMode
 from tests.netstack.gate.channels.run_channel import num_own_and_floating
@@ -107,18 +107,18 @@ class Rig:
         for payload in payloads:
             assert len(payload) <= size
         if len({len(payload) for payload in payloads}) == 1:
-            buffers = it.receiver.allocate_run(size, len(payloads))
+            buffers = it.allocate_run(size, len(payloads))
             assert len(buffers) == len(payloads), "no credit"
             for buffer, payload in zip(buffers, payloads, strict=True):
                 buffer.view[:] = payload
-            it.receiver.on_run(buffers, self._numbers[channel], 0)
+            it.on_run(buffers, self._numbers[channel], 0)
             self._numbers[channel] += len(payloads)
             return
         for payload in payloads:
             self.receive(channel, payload)
 
     def receive_event(self, channel: int, what: Event) -> None:
-        self.channels[channel].receiver.on_response(event(self.channels[channel], self._numbers[channel], what))
+        self.channels[channel].on_response(event(self.channels[channel], self._numbers[channel], what))
         self._numbers[channel] += 1
 
     # ---------------------------------------------------------------- what is looked at

@@ -28,11 +28,21 @@ def builder_of(pool: LocalBufferPool, subpartition: int = -1) -> BufferBuilder |
     return None if segment is None else BufferBuilder(segment, pool.recycler(subpartition))
 
 
+def num_in_use(pool: LocalBufferPool) -> int:
+    """Segments of the pool that somebody has."""
+    return max(0, pool.account.num_requested - pool.num_available)
+
+
+def num_overdraft(pool: LocalBufferPool) -> int:
+    """Segments that the pool holds beyond its present size."""
+    return max(0, pool.account.num_requested - pool.account.num_buffers)
+
+
 def set_num_buffers(pool: LocalBufferPool, num_buffers: int) -> None:
     """Let the pool hold so many at most (never less than its guarantee, nor more than others leave) until the next
     redistribution, as if it had been that one.
     """
-    network, account = pool._parent, pool._account
+    network, account = pool._parent, pool.account
     with network._lock:
         others = sum(each.num_buffers - each.num_required for each in network._accounts if each is not account)
         most = account.num_required + account.capacity(network.num_total - network.num_reserved - others)

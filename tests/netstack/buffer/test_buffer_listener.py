@@ -82,7 +82,7 @@ def test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out(n
     taken = [take(user), take(user)]
     pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=8)
     listeners = [Listener() for _ in range(3)]
-    assert [pool.num_requested, *(pool.add_buffer_listener(listener) for listener in listeners)] == [
+    assert [pool.account.num_requested, *(pool.add_buffer_listener(listener) for listener in listeners)] == [
         0,
         True,
         True,

@@ -13,7 +13,7 @@ from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, Stuck, schedule_locks
-from tests.netstack.buffer.pools import builder_of, set_num_buffers
+from tests.netstack.buffer.pools import builder_of, num_in_use, set_num_buffers
 
 NUM_SEEDS = 400
 
@@ -80,7 +80,7 @@ def churn(network: NetworkBufferPool, rng: random.Random, num_times: int) -> Non
 
 def resize(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
     for _ in range(num_times):
-        set_num_buffers(pool, rng.randint(pool.num_required, 5))
+        set_num_buffers(pool, rng.randint(pool.account.num_required, 5))
 
 
 def make_programs(
@@ -129,7 +129,7 @@ def test_no_schedule_loses_a_wakeup_or_a_segment(monkeypatch: pytest.MonkeyPatch
             network.check_invariants()
             for pool in pools:
                 pool.check_invariants()
-                assert pool.best_effort_used == 0
+                assert num_in_use(pool) == 0
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {error!r}, {network!r}, {pools!r}") from error
         network.destroy()

@@ -20,6 +20,8 @@ from tests.netstack.buffer.pools import (
     Worker,
     buffers_of,
     builder_of,
+    num_in_use,
+    num_overdraft,
     recycle,
     set_num_buffers,
     take,
@@ -90,10 +92,10 @@ def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(
 
     bounded.destroy()
     bounded.destroy()
-    before = network.num_used
+    before = network.num_total - network.num_available
     bounded.recycle(segment)
 
-    assert (before, network.num_used, bounded.num_requested) == (1, 0, 0)
+    assert (before, network.num_total - network.num_available, bounded.account.num_requested) == (1, 0, 0)
     bounded.check_invariants()
     for request in (
         bounded.request_segment_nowait,
@@ -113,12 +115,12 @@ def test_buffers_and_builders_come_from_the_pool_and_go_back(
     assert buffer is not None
     assert builder is not None
 
-    facts = (buffer.size, buffer.is_buffer, builder.capacity_bytes, bounded.num_requested)
+    facts = (buffer.size, buffer.is_buffer, builder.capacity_bytes, bounded.account.num_requested)
     buffer.recycle()
     builder.close()
 
     assert facts == (SEGMENT, True, SEGMENT, 3)
-    assert network.num_used == bounded.num_available
+    assert network.num_total - network.num_available == bounded.num_available
     taken = [take(bounded) for _ in range(3)]
     assert (bounded.request_buffer_nowait(), builder_of(bounded)) == (None, None)
     for segment in taken:
@@ -135,7 +137,7 @@ def test_more_than_available_is_none(network: NetworkBufferPool, pool: LocalBuff
 
     for _ in range(NUM_BUFFERS):
         taken.append(take(pool))
-        used.append(network.num_used)
+        used.append(network.num_total - network.num_available)
 
     assert used == [min(index + 1, NUM_BUFFERS) for index in range(1, NUM_BUFFERS + 1)]
     assert pool.request_buffer_nowait() is None
@@ -145,12 +147,12 @@ def test_more_than_available_is_none(network: NetworkBufferPool, pool: LocalBuff
 def test_a_new_size_after_the_end_fetches_nothing(pool: LocalBufferPool) -> None:
     """LocalBufferPoolTest set after destroy: the number is kept, no segment is taken."""
     set_num_buffers(pool, 2)
-    before = (pool.num_buffers, pool.num_available)
+    before = (pool.account.num_buffers, pool.num_available)
 
     pool.destroy()
     set_num_buffers(pool, 3)
 
-    assert (before, pool.num_buffers, pool.num_available) == ((2, 1), 3, 0)
+    assert (before, pool.account.num_buffers, pool.num_available) == ((2, 1), 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +183,9 @@ def test_decrease_size(
 
     set_num_buffers(pool, small)
 
-    ordinary = min(pool.num_requested, pool.num_buffers)
-    assert (pool.num_overdraft, ordinary, pool.num_available) == (overdraft_after, ordinary_after, available_after)
-    assert (pool.num_buffers, pool.is_available) == (small, available_after > 0)
+    ordinary = min(pool.account.num_requested, pool.account.num_buffers)
+    assert (num_overdraft(pool), ordinary, pool.num_available) == (overdraft_after, ordinary_after, available_after)
+    assert (pool.account.num_buffers, pool.is_available) == (small, available_after > 0)
     pool.check_invariants()
     recycle(pool, taken)
     pool.check_invariants()
@@ -207,11 +209,15 @@ def test_increase_size(
     taken = [take(pool) for _ in range(small)]
     assert not pool.is_available
     taken += [take(pool), take(pool)]
-    assert (pool.request_segment_nowait(), pool.num_overdraft, pool.is_available) == (None, 2, False)
+    assert (pool.request_segment_nowait(), num_overdraft(pool), pool.is_available) == (None, 2, False)
 
     set_num_buffers(pool, large)
 
-    assert (pool.num_buffers, pool.num_overdraft, pool.num_available) == (large, overdraft_after, available_after)
+    assert (pool.account.num_buffers, num_overdraft(pool), pool.num_available) == (
+        large,
+        overdraft_after,
+        available_after,
+    )
     assert (pool.is_available, pool.available_future().is_done) == (available_after > 0, available_after > 0)
     pool.check_invariants()
     recycle(pool, taken)
@@ -249,14 +255,14 @@ def test_surplus_goes_home_with_every_recycle(network: NetworkBufferPool, pool: 
     taken = [take(pool) for _ in range(NUM_BUFFERS)]
 
     set_num_buffers(pool, NUM_BUFFERS // 2)
-    used = [network.num_used]
+    used = [network.num_total - network.num_available]
     for _ in range(1, NUM_BUFFERS // 2):
         pool.recycle(taken.pop())
-        used.append(network.num_used)
+        used.append(network.num_total - network.num_available)
 
     assert used == list(range(NUM_BUFFERS, NUM_BUFFERS // 2, -1))
     recycle(pool, taken)
-    assert network.num_used == NUM_BUFFERS // 2
+    assert network.num_total - network.num_available == NUM_BUFFERS // 2
 
 
 def test_free_surplus_goes_home_with_the_new_size(pool: LocalBufferPool) -> None:
@@ -273,7 +279,7 @@ def test_free_surplus_goes_home_with_the_new_size(pool: LocalBufferPool) -> None
 def test_a_bounded_pool_through_all_its_sizes(network: NetworkBufferPool) -> None:
     """LocalBufferPoolTest bounded buffer: 1, 2, 3 (which is 2), and 1 again."""
     pool = network.create_buffer_pool(owner="bounded", num_required=1, max_buffers=2)
-    assert pool.max_buffers == 2
+    assert pool.account.max_buffers == 2
 
     for size, expected in ((1, 1), (2, 2), (3, 2), (1, 1)):
         set_num_buffers(pool, size)
@@ -428,8 +434,8 @@ def test_overdraft_and_availability(
     set_num_buffers(pool, size)
     ordinary: dict[int, list[BufferBuilder]] = {channel: [] for channel in range(num_used_channels)}
 
-    def check(num_overdraft: int, num_used: int, *, is_available: bool) -> None:
-        assert (pool.num_overdraft, pool.best_effort_used, pool.is_available) == (num_overdraft, num_used, is_available)
+    def check(num_beyond: int, num_used: int, *, is_available: bool) -> None:
+        assert (num_overdraft(pool), num_in_use(pool), pool.is_available) == (num_beyond, num_used, is_available)
         pool.check_invariants()
 
     for index in range(size):
@@ -456,7 +462,7 @@ def test_overdraft_and_availability(
             builder.close()
         num_used -= len(builders)
         check(0, num_used, is_available=True)
-    assert (pool.num_buffers, pool.best_effort_used, pool.num_available) == (size, 0, size)
+    assert (pool.account.num_buffers, num_in_use(pool), pool.num_available) == (size, 0, size)
     pool.destroy()
 
 
@@ -569,10 +575,10 @@ def test_hist_13245_a_subpartition_is_counted_down_once(network: NetworkBufferPo
     builders[0].close()
     consumer.close()
     consumer.close()
-    assert pool.best_effort_used == 3
+    assert num_in_use(pool) == 3
     buffer.recycle()
 
-    assert (pool.is_available, pool.best_effort_used) == (False, 2)
+    assert (pool.is_available, num_in_use(pool)) == (False, 2)
     builders[1].close()
     assert pool.is_available
     builders[2].close()
@@ -620,7 +626,7 @@ def test_a_segment_that_comes_while_the_pool_shrinks_again_goes_home(
         patch.setattr(network, "take_or_wait", shrink_after_fetch)
         set_num_buffers(pool, 2)
 
-    assert (pool.num_requested, pool.num_available, network.num_used) == (1, 0, 1)
+    assert (pool.account.num_requested, pool.num_available, network.num_total - network.num_available) == (1, 0, 1)
     pool.check_invariants()
     pool.recycle(segment)
 

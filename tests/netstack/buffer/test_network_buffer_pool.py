@@ -18,7 +18,16 @@ from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolState
 from netstack.buffer.pool_account import PoolAccount
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
-from tests.netstack.buffer.pools import NUM_BUFFERS, Worker, builder_of, drain, recycle, set_num_buffers, take
+from tests.netstack.buffer.pools import (
+    NUM_BUFFERS,
+    Worker,
+    builder_of,
+    drain,
+    num_in_use,
+    recycle,
+    set_num_buffers,
+    take,
+)
 from tests.waiting import PATIENCE_S, spin_until
 
 SIZE = 64
@@ -39,7 +48,7 @@ def create(network: NetworkBufferPool, num_required: int, max_buffers: int | Non
 
 
 def sizes(*pools: LocalBufferPool) -> list[int]:
-    return [pool.num_buffers for pool in pools]
+    return [pool.account.num_buffers for pool in pools]
 
 
 # ---------------------------------------------------------------- promises and sizes
@@ -77,7 +86,7 @@ def test_a_pool_never_exceeds_its_maximum(ten: NetworkBufferPool) -> None:
 
     segments = drain(pool)
 
-    assert (len(segments), pool.num_requested, ten.num_available) == (3, 3, 7)
+    assert (len(segments), pool.account.num_requested, ten.num_available) == (3, 3, 7)
     recycle(pool, segments)
     pool.destroy()
 
@@ -89,11 +98,16 @@ def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks
     assert ten.num_available == 2
 
     recycle(pool, segments)
-    before = (pool.num_requested, ten.num_available)
+    before = (pool.account.num_requested, ten.num_available)
     other = ten.create_buffer_pool(owner="other", num_required=4, max_buffers=8)
 
     assert before == (8, 2)
-    assert (pool.num_buffers, pool.num_requested, pool.num_available, other.num_buffers) == (4, 4, 4, 6)
+    assert (pool.account.num_buffers, pool.account.num_requested, pool.num_available, other.account.num_buffers) == (
+        4,
+        4,
+        4,
+        6,
+    )
     pool.destroy()
     other.destroy()
 
@@ -191,7 +205,7 @@ def test_guarantees_are_served_before_the_others_in_line(ten: NetworkBufferPool)
     used = drain(user)
     patient = ten.create_buffer_pool(owner="patient", num_required=1, max_buffers=None)
     held = drain(patient)
-    assert (len(used), len(held), patient.num_buffers) == (9, 1, 5)
+    assert (len(used), len(held), patient.account.num_buffers) == (9, 1, 5)
     late = ten.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
 
     user.recycle(used.pop())
@@ -224,7 +238,7 @@ def test_an_overprovisioned_pool_gives_back_on_recycle(network: NetworkBufferPoo
     num_second = NUM_BUFFERS - num_first
     first = create(network, num_second, NUM_BUFFERS)
     of_first = [take(first) for _ in range(num_first)]
-    assert (first.best_effort_used, first.num_buffers) == (num_first, NUM_BUFFERS)
+    assert (num_in_use(first), first.account.num_buffers) == (num_first, NUM_BUFFERS)
 
     second = create(network, num_first, NUM_BUFFERS)
     assert sizes(first, second) == [num_second, num_first]
@@ -233,7 +247,11 @@ def test_an_overprovisioned_pool_gives_back_on_recycle(network: NetworkBufferPoo
     assert second.request_segment_nowait() is None
 
     first.recycle(of_first.pop())
-    assert (network.num_available, first.num_requested, second.num_requested) == (0, num_first - 1, num_second + 1)
+    assert (network.num_available, first.account.num_requested, second.account.num_requested) == (
+        0,
+        num_first - 1,
+        num_second + 1,
+    )
     assert (second.is_available, first.is_available) == (True, False)
     recycle(first, of_first)
     recycle(second, of_second)
@@ -307,7 +325,7 @@ def test_unpooled_segments_shrink_the_pools() -> None:
     first.destroy()
 
     assert found == [[10], [8], [4, 4], [3, 3], [2, 2], [3, 3], [4, 4], [5, 5]]
-    assert (available, network.num_available, second.num_buffers) == ([2, 4, 6, 8], 9, 10)
+    assert (available, network.num_available, second.account.num_buffers) == ([2, 4, 6, 8], 9, 10)
     network.destroy()
 
 
@@ -326,9 +344,10 @@ def test_everything_is_distributed() -> None:
             pools.append(create(network, num_required, max_buffers))
             wanted = min(256, wanted + (256 if max_buffers is None else max_buffers))
             assert sum(sizes(*pools)) == wanted, f"seed {seed}"
-            assert all(pool.num_required <= pool.num_buffers <= (pool.max_buffers or 256) for pool in pools), (
-                f"seed {seed}"
-            )
+            assert all(
+                pool.account.num_required <= pool.account.num_buffers <= (pool.account.max_buffers or 256)
+                for pool in pools
+            ), f"seed {seed}"
         network.destroy()
 
 
@@ -352,7 +371,7 @@ def test_usage_by_creation_allocation_and_destruction() -> None:
     network = NetworkBufferPool(10, 128)
 
     def usage() -> tuple[int, int, int]:
-        return network.num_total, network.num_available, network.num_used
+        return network.num_total, network.num_available, (network.num_total - network.num_available)
 
     found = [usage()]
     pool = create(network, 1, 1)
@@ -386,7 +405,7 @@ def test_destroy_all_pools() -> None:
         with pytest.raises(ResourceClosedError):
             pool.request_buffer_nowait()
     assert network.num_available == 10
-    assert create(network, 10).num_buffers == 10
+    assert create(network, 10).account.num_buffers == 10
     network.destroy()
 
 
@@ -508,7 +527,7 @@ def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
     recycle(pool, used)
     worker.join()
 
-    assert (worker.error, len(segments), pool.num_buffers) == (None, 5, 5)
+    assert (worker.error, len(segments), pool.account.num_buffers) == (None, 5, 5)
     network.recycle_unpooled(segments)
     network.check_invariants()
     network.destroy()
@@ -559,7 +578,7 @@ def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyP
     assert (network.num_reserved, len(network._claims)) == (0, 0)
     pool.recycle(segment)
     network.check_invariants()
-    assert create(network, 10, 10).num_buffers == 10
+    assert create(network, 10, 10).account.num_buffers == 10
     network.destroy()
 
 
@@ -576,7 +595,7 @@ def test_a_request_times_out() -> None:
     ):
         network.request_unpooled("gate", 2, 0.01)
 
-    assert (network.num_reserved, pool.num_buffers) == (1, 10)
+    assert (network.num_reserved, pool.account.num_buffers) == (1, 10)
     network.check_invariants()
     recycle(pool, used)
     network.destroy()
@@ -756,7 +775,7 @@ def test_hist_31386_a_later_guarantee_is_kept_while_the_others_use_more_than_the
             assert pool.request_segment_nowait() is None, "it is above its size"
     taken = [take(late) for _ in range(6)]
 
-    assert late.num_requested == 6
+    assert late.account.num_requested == 6
     recycle(late, taken)
     for pool, segments in zip(greedy, held, strict=True):
         recycle(pool, segments)

@@ -14,7 +14,7 @@ from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
-from tests.netstack.buffer.pools import builder_of, set_num_buffers
+from tests.netstack.buffer.pools import builder_of, num_overdraft, set_num_buffers
 from tests.waiting import PATIENCE_S
 
 Held = tuple[LocalBufferPool, MemorySegment, int]
@@ -83,7 +83,10 @@ class PoolMachine(RuleBasedStateMachine):
         assert segment is not None or not could
         assert segment is not None or not was_free
         if segment is None:
-            assert pool.num_requested >= min(pool.num_required, pool.num_buffers) or self.network.num_available == 0
+            assert (
+                pool.account.num_requested >= min(pool.account.num_required, pool.account.num_buffers)
+                or self.network.num_available == 0
+            )
             return multiple()
         self.num_held += 1
         return (pool, segment, subpartition)
@@ -95,7 +98,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(pool=pools, size=st.integers(1, 10))
     def resize(self, pool: LocalBufferPool, size: int) -> None:
-        set_num_buffers(pool, max(size, pool.num_required))
+        set_num_buffers(pool, max(size, pool.account.num_required))
 
     @rule(pool=pools)
     def listen(self, pool: LocalBufferPool) -> None:
@@ -137,8 +140,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def sizes_share_what_is_there(self) -> None:
-        assert all(pool.num_buffers >= pool.num_required for pool in self.alive)
-        assert all(pool.num_overdraft == 0 or pool.num_available == 0 for pool in self.alive)
+        assert all(pool.account.num_buffers >= pool.account.num_required for pool in self.alive)
+        assert all(num_overdraft(pool) == 0 or pool.num_available == 0 for pool in self.alive)
 
     def teardown(self) -> None:
         self.network.destroy()

@@ -43,7 +43,7 @@ def test_hist_20654_a_double_release_names_everybody_who_held_the_buffer(network
     assert text.count("taken on MainThread") == 1
     assert text.count("released on MainThread") == 1
     assert "test_hist_20654" in text
-    assert (pool.num_requested, pool.num_available) == (1, 1), "nothing came back twice"
+    assert (pool.account.num_requested, pool.num_available) == (1, 1), "nothing came back twice"
 
 
 def test_hist_20654_a_segment_that_is_recycled_twice_is_refused_by_its_pool(network: NetworkBufferPool) -> None:
@@ -58,8 +58,26 @@ def test_hist_20654_a_segment_that_is_recycled_twice_is_refused_by_its_pool(netw
     ):
         pool.recycle(segment)
 
-    assert pool.num_available == pool.num_requested
+    assert pool.num_available == pool.account.num_requested
     pool.check_invariants()
+
+
+def test_a_run_that_is_recycled_twice_changes_no_count(network: NetworkBufferPool) -> None:
+    """A subpartition that has its maximum still has it: the run is refused before anything is counted."""
+    pool = network.create_buffer_pool(
+        owner="map (1/2)", num_required=4, max_buffers=4, num_subpartitions=1, max_buffers_per_channel=2
+    )
+    held = [pool.request_segment_blocking(0) for _ in range(2)]
+    returned = pool.request_segment_blocking()
+    pool.recycle(returned)
+
+    with pytest.raises(BufferOwnershipError, match="recycled twice"):
+        pool.recycle_run([returned], 0)
+
+    assert not pool.is_available
+    pool.check_invariants()
+    pool.recycle_run(held, 0)
+    assert pool.is_available
 
 
 def test_unpooled_segments_are_watched_too(network: NetworkBufferPool) -> None:

@@ -17,7 +17,7 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import BufferOwnershipError, ResourceClosedError
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, schedule_locks
-from tests.netstack.buffer.pools import set_num_buffers
+from tests.netstack.buffer.pools import num_in_use, num_overdraft, set_num_buffers
 from tests.waiting import PATIENCE_S
 
 MAX_PER_CHANNEL = 3
@@ -40,7 +40,7 @@ class Fixture:
 
     def fill(self) -> None:
         """Let the pool hold all segments, free."""
-        segments = [self.pool.request_segment_blocking() for _ in range(self.pool.num_buffers)]
+        segments = [self.pool.request_segment_blocking() for _ in range(self.pool.account.num_buffers)]
         self.pool.recycle_run(segments, -1)
         self.pool.check_invariants()
 
@@ -117,7 +117,7 @@ def test_an_overdraft_is_one_segment() -> None:
 
     overdraft = it.pool.request_segments_blocking(2)
 
-    assert (len(held), len(overdraft), it.pool.num_overdraft) == (2, 1, 1)
+    assert (len(held), len(overdraft), num_overdraft(it.pool)) == (2, 1, 1)
     it.pool.recycle_run(held + overdraft, -1)
     other.destroy()
     it.end()
@@ -200,7 +200,7 @@ def state_after(
     found = (
         pool.is_available,
         pool.num_available,
-        pool.num_requested,
+        pool.account.num_requested,
         len(listener.found),
         future.is_done,
         len(pool._listeners),
@@ -312,7 +312,7 @@ def test_buffers_of_many_recyclers_find_their_homes() -> None:
         assert len(foreign.returned) == num_foreign
         for it in (one, two):
             it.pool.check_invariants()
-            assert it.pool.best_effort_used == 0, seed
+            assert num_in_use(it.pool) == 0, seed
     one.end()
     two.end()
 
@@ -327,7 +327,7 @@ def test_a_buffer_that_was_recycled_does_not_keep_the_others(it: Fixture) -> Non
     with pytest.raises(BufferOwnershipError):
         recycle_all(found)
 
-    assert it.pool.best_effort_used == 0
+    assert num_in_use(it.pool) == 0
 
 
 def test_segments_of_nobody_are_forgotten() -> None:
@@ -371,7 +371,7 @@ def recycle_handed(
 
 def resize(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
     for _ in range(num_times):
-        set_num_buffers(pool, rng.randint(pool.num_required, 5))
+        set_num_buffers(pool, rng.randint(pool.account.num_required, 5))
 
 
 @pytest.mark.slow

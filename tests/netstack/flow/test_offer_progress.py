@@ -8,11 +8,11 @@ FIRST, SECOND = ValueError("first"), ValueError("second")
 def test_the_slowest_subtask_says_how_far_it_is() -> None:
     progress = OfferProgress(2)
     progress.advance(0, Stage.PROCESSED)
-    assert progress.stage == 0
+    assert progress.stage_of(None) == 0
     assert progress.late_subtasks(Stage.REQUESTED) == [1]
     progress.advance(1, Stage.REQUESTED)
     progress.advance(0, Stage.REQUESTED)  # it was further
-    assert progress.stage is Stage.REQUESTED
+    assert progress.stage_of(None) is Stage.REQUESTED
     assert progress.late_subtasks(Stage.PROCESSED) == [1]
 
 

@@ -27,7 +27,7 @@ def is_unlocked(channel: RemoteInputChannel) -> bool:
     answered = threading.Event()
 
     def ask() -> None:
-        assert channel.num_credits_available >= 0
+        assert channel.buffer_manager.num_credits_available >= 0
         answered.set()
 
     thread = threading.Thread(target=ask)
@@ -112,7 +112,7 @@ def remote_channel(
 
 def room_of(channel: RemoteInputChannel) -> NetworkBuffer | None:
     """A buffer for one data buffer of the sender, whose credit is spent; None without credit."""
-    return channel.receiver.allocate(channel.receiver.max_buffer_bytes, DataType.DATA_BUFFER, is_compressed=False)
+    return channel.allocate(channel.max_buffer_bytes, DataType.DATA_BUFFER, is_compressed=False)
 
 
 def data(
@@ -130,7 +130,7 @@ def event(channel: RemoteInputChannel, sequence_number: int, what: Event) -> Buf
 def _response(
     channel: RemoteInputChannel, sequence_number: int, content: bytes, data_type: DataType, backlog: int
 ) -> BufferResponse:
-    buffer = channel.receiver.allocate(len(content), data_type, is_compressed=False)
+    buffer = channel.allocate(len(content), data_type, is_compressed=False)
     if buffer is not None:
         buffer.view[:] = content
     return BufferResponse(channel.channel_id, 0, sequence_number, backlog, data_type, False, (), buffer)

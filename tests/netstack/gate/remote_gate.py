@@ -5,7 +5,7 @@ from collections.abc import Callable
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (
     Alignment,
@@ -57,7 +57,7 @@ class RemoteGate:
         channel = self.gate.channels[index]
         assert isinstance(channel, RemoteInputChannel)
         number = self.numbers.get(index, 0)
-        channel.receiver.on_response(response(channel, number))
+        channel.on_response(response(channel, number))
         self.numbers[index] = number + 1
 
     def poll(self) -> BufferOrEvent:

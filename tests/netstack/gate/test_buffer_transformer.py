@@ -1,4 +1,4 @@
-"""``BufferTransformer``: ends of data and compressed buffers, as the task sees them."""
+"""``SingleInputGate``: ends of data and compressed buffers, as the task sees them."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompress
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import RemoteProtocolError
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import EndOfDataStatus
+from netstack.gate.gate_channels import EndOfDataStatus
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import EndOfData, StopMode
 from netstack.wire.messages import BufferResponse, DataType
@@ -38,10 +38,10 @@ def compressed(it: RemoteGate, content: bytes) -> None:
     assert smaller.is_compressed
     channel = it.gate.channels[0]
     assert isinstance(channel, RemoteInputChannel)
-    buffer = channel.receiver.allocate(smaller.size, DataType.DATA_BUFFER, is_compressed=True)
+    buffer = channel.allocate(smaller.size, DataType.DATA_BUFFER, is_compressed=True)
     assert buffer is not None
     buffer.view[:] = smaller.view
-    channel.receiver.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, True, (), buffer))
+    channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, True, (), buffer))
 
 
 def test_compressed_buffers_are_restored() -> None:

@@ -40,7 +40,7 @@ def test_every_channel_keeps_its_data_under_gate_and_index() -> None:
     gate.request_partitions()
     for channel in (replacing, early, late):
         channel.checkpoint_started(BARRIER)
-        channel.receiver.on_response(data(channel, 0))
+        channel.on_response(data(channel, 0))
 
     assert writer.persisted == [(1, InputChannelInfo(5, index), [4]) for index in range(3)]
     writer.recycle()
@@ -69,8 +69,8 @@ def test_data_in_flight_is_kept_as_it_was_before_its_compression() -> None:
     assert compressed.is_compressed
 
     channel.checkpoint_started(BARRIER)
-    channel.receiver.on_buffer(compressed, 0, 0)
-    channel.receiver.on_buffer(NetworkBuffer.unpooled(b"b", DataType.DATA_BUFFER), 1, 0)
+    channel.on_buffer(compressed, 0, 0)
+    channel.on_buffer(NetworkBuffer.unpooled(b"b", DataType.DATA_BUFFER), 1, 0)
 
     assert [bytes(buffer.view) for buffer in writer.kept] == [b"a" * 500, b"b"]
     writer.recycle()

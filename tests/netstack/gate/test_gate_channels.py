@@ -34,7 +34,7 @@ def test_setup_takes_the_exclusive_buffers_of_every_channel() -> None:
     pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=8)
     gate.set_buffer_pool(pool)
 
-    assert (network.num_available + pool.num_available, pool.num_buffers) == (12, 8)
+    assert (network.num_available + pool.num_available, pool.account.num_buffers) == (12, 8)
     gate.close()
     assert (network.num_available, pool.is_destroyed) == (16, True)
     network.destroy()
@@ -93,7 +93,7 @@ def test_an_update_gives_the_new_channel_the_floating_buffers() -> None:
     channel = it.remote(0, num_segments=0)
 
     it.gate.update_channel(channel)
-    channel.receiver.on_sender_backlog(5)
+    channel.on_sender_backlog(5)
 
     assert channel.buffer_manager.num_unannounced == 2
     with pytest.raises(LocalProtocolError, match="has its floating buffers already"):

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from netstack.gate.input_gate import GateLifecycle
+from netstack.gate.gate_channels import GateLifecycle
 from netstack.gate.single_input_gate import SingleInputGate
 
 

@@ -96,7 +96,7 @@ class RemoteBatch(Batch):
                 self.deliver(index)
 
     def deliver(self, index: int) -> None:
-        self._channels[index].receiver.on_response(data(self._channels[index], self._numbers[index], backlog=1))
+        self._channels[index].on_response(data(self._channels[index], self._numbers[index], backlog=1))
         self._numbers[index] += 1
 
     def end(self) -> None:

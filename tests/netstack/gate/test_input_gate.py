@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from netstack.errors import ResourceClosedError
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.testing.embedded_event_loop import ManualClock
 from netstack.wire.events import EndOfPartition

@@ -18,7 +18,7 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectionLostError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
@@ -70,32 +70,28 @@ class Fixture:
     def receive(self, index: int, num_buffers: int = 1) -> None:
         """Buffers that say which of their channel they are."""
         channel, number = self.remote[index], self.next_numbers[index]
-        buffers = channel.receiver.allocate_run(2, num_buffers)
+        buffers = channel.allocate_run(2, num_buffers)
         assert len(buffers) == num_buffers
         for position, buffer in enumerate(buffers):
             buffer.view[:] = bytes([index, number + position])
-        channel.receiver.on_run(buffers, number, 0)
+        channel.on_run(buffers, number, 0)
         self.next_numbers[index] += num_buffers
 
     def receive_event(self, index: int, what: Event, *, has_priority: bool = False) -> None:
         channel, number = self.remote[index], self.next_numbers[index]
         if has_priority:
             buffer = NetworkBuffer.unpooled(serialize_event(what), event_data_type(what, has_priority=True))
-            channel.receiver.on_response(
-                BufferResponse(channel.channel_id, 0, number, 0, buffer.data_type, False, (), buffer)
-            )
+            channel.on_response(BufferResponse(channel.channel_id, 0, number, 0, buffer.data_type, False, (), buffer))
         else:
-            channel.receiver.on_response(event(channel, number, what))
+            channel.on_response(event(channel, number, what))
         self.next_numbers[index] += 1
 
     def receive_compressed(self, index: int, data: bytes) -> None:
         channel, number = self.remote[index], self.next_numbers[index]
-        buffer = channel.receiver.allocate(len(data), DataType.DATA_BUFFER, is_compressed=True)
+        buffer = channel.allocate(len(data), DataType.DATA_BUFFER, is_compressed=True)
         assert buffer is not None
         buffer.view[:] = data
-        channel.receiver.on_response(
-            BufferResponse(channel.channel_id, 0, number, 0, DataType.DATA_BUFFER, True, (), buffer)
-        )
+        channel.on_response(BufferResponse(channel.channel_id, 0, number, 0, DataType.DATA_BUFFER, True, (), buffer))
         self.next_numbers[index] += 1
 
     def poll(self, max_items: int = 8) -> list[tuple[int, int] | Event | None]:
@@ -204,7 +200,7 @@ def test_no_channel_is_overtaken_twice(script: list[tuple[str, int, int]]) -> No
     for what, first, second in script:
         if what == "receive":
             num_buffers = min(second, 8 - pending[first])
-            if num_buffers > 0 and it.remote[first].num_credits_available >= num_buffers:
+            if num_buffers > 0 and it.remote[first].buffer_manager.num_credits_available >= num_buffers:
                 it.receive(first, num_buffers)
                 pending[first] += num_buffers
                 waiting.setdefault(first, Counter())

@@ -20,7 +20,7 @@ from netstack.errors import (
 )
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import BufferOrEvent, GateStatistics
+from netstack.gate.gate_channels import BufferOrEvent, GateStatistics
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
@@ -61,12 +61,12 @@ class Fixture:
 
     def receive(self, index: int, content: bytes = b"data") -> None:
         channel = self.remote[index]
-        channel.receiver.on_response(data(channel, self.numbers[index], content))
+        channel.on_response(data(channel, self.numbers[index], content))
         self.numbers[index] += 1
 
     def receive_event(self, index: int, what: EndOfData | EndOfPartition) -> None:
         channel = self.remote[index]
-        channel.receiver.on_response(event(channel, self.numbers[index], what))
+        channel.on_response(event(channel, self.numbers[index], what))
         self.numbers[index] += 1
 
     def poll(self) -> BufferOrEvent:
@@ -329,7 +329,7 @@ def test_an_acknowledgement_goes_to_its_channel(it: Fixture) -> None:
 def test_a_broken_event_is_the_peers_error(it: Fixture) -> None:
     """It is not taken for data, and its buffer is not leaked."""
     channel = it.remote[0]
-    channel.receiver.on_response(
+    channel.on_response(
         BufferResponse(
             channel.channel_id,
             0,
@@ -457,7 +457,7 @@ def test_available_means_that_somebody_has_something_to_say(steps: list[tuple[st
         return True
 
     for step, index in steps:
-        if step == "receive" and it.remote[index].num_credits_available > 0:
+        if step == "receive" and it.remote[index].buffer_manager.num_credits_available > 0:
             content = b"%d" % len(sent[index])
             sent[index].append(content)
             it.receive(index, content)
@@ -521,7 +521,7 @@ def test_close_races_with_polling_and_receiving(tiny_switch_interval: None) -> N
             for turn in range(100):
                 index = turn % 2
                 it.remote[index].buffer_manager.take_unannounced()
-                if it.remote[index].num_credits_available > 0:
+                if it.remote[index].buffer_manager.num_credits_available > 0:
                     it.receive(index)
 
         def poll(it: Fixture = it, errors: list[Exception] = errors) -> None:

@@ -8,8 +8,8 @@ from netstack.errors import ProducerFailedError
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView
 from netstack.transport.outbound_buffer import OutboundFrame
-from netstack.wire.messages import DataType
-from tests.netstack.handlers.server_side import SEGMENT, ServerSide, receiver_of
+from netstack.wire.messages import DataType, PartitionRequest
+from tests.netstack.handlers.server_side import SEGMENT, ServerSide, partition_id_of, receiver_of
 
 DATA = DataType.DATA_BUFFER
 EVENT = DataType.EVENT_BUFFER
@@ -105,7 +105,9 @@ def open_reader(
 ) -> CreditBasedSequenceNumberingViewReader:
     """A reader of ``view`` that the queue knows; nobody has told it of data yet."""
     last = 1 if view.subpartitions else 0
-    reader = CreditBasedSequenceNumberingViewReader(receiver_of(receiver), credit, server.queue, first=0, last=last)
+    reader = CreditBasedSequenceNumberingViewReader(
+        PartitionRequest(partition_id_of(), 0, last, receiver_of(receiver), credit), server.queue
+    )
     reader.set_view(view)
     server.queue.add_reader(reader)
     return reader

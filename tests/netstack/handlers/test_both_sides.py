@@ -11,7 +11,7 @@ from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolEr
 from netstack.gate.channels.input_channel import InputChannel, ProducerState, RequestBackoff
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus
+from netstack.gate.gate_channels import BufferOrEvent, EndOfDataStatus
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, Event, OtherEvent, StopMode
@@ -257,7 +257,7 @@ def test_sequence_numbers_wrap_on_both_sides(both: BothSides) -> None:
     partition = both.server.partition(1)
     _, [channel] = both.client.open_channels(1)
     partition._subpartitions[0]._sequence_number = 2**31 - 2  # type: ignore[attr-defined]  # as if that many had been sent
-    channel.receiver.expected_sequence_number = 2**31 - 2
+    channel.expected_sequence_number = 2**31 - 2
     fill(partition, 6)
     partition.finish()
 

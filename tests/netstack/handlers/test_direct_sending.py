@@ -327,7 +327,7 @@ def watched(
     server: DirectServer, partition: ResultPartition, *, credit: int, on_poller: Callable[[], object] = nothing
 ) -> tuple[CreditBasedSequenceNumberingViewReader, WatchedView]:
     """A reader of ``partition``, made as for a request, and its view."""
-    reader = CreditBasedSequenceNumberingViewReader(receiver_of(1), credit, server.queue)
+    reader = CreditBasedSequenceNumberingViewReader(request(credit=credit), server.queue)
     server.queue.add_reader(reader)
     view = WatchedView(partition.create_subpartition_view(0, reader))
     view.on_poller = on_poller

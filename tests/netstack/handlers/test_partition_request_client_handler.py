@@ -491,7 +491,7 @@ def test_backlog_announcement_without_exclusive_buffers(client: Client) -> None:
     sent = client.sent()
     assert sent[0] == request
     assert sum(each.credit for each in sent if isinstance(each, AddCredit)) == 3
-    assert channel.num_credits_available == 3
+    assert channel.buffer_manager.num_credits_available == 3
 
 
 def test_throw_exception_for_no_available_buffer(client: Client) -> None:
@@ -637,7 +637,7 @@ def test_do_not_fail_handler_on_single_channel_failure(client: Client, monkeypat
         message.buffer.recycle()
         raise OSError("test exception on buffer")
 
-    monkeypatch.setattr(channel.receiver, "on_response", choke)
+    monkeypatch.setattr(channel, "on_response", choke)
     client.connection.write_inbound(response(1) + response(2))
 
     with pytest.raises(TransportError, match="test exception on buffer") as caught:
@@ -841,7 +841,7 @@ def test_a_backlog_that_a_channel_chokes_on_is_its_own_error(client: Client, mon
     def choke(backlog: int) -> None:
         raise OSError("callback")
 
-    monkeypatch.setattr(channel.receiver, "on_sender_backlog", choke)
+    monkeypatch.setattr(channel, "on_sender_backlog", choke)
     client.connection.write_inbound(
         encode(BacklogAnnouncement(receiver_of(1), 3)) + encode(BacklogAnnouncement(receiver_of(2), 3))
     )

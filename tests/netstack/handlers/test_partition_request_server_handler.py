@@ -366,7 +366,9 @@ def test_a_range_of_which_one_end_is_missing_counts_when_it_is_cancelled() -> No
 
     assert reader is not None
     assert reader.has_ended
-    fresh = CreditBasedSequenceNumberingViewReader(receiver_of(2), 2, server.queue, first=0, last=1)
+    fresh = CreditBasedSequenceNumberingViewReader(
+        PartitionRequest(partition_id_of(), 0, 1, receiver_of(2), 2), server.queue
+    )
     fresh.set_view(ScriptedView(DataType.END_OF_PARTITION, DataType.END_OF_PARTITION))
     fresh.next_buffer()
     has_ended = [fresh.has_ended]

@@ -54,7 +54,7 @@ def test_when_the_backlog_is_announced(server: ServerSide, initial_credit: int, 
 
 def test_the_next_subpartition_is_asked_of_the_view_for_a_range_only(server: ServerSide) -> None:
     """CreditBasedSequenceNumberingViewReaderTest: peek the next buffer's subpartition id."""
-    one = CreditBasedSequenceNumberingViewReader(receiver_of(1), 2, server.queue, first=4, last=4)
+    one = CreditBasedSequenceNumberingViewReader(request(subpartition=4), server.queue)
     several = open_reader(server, ScriptedView(DATA, subpartitions=(5,)), receiver=2)
 
     assert one.subpartition == 4
@@ -89,7 +89,7 @@ def test_a_buffer_that_cannot_be_paid_for_is_a_bug_and_no_leak(server: ServerSid
 def test_a_negative_initial_credit_is_refused(server: ServerSide) -> None:
     """Zero is the least: a receiver with floating buffers only."""
     with pytest.raises(RemoteProtocolError):
-        CreditBasedSequenceNumberingViewReader(receiver_of(1), -1, server.queue)
+        CreditBasedSequenceNumberingViewReader(request(credit=-1), server.queue)
 
 
 def test_a_barrier_blocks_until_the_resumption(server: ServerSide) -> None:
@@ -109,7 +109,7 @@ def test_a_barrier_blocks_until_the_resumption(server: ServerSide) -> None:
 
 def test_orders_before_the_partition_is_there_do_nothing(server: ServerSide) -> None:
     """There is no view that could be told."""
-    reader = CreditBasedSequenceNumberingViewReader(receiver_of(1), 2, server.queue)
+    reader = CreditBasedSequenceNumberingViewReader(request(), server.queue)
 
     reader.resume_consumption()
     reader.acknowledge_all_data_processed()

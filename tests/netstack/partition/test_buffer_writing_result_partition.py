@@ -25,6 +25,7 @@ from netstack.wire.events import (
     StopMode,
     deserialize_event,
 )
+from tests.netstack.buffer.pools import num_in_use
 from tests.netstack.partition.doubles import SEGMENT as SIZE
 from tests.netstack.partition.doubles import (
     Producing,
@@ -122,7 +123,7 @@ def test_an_exact_fit_asks_for_no_further_buffer(small: Producing) -> None:
 
 
 def num_free(it: Producing) -> int:
-    return it.network.num_total - it.pool.best_effort_used
+    return it.network.num_total - num_in_use(it.pool)
 
 
 def test_an_exact_fit_takes_one_buffer(it: Producing) -> None:
@@ -252,11 +253,11 @@ def test_pipelined_partitions_compress_when_asked_to() -> None:
 def test_broadcast_event_no_records() -> None:
     """RecordWriterTest.testBroadcastEventNoRecords: 1 queued per channel, no memory taken."""
     it = Producing(4)
-    used = it.pool.best_effort_used
+    used = num_in_use(it.pool)
 
     it.partition.broadcast_event(CancelCheckpointMarker(7))
 
-    assert (it.queued(), it.pool.best_effort_used) == ([1] * 4, used)
+    assert (it.queued(), num_in_use(it.pool)) == ([1] * 4, used)
     assert [read(view)[1] for view in it.views] == [[CancelCheckpointMarker(7)]] * 4
     it.close()
 
@@ -310,17 +311,17 @@ def test_broadcast_buffer_independence(it: Producing, is_event: bool) -> None:
 def test_broadcast_shares_one_segment() -> None:
     """BroadcastRecordWriter (row D18): 8 channels use 1 segment, freed when the last has read it."""
     it = Producing(8)
-    used = it.pool.best_effort_used
+    used = num_in_use(it.pool)
 
     it.partition.broadcast_record(b"record")
-    while_open = it.pool.best_effort_used - used
+    while_open = num_in_use(it.pool) - used
     it.partition.broadcast_event(EndOfSuperstep())
     in_use = []
     for view in it.views:
-        in_use.append(it.pool.best_effort_used - used)
+        in_use.append(num_in_use(it.pool) - used)
         assert read(view) == (b"record", [EndOfSuperstep()])
 
-    assert (while_open, in_use, it.pool.best_effort_used - used) == (1, [1] * 8, 0)
+    assert (while_open, in_use, num_in_use(it.pool) - used) == (1, [1] * 8, 0)
     it.close()
 
 
@@ -329,13 +330,13 @@ def test_broadcast_mixed_random_emit_record() -> None:
     records each.
     """
     it = Producing(8, segment=32)
-    used, record = it.pool.best_effort_used, b"0123"
+    used, record = num_in_use(it.pool), b"0123"
 
     for index in range(8):
         it.partition.emit_record(record, index)
         it.partition.broadcast_record(record)
 
-    assert (it.pool.best_effort_used - used, it.queued()) == (16, [9] * 8)
+    assert (num_in_use(it.pool) - used, it.queued()) == (16, [9] * 8)
     it.partition.check_invariants()
     assert [read(view)[0] for view in it.views] == [record * 9] * 8
     it.close()
@@ -364,10 +365,10 @@ def test_broadcast_skips_consumers_that_have_gone() -> None:
     it.views[1].release()
     it.views[2].release()
     it.partition.broadcast_event(EndOfSuperstep())
-    used = it.pool.best_effort_used
+    used = num_in_use(it.pool)
     it.partition.broadcast_record(bytes(5 * SIZE))
 
-    assert it.pool.best_effort_used == used
+    assert num_in_use(it.pool) == used
     it.close()
 
 
@@ -742,7 +743,7 @@ def test_a_consumer_may_leave_while_its_record_is_written() -> None:
     it.views[0].release()
     it.partition.emit_record(bytes(100), 0)
 
-    assert it.pool.best_effort_used == 0
+    assert num_in_use(it.pool) == 0
     it.close()
 
 

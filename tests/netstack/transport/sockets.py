@@ -167,5 +167,5 @@ def fill(channel: NetworkChannel) -> list[CountedBuffer]:
     while channel.is_writable:
         assert len(buffers) < 4096, "the kernel takes everything"
         buffers.append(CountedBuffer(len(buffers) % 251))
-        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, len(buffers) - 1, 0, buffers[-1]))
+        channel.write_and_flush([OutboundBuffer(RECEIVER, 0, len(buffers) - 1, 0, buffers[-1])])
     return buffers

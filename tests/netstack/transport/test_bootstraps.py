@@ -29,9 +29,9 @@ def test_low_and_high_watermarks(page: int) -> None:
         MessageEncoder(), inbox, config=NetstackConfig(segment_size_bytes=page, network_memory_bytes=4 * page)
     )
 
-    channel.write(OutboundBuffer(RECEIVER, 0, 0, 0, HeapBuffer(bytes(page))))
+    channel.write([OutboundBuffer(RECEIVER, 0, 0, 0, HeapBuffer(bytes(page)))])
     assert channel.is_writable
-    channel.write(OutboundBuffer(RECEIVER, 0, 1, 0, HeapBuffer(bytes(page))))
+    channel.write([OutboundBuffer(RECEIVER, 0, 1, 0, HeapBuffer(bytes(page)))])
     assert not channel.is_writable
     channel.flush_outbound()
 

@@ -66,7 +66,7 @@ def test_a_buffer_is_written_behind_its_header_and_recycled_with_its_last_byte()
     channel, _ = make_channel()
     buffer = FakeBuffer()
 
-    channel.write_and_flush(OutboundBuffer(RECEIVER, 4, 5, 6, buffer))
+    channel.write_and_flush([OutboundBuffer(RECEIVER, 4, 5, 6, buffer)])
 
     assert channel.read_outbound() == frame_of(response(b"payload"))
     channel.flush_outbound(47 + 6)
@@ -82,7 +82,7 @@ def test_type_and_compression_of_a_buffer_travel_in_its_header() -> None:
     buffer = FakeBuffer(b"\0\0\0\0", DataType.END_OF_PARTITION)
     buffer.is_compressed = True
 
-    channel.write_and_flush(OutboundBuffer(RECEIVER, 4, 5, 6, buffer))
+    channel.write_and_flush([OutboundBuffer(RECEIVER, 4, 5, 6, buffer)])
     channel.write_inbound(channel.read_outbound())
 
     assert collector.messages == [response(b"\0\0\0\0", data_type=DataType.END_OF_PARTITION, is_compressed=True)]
@@ -93,9 +93,9 @@ def test_a_buffer_that_cannot_be_sent_any_more_is_recycled() -> None:
     channel, _ = make_channel()
     pending, late = FakeBuffer(), FakeBuffer()
 
-    channel.write(OutboundBuffer(RECEIVER, 0, 0, 0, pending))
+    channel.write([OutboundBuffer(RECEIVER, 0, 0, 0, pending)])
     channel.lose_connection()
-    channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 1, 0, late))
+    channel.write_and_flush([OutboundBuffer(RECEIVER, 0, 1, 0, late)])
 
     assert (pending.num_recycled, late.num_recycled) == (1, 1)
 
@@ -117,7 +117,7 @@ def test_a_buffer_whose_header_cannot_be_built_is_recycled() -> None:
     buffer = FakeBuffer()
 
     with pytest.raises(Exception, match="format requires"):
-        channel.write(OutboundBuffer(RECEIVER, 0, 2**40, 0, buffer))
+        channel.write([OutboundBuffer(RECEIVER, 0, 2**40, 0, buffer)])
 
     assert buffer.num_recycled == 1
     assert channel.pending_bytes == 0

@@ -80,7 +80,7 @@ def test_all_messages_arrive_in_both_directions(loop_name: str) -> None:
                 pair.server.write_and_flush(message)
             pair.client.flush()
             buffer = CountedBuffer(7)
-            pair.client.write_and_flush(OutboundBuffer(RECEIVER, 1, 2, 3, buffer))
+            pair.client.write_and_flush([OutboundBuffer(RECEIVER, 1, 2, 3, buffer)])
 
             for message in CONTROL_MESSAGES:
                 assert await pair.server_inbox.messages.get() == message
@@ -126,7 +126,7 @@ def test_the_second_page_makes_the_channel_unwritable_and_the_flush_writable(loo
             buffers = [CountedBuffer(number) for number in range(2)]
             states = []
             for number, buffer in enumerate(buffers):
-                channel.write(OutboundBuffer(RECEIVER, 0, number, 0, buffer))
+                channel.write([OutboundBuffer(RECEIVER, 0, number, 0, buffer)])
                 states.append(channel.is_writable)
             channel.flush()
             await pair.client_inbox.became_writable.wait()
@@ -213,7 +213,7 @@ def test_a_handler_that_writes_whenever_it_may_does_not_recurse_or_starve_the_lo
             if ctx.channel.is_writable and self.num_written < num_rounds:
                 self.num_written += 1
                 for _ in range(3):
-                    ctx.write(OutboundBuffer(RECEIVER, 0, self.num_written, 0, CountedBuffer(1)))
+                    ctx.write([OutboundBuffer(RECEIVER, 0, self.num_written, 0, CountedBuffer(1))])
                 ctx.flush()
 
     async def main() -> None:
@@ -286,7 +286,7 @@ def test_close_cuts_the_connection_when_its_time_is_over(loop_name: str) -> None
             late = CountedBuffer(0)
 
             channel.close()
-            channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 0, 0, late))
+            channel.write_and_flush([OutboundBuffer(RECEIVER, 0, 0, 0, late)])
             assert late.num_recycled == 1
             await channel.wait_closed()
 
@@ -303,7 +303,7 @@ def test_a_peer_that_goes_away_ends_the_channel(loop_name: str) -> None:
     async def main() -> None:
         async with raw_peer() as (channel, inbox, peer):
             buffer = CountedBuffer(0)
-            channel.write(OutboundBuffer(RECEIVER, 0, 0, 0, buffer))
+            channel.write([OutboundBuffer(RECEIVER, 0, 0, 0, buffer)])
             peer.shutdown(socket.SHUT_WR)
 
             await channel.wait_closed()
@@ -495,7 +495,7 @@ def test_a_channel_closed_before_it_is_connected_never_becomes_active(loop_name:
     async def main() -> None:
         inbox, server_inbox, buffer = Inbox(), Inbox(), CountedBuffer(0)
         channel = NetworkChannel(CONFIG, handlers(inbox))
-        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 0, 0, buffer))
+        channel.write_and_flush([OutboundBuffer(RECEIVER, 0, 0, 0, buffer)])
         channel.close()
         await channel.wait_closed()
         server = NetworkServer(CONFIG, handlers(server_inbox))
@@ -594,7 +594,7 @@ def test_partial_writes_are_accounted_exactly(loop_name: str) -> None:
         channel, inbox = scripted(transport)
         buffers = [CountedBuffer(number) for number in range(3)]
         for number, buffer in enumerate(buffers):
-            channel.write(OutboundBuffer(RECEIVER, 0, number, 0, buffer))
+            channel.write([OutboundBuffer(RECEIVER, 0, number, 0, buffer)])
         channel.pause_writing()
         channel.flush()
 
@@ -645,8 +645,8 @@ def test_a_write_that_breaks_the_connection_counts_as_not_written(loop_name: str
         transport = BreaksAtWrite()
         channel, inbox = scripted(transport)
         first, second = CountedBuffer(0), CountedBuffer(1)
-        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 0, 0, first))
-        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, 1, 0, second))
+        channel.write_and_flush([OutboundBuffer(RECEIVER, 0, 0, 0, first)])
+        channel.write_and_flush([OutboundBuffer(RECEIVER, 0, 1, 0, second)])
 
         assert (first.num_recycled, second.num_recycled) == (0, 0)
         assert channel.num_bytes_out == 0
@@ -670,7 +670,7 @@ def test_an_answer_to_a_lost_connection_is_dropped_and_recycled(loop_name: str) 
             self.buffer = CountedBuffer(0)
 
         def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
-            ctx.write_and_flush(OutboundBuffer(RECEIVER, 0, 0, 0, self.buffer))
+            ctx.write_and_flush([OutboundBuffer(RECEIVER, 0, 0, 0, self.buffer)])
             ctx.close()
 
     async def main() -> None:

@@ -58,7 +58,7 @@ class Producer(Inbox):
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         super().channel_read(ctx, message)
         for number in range(200):
-            ctx.write(OutboundBuffer(RECEIVER, 0, number, 0, HeapBuffer(PAGE)))
+            ctx.write([OutboundBuffer(RECEIVER, 0, number, 0, HeapBuffer(PAGE))])
         ctx.flush()
 
 

@@ -9,6 +9,7 @@ from netstack.buffer.network_buffer import recycle_segments
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, EndOfSuperstep
 from netstack.wire.messages import DataType
+from tests.netstack.buffer.pools import num_in_use
 from tests.netstack.partition.producing import (
     SEGMENT,
     TIMEOUTABLE,
@@ -184,7 +185,7 @@ def test_a_barrier_that_overtakes_whole_segments_keeps_them_though_their_reader_
     assert checkpointed.next_type() is DataType.PRIORITIZED_EVENT_BUFFER
 
     got = _read_in_runs(checkpointed.view)
-    num_used = checkpointed.partition_of.pool.best_effort_used
+    num_used = num_in_use(checkpointed.partition_of.pool)
     checkpointed.partition.emit_record(b"!" * len(record), 0)  # into whatever is free
 
     [(_, data)] = checkpointed.state.futures

@@ -1,5 +1,6 @@
 """Stand-ins for what a subtask's checkpoints talk to."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -17,7 +18,7 @@ from flowlet.messages.control_messages import CheckpointDurations
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceClosedError
-from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, wait_for_next
+from netstack.gate.gate_channels import BufferOrEvent, EndOfDataStatus
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, EndOfPartition, Event
 from netstack.wire.messages import DataType
 from tests.netstack.gate.manual_timers import Due
@@ -192,7 +193,12 @@ class ScriptedGate(RecordingInput):
         return found
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        return wait_for_next(self, timeout_s, lambda: 0)
+        while (item := self.poll_next()) is None and not self.is_finished:
+            is_available = threading.Event()
+            self.available_future().add_done_callback(is_available.set)
+            if not is_available.wait(timeout_s):
+                raise TimeoutError
+        return item
 
     def request_partitions(self) -> None:
         self.is_requested = True

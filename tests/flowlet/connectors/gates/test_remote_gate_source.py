@@ -7,7 +7,7 @@ from flowlet.connectors.gates.reader import RemoteGateReader
 from flowlet.messages.control_messages import GateCounts
 from netstack.errors import TransportError
 from netstack.flow.offer_book import GateShape, OfferCounts
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.offered_input_gate import AbortedAttempt, OfferedInputGate
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
 

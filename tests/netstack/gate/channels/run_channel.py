@@ -41,7 +41,7 @@ class Fixture:
         )
         self.channel.set_channel_state_writer(self.writer, InputChannelInfo(3, 0))
         self.channel.assign_exclusive_segments(self.network, num_exclusive)
-        self.channel.receiver.expected_sequence_number = first
+        self.channel.expected_sequence_number = first
         self.channel.buffer_manager.pool = self.pool
         if gate is not None:
             gate.add_channel(self.channel)
@@ -55,20 +55,20 @@ class Fixture:
         return len(self.gate.notified)
 
     def buffers(self, num_buffers: int) -> list[NetworkBuffer]:
-        found = self.channel.receiver.allocate_run(4, num_buffers)
+        found = self.channel.allocate_run(4, num_buffers)
         assert len(found) == num_buffers
         for buffer in found:
             buffer.view[:] = b"data"
         return found
 
     def receive(self, sequence_number: int, num_buffers: int, backlog: int = 0) -> None:
-        self.channel.receiver.on_run(self.buffers(num_buffers), sequence_number, backlog)
+        self.channel.on_run(self.buffers(num_buffers), sequence_number, backlog)
 
     def receive_event(self, sequence_number: int, what: Event) -> None:
-        self.channel.receiver.on_response(event(self.channel, sequence_number, what))
+        self.channel.on_response(event(self.channel, sequence_number, what))
 
     def numbers(self) -> list[int]:
-        return [number for _, number in self.channel.receiver.received]
+        return [number for _, number in self.channel.received]
 
     def take(self, num_buffers: int = 100) -> int:
         """Poll so many data buffers, and recycle them."""

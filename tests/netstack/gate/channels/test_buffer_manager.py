@@ -15,6 +15,7 @@ from netstack.errors import LocalProtocolError, RemoteProtocolError, ResourceBro
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import DataType
+from tests.netstack.buffer.pools import num_in_use
 from tests.netstack.gate.doubles import (
     RecordingClient,
     RecordingGate,
@@ -98,9 +99,9 @@ def test_fewer_buffers_than_required(walk: Fixture) -> None:
     floating = [walk.floating(), walk.floating()]
     channel = walk.channel
 
-    channel.receiver.on_sender_backlog(14)
+    channel.on_sender_backlog(14)
     assert (walk.state(), walk.pool.num_available) == ((13, 16, True), 0)
-    channel.receiver.on_sender_backlog(16)
+    channel.on_sender_backlog(16)
     assert (walk.state(), walk.pool.num_available) == ((13, 18, True), 0), (
         "it stands in line already and asks for nothing"
     )
@@ -112,13 +113,13 @@ def test_fewer_buffers_than_required(walk: Fixture) -> None:
     assert (walk.state(), walk.pool.num_available) == ((15, 18, True), 0), (
         "the offer is taken, and the channel stands in line again"
     )
-    channel.receiver.on_sender_backlog(13)
+    channel.on_sender_backlog(13)
     assert (walk.state(), walk.pool.num_available) == ((15, 15, True), 0), "only the number of required buffers changes"
     floating.pop().recycle()
     assert (walk.state(), walk.pool.num_available) == ((15, 15, False), 1), (
         "an offer that is not needed stays in the pool"
     )
-    channel.receiver.on_sender_backlog(15)
+    channel.on_sender_backlog(15)
     assert (walk.state(), walk.pool.num_available) == ((16, 17, True), 0), (
         "it takes what is there, and stands in line once more"
     )
@@ -130,7 +131,7 @@ def test_as_many_buffers_as_required(walk: Fixture) -> None:
     """
     exclusive, floating = walk.exclusive(), walk.floating()
 
-    walk.channel.receiver.on_sender_backlog(12)
+    walk.channel.on_sender_backlog(12)
     assert (walk.state(), walk.pool.num_available) == ((14, 14, False), 0)
     unannounced = walk.channel.buffer_manager.num_unannounced
     floating.recycle()
@@ -146,8 +147,8 @@ def test_more_buffers_than_required(walk: Fixture) -> None:
     """
     exclusive, floating = walk.exclusive(), walk.floating()
 
-    walk.channel.receiver.on_sender_backlog(12)
-    walk.channel.receiver.on_sender_backlog(10)
+    walk.channel.on_sender_backlog(12)
+    walk.channel.on_sender_backlog(10)
     assert (walk.state(), walk.pool.num_available) == ((14, 12, False), 0)
     exclusive.recycle()
     assert (walk.state(), walk.pool.num_available) == ((14, 12, False), 1)
@@ -162,7 +163,7 @@ def test_floating_buffers_are_spread_over_the_channels_that_wait() -> None:
     it = Fixture(12, 3, 2, 2, 2)
     floating = [it.floating() for _ in range(3)]
     for channel in it.channels:
-        channel.receiver.on_sender_backlog(8)
+        channel.on_sender_backlog(8)
     before = [it.state(index) for index in range(3)]
 
     for buffer in floating:
@@ -182,7 +183,7 @@ def test_taking_a_buffer_lowers_what_is_required() -> None:
     taken: list[NetworkBuffer] = []
     found = []
     for channel in it.channels:
-        channel.receiver.on_sender_backlog(2)
+        channel.on_sender_backlog(2)
         channel.buffer_manager.take_unannounced()
         seen = [channel.buffer_manager.num_required]
         while (buffer := room_of(channel)) is not None:
@@ -200,21 +201,21 @@ def test_taking_a_buffer_lowers_what_is_required() -> None:
 def test_credit_is_announced_with_one_order() -> None:
     """Floating and exclusive buffers add up; only the first one orders."""
     it = Fixture(12, 8, 2)
-    it.channel.receiver.on_sender_backlog(3)
-    it.channel.receiver.on_sender_backlog(5)
+    it.channel.on_sender_backlog(3)
+    it.channel.on_sender_backlog(5)
 
     assert (it.client.orders[1:], it.channel.buffer_manager.take_unannounced()) == ([("credit", 0)], 5)
-    assert (it.channel.num_credits_granted, it.channel.num_credits_available) == (7, 7)
+    assert (it.channel.buffer_manager.num_granted, it.channel.buffer_manager.num_credits_available) == (7, 7)
     it.end()
 
 
 def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
     """Size, kind and compression of the message, in a buffer that goes back to the gate's pool."""
     it = Fixture(4, 2, 1)
-    it.channel.receiver.on_sender_backlog(1)
+    it.channel.on_sender_backlog(1)
     it.channel.buffer_manager.take_unannounced()
 
-    buffer = it.channel.receiver.allocate(7, DataType.DATA_BUFFER_WITH_CLEAR_END, is_compressed=True)
+    buffer = it.channel.allocate(7, DataType.DATA_BUFFER_WITH_CLEAR_END, is_compressed=True)
 
     assert buffer is not None
     assert (buffer.size, buffer.data_type, buffer.is_buffer, buffer.is_compressed) == (
@@ -232,12 +233,12 @@ def test_hist_8747_an_offer_that_is_not_needed_does_not_keep_the_channel_out_of_
     """It asked, needed less when the offer came, and later needs more again: it asks again."""
     it = Fixture(4, 1, 2)
     held = it.floating()
-    it.channel.receiver.on_sender_backlog(1)
-    it.channel.receiver.on_sender_backlog(0)
+    it.channel.on_sender_backlog(1)
+    it.channel.on_sender_backlog(0)
 
     held.recycle()
     before = (it.state(), it.pool.num_available)
-    it.channel.receiver.on_sender_backlog(2)
+    it.channel.on_sender_backlog(2)
 
     assert (before, it.state(), it.pool.num_available) == (((2, 2, False), 1), (3, 4, True), 0)
     it.end()
@@ -260,16 +261,16 @@ def test_a_blocked_channel_without_exclusive_buffers_gives_its_floating_ones_bac
         unannounced.append([channel.buffer_manager.num_unannounced for channel in it.channels])
 
     for channel in it.channels:
-        channel.receiver.on_sender_backlog(2)
+        channel.on_sender_backlog(2)
     look()
     for channel in it.channels:
-        channel.receiver.on_response(event(channel, 0, ALIGNED_BARRIER))
+        channel.on_response(event(channel, 0, ALIGNED_BARRIER))
     look()
     for channel in it.channels:
         channel.resume_consumption()
     look()
     for channel in it.channels:
-        channel.receiver.on_sender_backlog(4)
+        channel.on_sender_backlog(4)
     look()
 
     assert available == [[4, 2], [4, 0], [4, 0], [6, 4]]
@@ -286,10 +287,10 @@ def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_anno
     channel = it.channel
     refused = room_of(channel)
 
-    channel.receiver.on_sender_backlog(5)
+    channel.on_sender_backlog(5)
     granted = channel.buffer_manager.take_unannounced()
-    channel.receiver.on_response(data(channel, 0, b"x", backlog=4))
-    channel.receiver.on_response(data(channel, 1, b"y", backlog=3))
+    channel.on_response(data(channel, 0, b"x", backlog=4))
+    channel.on_response(data(channel, 1, b"y", backlog=3))
     polled = [channel.next_buffer(), channel.next_buffer()]
     orders = list(it.client.orders)
     for found in polled:
@@ -309,11 +310,11 @@ def test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer() 
     """
     it = Fixture(3, 1, 0, 0)
     first, second = it.channels
-    first.receiver.on_sender_backlog(1)
-    second.receiver.on_sender_backlog(1)
+    first.on_sender_backlog(1)
+    second.on_sender_backlog(1)
     starved = second.buffer_manager.num_unannounced
 
-    first.receiver.on_response(event(first, 0, ALIGNED_BARRIER))
+    first.on_response(event(first, 0, ALIGNED_BARRIER))
 
     assert (starved, first.buffer_manager.num_unannounced, second.buffer_manager.num_unannounced) == (0, 0, 1)
     assert it.client.orders[-1] == ("credit", 1)
@@ -324,19 +325,16 @@ def test_a_buffer_between_the_barrier_and_the_resume_is_not_credit_twice() -> No
     """The sender forgets its credit when it resumes: what is under way of it counts on no side."""
     it = Fixture(4, 2, 0)
     channel = it.channel
-    channel.receiver.on_sender_backlog(2)
+    channel.on_sender_backlog(2)
     channel.buffer_manager.take_unannounced()  # the announcement is on its way
 
-    channel.receiver.on_response(event(channel, 0, ALIGNED_BARRIER))
+    channel.on_response(event(channel, 0, ALIGNED_BARRIER))
     channel.resume_consumption()
 
-    assert (channel.num_credits_available, channel.buffer_manager.num_unannounced, it.pool.best_effort_used) == (
-        0,
-        0,
-        0,
-    )
+    manager = channel.buffer_manager
+    assert (manager.num_credits_available, manager.num_unannounced, num_in_use(it.pool)) == (0, 0, 0)
     with pytest.raises(RemoteProtocolError, match="1 buffers sent, 0 credits granted"):
-        channel.receiver.on_response(data(channel, 1))
+        channel.on_response(data(channel, 1))
     it.end()
 
 
@@ -354,8 +352,8 @@ def test_hist_9755_an_error_while_credit_is_announced_is_the_channels_error() ->
 
     it.client.credit = break_down  # type: ignore[method-assign]  # a connection that broke
     held = it.floating()
-    failing.receiver.on_sender_backlog(1)
-    successful.receiver.on_sender_backlog(1)
+    failing.on_sender_backlog(1)
+    successful.on_sender_backlog(1)
 
     held.recycle()
 
@@ -375,7 +373,7 @@ def test_credit_before_the_request_is_a_bug() -> None:
     channel = remote_channel(it.gate, it.client, it.network, index=7, num_segments=0, is_requested=False)
     channel.buffer_manager.pool = it.pool
 
-    channel.receiver.on_sender_backlog(1)
+    channel.on_sender_backlog(1)
 
     with pytest.raises(LocalProtocolError, match="channel 7 has credit to announce before it was requested"):
         channel.next_buffer()
@@ -388,11 +386,11 @@ def test_a_destroyed_pool_leaves_the_exclusive_buffers() -> None:
     it = Fixture(8, 1, 2, 2)
     first, second = it.channels
     held = it.floating()
-    first.receiver.on_sender_backlog(1)
+    first.on_sender_backlog(1)
     assert it.state() == (2, 3, True)
 
     it.pool.destroy()
-    second.receiver.on_sender_backlog(1)
+    second.on_sender_backlog(1)
 
     assert [it.state(index) for index in range(2)] == [(2, 3, False), (2, 3, False)]
     held.recycle()
@@ -403,7 +401,7 @@ def test_a_floating_buffer_that_is_needed_is_not_given_back() -> None:
     """The exclusive one that comes home makes it enough, not too much; no pool would replace what was given away."""
     it = Fixture(8, 2, 2)
     held = it.exclusive()
-    it.channel.receiver.on_sender_backlog(2)
+    it.channel.on_sender_backlog(2)
     before = it.state()
     it.pool.destroy()
 
@@ -420,11 +418,11 @@ def test_a_released_channel_wants_nothing() -> None:
     it = Fixture(8, 1, 2, 2)
     held = it.floating()
     for channel in it.channels:
-        channel.receiver.on_sender_backlog(1)
+        channel.on_sender_backlog(1)
 
     it.channels[0].release()
     held.recycle()
-    it.channels[0].receiver.on_sender_backlog(9)
+    it.channels[0].on_sender_backlog(9)
 
     assert (it.channels[0].buffer_manager.num_unannounced, it.channels[1].buffer_manager.num_unannounced) == (0, 1)
     manager = it.channels[0].buffer_manager
@@ -464,9 +462,9 @@ def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> No
         channel = it.channels[number % 2]
         match step:
             case "backlog":
-                channel.receiver.on_sender_backlog(number)
-            case "receive" if channel.num_credits_available:
-                channel.receiver.on_response(data(channel, numbers[number % 2], b"x", backlog=number))
+                channel.on_sender_backlog(number)
+            case "receive" if channel.buffer_manager.num_credits_available:
+                channel.on_response(data(channel, numbers[number % 2], b"x", backlog=number))
                 numbers[number % 2] += 1
                 found = channel.next_buffer()
                 assert found is not None
@@ -476,7 +474,7 @@ def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> No
             case "announce":
                 channel.buffer_manager.take_unannounced()
             case "barrier":
-                channel.receiver.on_response(event(channel, numbers[number % 2], ALIGNED_BARRIER))
+                channel.on_response(event(channel, numbers[number % 2], ALIGNED_BARRIER))
                 numbers[number % 2] += 1
                 found = channel.next_buffer()
                 assert found is not None
@@ -506,7 +504,7 @@ def test_backlog_recycling_and_release_race(kind: str, tiny_switch_interval: Non
 
         def backlog(channel: RemoteInputChannel = channel) -> None:
             for number in range(24):
-                channel.receiver.on_sender_backlog(number)
+                channel.on_sender_backlog(number)
 
         def recycle(buffers: list[NetworkBuffer]) -> None:
             for buffer in buffers:
@@ -535,7 +533,7 @@ def test_hist_18595_9676_recycling_and_releasing_two_channels_crosswise_never_de
         it = Fixture(24, 8, 2, 2)
         first, second = it.channels
         for channel in it.channels:
-            channel.receiver.on_sender_backlog(6)
+            channel.on_sender_backlog(6)
             channel.buffer_manager.take_unannounced()
         buffers = [[taken for _ in range(3) if (taken := room_of(channel)) is not None] for channel in it.channels]
 
@@ -581,8 +579,8 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
     it.client.credit = lambda channel: seen.append(is_unlocked(it.channel))  # type: ignore[method-assign]  # looks at the lock
     it.channel.buffer_manager.pool = WatchedPool()  # type: ignore[assignment]  # as above
     exclusive = it.exclusive()
-    it.channel.receiver.on_sender_backlog(20)
-    it.channel.receiver.on_sender_backlog(2)
+    it.channel.on_sender_backlog(20)
+    it.channel.on_sender_backlog(2)
     exclusive.recycle()
 
     assert len(seen) > 14

@@ -16,7 +16,7 @@ from netstack.errors import (
 )
 from netstack.gate.channels.input_channel import InputChannel, ProducerState, RequestBackoff
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.input_gate import BufferOrEvent
+from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo
 from netstack.partition.result_partition import ResultPartition

@@ -48,7 +48,7 @@ class Fixture:
         )
         self.channel.set_channel_state_writer(self.writer, InputChannelInfo(3, 0))
         self.channel.assign_exclusive_segments(self.network, 8)
-        self.channel.receiver.expected_sequence_number = first
+        self.channel.expected_sequence_number = first
         self.number = first
         if isinstance(self.gate, SingleInputGate):
             self.gate.add_channel(self.channel)
@@ -58,7 +58,7 @@ class Fixture:
 
     def send(self, *sizes: int) -> None:
         for size in sizes:
-            buffer = self.channel.receiver.allocate(size, DataType.DATA_BUFFER, is_compressed=False)
+            buffer = self.channel.allocate(size, DataType.DATA_BUFFER, is_compressed=False)
             assert buffer is not None
             self._send(buffer, 0)
 
@@ -77,7 +77,7 @@ class Fixture:
         self.send(3, 4)
 
     def _send(self, buffer: NetworkBuffer, backlog: int) -> None:
-        self.channel.receiver.on_buffer(buffer, self.number, backlog)
+        self.channel.on_buffer(buffer, self.number, backlog)
         self.number = -MAX - 1 if self.number == MAX else self.number + 1
 
     def poll_numbers(self, count: int) -> list[int]:
@@ -90,7 +90,7 @@ class Fixture:
         return found
 
     def in_flight(self) -> list[int]:
-        return sizes_of(self.channel._in_flight.in_flight_locked(self.channel.receiver.received.rest))
+        return sizes_of(self.channel._in_flight.in_flight_locked(self.channel.received.rest))
 
     def end(self) -> None:
         self.channel.check_invariants()
@@ -245,7 +245,7 @@ def test_events_that_contradict_themselves_are_refused(
     it: Fixture, event: Event, data_type: DataType, backlog: int, text: str
 ) -> None:
     """They are the channel's error."""
-    it.channel.receiver.on_buffer(NetworkBuffer.unpooled(serialize_event(event), data_type), 0, backlog)
+    it.channel.on_buffer(NetworkBuffer.unpooled(serialize_event(event), data_type), 0, backlog)
 
     with pytest.raises(RemoteProtocolError, match=text):
         it.channel.next_buffer()
@@ -253,7 +253,7 @@ def test_events_that_contradict_themselves_are_refused(
 
 def test_a_broken_barrier_is_refused(it: Fixture) -> None:
     """The loop finds it out, and nobody persists anything for it."""
-    it.channel.receiver.on_buffer(NetworkBuffer.unpooled(b"\0\0\0\1\0", DataType.ALIGNED_CHECKPOINT_BARRIER), 0, 0)
+    it.channel.on_buffer(NetworkBuffer.unpooled(b"\0\0\0\1\0", DataType.ALIGNED_CHECKPOINT_BARRIER), 0, 0)
 
     with pytest.raises(RemoteProtocolError, match="Checkpoint"):
         it.channel.next_buffer()

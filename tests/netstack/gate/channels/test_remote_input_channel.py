@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.config import NetstackConfig
 from netstack.errors import (
     ConnectionLostError,
     InsufficientNetworkBuffersError,
@@ -61,7 +62,8 @@ def test_the_initial_credit_is_the_number_of_exclusive_segments(it: Fixture) -> 
     """And the request goes out once."""
     it.channel.request_subpartition()
 
-    assert (it.channel.initial_credit, it.channel.num_credits_available, it.network.num_available) == (2, 2, 6)
+    manager = it.channel.buffer_manager
+    assert (manager.initial_credit, manager.num_credits_available, it.network.num_available) == (2, 2, 6)
     assert it.client.orders == [("request", 0)]
 
 
@@ -113,18 +115,17 @@ def flooded(it: Fixture, sizes: list[int], *, max_events: int = 3, max_bytes: in
         partition_id_of(),
         0,
         it.client,
-        max_queued_events=max_events,
-        max_queued_event_bytes=max_bytes,
+        config=NetstackConfig(max_queued_events=max_events, max_queued_event_bytes=max_bytes),
     )
     channel.assign_exclusive_segments(it.network, 1)
     channel.request_subpartition()
     error = ""
     for number, size in enumerate(sizes):
-        buffer = channel.receiver.allocate(size, DataType.EVENT_BUFFER, is_compressed=False)
+        buffer = channel.allocate(size, DataType.EVENT_BUFFER, is_compressed=False)
         assert buffer is not None
         buffer.view[:] = b"\0\0\0\7" + bytes(size - 4)
         try:
-            channel.receiver.on_response(
+            channel.on_response(
                 BufferResponse(channel.channel_id, 0, number, 0, DataType.EVENT_BUFFER, False, (), buffer)
             )
         except RemoteProtocolError as caught:
@@ -156,8 +157,8 @@ def test_queued_events_are_bounded_in_number_and_bytes(it: Fixture) -> None:
 
 def test_buffers_arrive_in_order(it: Fixture) -> None:
     """The gate is told once."""
-    it.channel.receiver.on_response(data(it.channel, 0, b"abc"))
-    it.channel.receiver.on_response(data(it.channel, 1, b"de", backlog=5))
+    it.channel.on_response(data(it.channel, 0, b"abc"))
+    it.channel.on_response(data(it.channel, 1, b"de", backlog=5))
 
     first = it.channel.next_buffer()
     second = it.channel.next_buffer()
@@ -178,10 +179,10 @@ def test_buffers_arrive_in_order(it: Fixture) -> None:
 
 def test_the_gate_is_told_again_once_the_channel_was_empty(it: Fixture) -> None:
     """Empty -> not empty is news, every time."""
-    it.channel.receiver.on_response(data(it.channel, 0))
+    it.channel.on_response(data(it.channel, 0))
     it.poll().recycle()
 
-    it.channel.receiver.on_response(data(it.channel, 1))
+    it.channel.on_response(data(it.channel, 1))
 
     assert len(it.gate.notified) == 2
 
@@ -189,21 +190,21 @@ def test_the_gate_is_told_again_once_the_channel_was_empty(it: Fixture) -> None:
 def test_events_need_no_credit(it: Fixture) -> None:
     """They arrive with every segment in use."""
     for number in range(2):
-        it.channel.receiver.on_response(data(it.channel, number))
+        it.channel.on_response(data(it.channel, number))
 
-    it.channel.receiver.on_response(event(it.channel, 2, EndOfData(StopMode.DRAIN)))
+    it.channel.on_response(event(it.channel, 2, EndOfData(StopMode.DRAIN)))
 
-    assert (it.channel.num_queued_buffers, it.channel.num_credits_available) == (3, 0)
+    assert (it.channel.num_queued_buffers, it.channel.buffer_manager.num_credits_available) == (3, 0)
 
 
 def test_a_sender_that_overdraws_is_refused(it: Fixture) -> None:
     """The numbers are in the text; also if a recycled buffer is free whose credit was not announced."""
     for number in range(2):
-        it.channel.receiver.on_response(data(it.channel, number))
+        it.channel.on_response(data(it.channel, number))
     it.poll().recycle()
 
     with pytest.raises(RemoteProtocolError, match="3 buffers sent, 2 credits granted"):
-        it.channel.receiver.on_response(data(it.channel, 2))
+        it.channel.on_response(data(it.channel, 2))
 
     assert room_of(it.channel) is None
 
@@ -213,9 +214,9 @@ def test_a_wrong_sequence_number_surfaces_at_the_next_poll(it: Fixture) -> None:
     first, second = room_of(it.channel), room_of(it.channel)
     assert first is not None
     assert second is not None
-    it.channel.receiver.on_buffer(first, 0, -1)
+    it.channel.on_buffer(first, 0, -1)
 
-    it.channel.receiver.on_buffer(second, 29, -1)
+    it.channel.on_buffer(second, 29, -1)
 
     for _ in range(2):
         with pytest.raises(RemoteProtocolError, match="expected sequence number 1, but received 29"):
@@ -227,15 +228,15 @@ def test_a_wrong_sequence_number_surfaces_at_the_next_poll(it: Fixture) -> None:
 def test_a_response_out_of_order_is_refused_at_once(it: Fixture, is_empty: bool) -> None:
     """And its buffer comes back, without becoming credit that anybody hears of."""
     with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 1"):
-        it.channel.receiver.on_response(data(it.channel, 1, b"" if is_empty else b"x"))
+        it.channel.on_response(data(it.channel, 1, b"" if is_empty else b"x"))
 
     assert it.client.orders == [("request", 0)]
 
 
 def test_an_empty_buffer_gives_its_credit_back(it: Fixture) -> None:
     """It counts in the sequence, is not polled, and becomes credit."""
-    it.channel.receiver.on_response(data(it.channel, 0, b"", backlog=3))
-    it.channel.receiver.on_response(data(it.channel, 1, b"x"))
+    it.channel.on_response(data(it.channel, 0, b"", backlog=3))
+    it.channel.on_response(data(it.channel, 1, b"x"))
 
     assert (it.channel.buffer_manager.num_unannounced, it.channel.sender_backlog, it.channel.num_queued_buffers) == (
         1,
@@ -247,7 +248,7 @@ def test_an_empty_buffer_gives_its_credit_back(it: Fixture) -> None:
 
 def test_an_empty_buffer_out_of_order_is_an_error(it: Fixture) -> None:
     """Like any other."""
-    it.channel.receiver.on_empty_buffer(5, 0)
+    it.channel.on_empty_buffer(5, 0)
 
     with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 5"):
         it.channel.next_buffer()
@@ -256,16 +257,16 @@ def test_an_empty_buffer_out_of_order_is_an_error(it: Fixture) -> None:
 def test_a_payload_that_does_not_fit_is_refused(it: Fixture) -> None:
     """No buffer is spent on it."""
     with pytest.raises(RemoteProtocolError, match="no buffer available"):
-        it.channel.receiver.on_response(data(it.channel, 0, bytes(SEGMENT + 1)))
+        it.channel.on_response(data(it.channel, 0, bytes(SEGMENT + 1)))
 
-    it.channel.receiver.on_response(data(it.channel, 0, bytes(SEGMENT)))
+    it.channel.on_response(data(it.channel, 0, bytes(SEGMENT)))
     assert it.channel.num_queued_buffers == 1
 
 
 def test_a_backlog_announcement_is_remembered(it: Fixture) -> None:
     """-1 means: nothing to say."""
-    it.channel.receiver.on_sender_backlog(7)
-    it.channel.receiver.on_sender_backlog(-1)
+    it.channel.on_sender_backlog(7)
+    it.channel.on_sender_backlog(-1)
 
     assert it.channel.sender_backlog == 7
 
@@ -276,7 +277,7 @@ def test_a_backlog_announcement_is_remembered(it: Fixture) -> None:
 def test_recycled_buffers_are_announced_as_one_sum(it: Fixture) -> None:
     """Only the first recycle orders an announcement; it takes all that came until then, once."""
     for number in range(2):
-        it.channel.receiver.on_response(data(it.channel, number))
+        it.channel.on_response(data(it.channel, number))
     buffers = [it.poll(), it.poll()]
 
     for buffer in buffers:
@@ -284,15 +285,15 @@ def test_recycled_buffers_are_announced_as_one_sum(it: Fixture) -> None:
     taken = (it.channel.buffer_manager.take_unannounced(), it.channel.buffer_manager.take_unannounced())
 
     assert (it.client.orders, taken) == ([("request", 0), ("credit", 0)], (2, 0))
-    assert (it.channel.num_credits_granted, it.channel.num_credits_available) == (4, 2)
-    it.channel.receiver.on_response(data(it.channel, 2))
+    assert (it.channel.buffer_manager.num_granted, it.channel.buffer_manager.num_credits_available) == (4, 2)
+    it.channel.on_response(data(it.channel, 2))
     it.poll().recycle()
     assert it.client.orders[2:] == [("credit", 0)], "and the next one orders again"
 
 
 def test_after_the_release_recycled_segments_go_home(it: Fixture) -> None:
     """No credit any more; the pool gets them, whenever the task lets go."""
-    it.channel.receiver.on_response(data(it.channel, 0))
+    it.channel.on_response(data(it.channel, 0))
     buffer = it.poll()
 
     it.channel.release()
@@ -310,16 +311,16 @@ STEPS = st.lists(st.sampled_from(["receive", "event", "poll", "recycle", "announ
 def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) -> None:
     """In every state; a sender that keeps to its credit is never refused; an order to announce never gets lost."""
     it = Fixture(num_segments)
-    credit, number = it.channel.initial_credit, 0
+    credit, number = it.channel.buffer_manager.initial_credit, 0
     held: list[NetworkBuffer] = []
 
     for step in steps:
         match step:
             case "receive" if credit > 0:
-                it.channel.receiver.on_response(data(it.channel, number))
+                it.channel.on_response(data(it.channel, number))
                 credit, number = credit - 1, number + 1
             case "event":
-                it.channel.receiver.on_response(event(it.channel, number, EndOfData(StopMode.DRAIN)))
+                it.channel.on_response(event(it.channel, number, EndOfData(StopMode.DRAIN)))
                 number += 1
             case "poll":
                 found = it.channel.next_buffer()
@@ -334,7 +335,7 @@ def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) ->
             case _:
                 pass
         it.channel.check_invariants()
-        assert it.channel.num_credits_available == credit
+        assert it.channel.buffer_manager.num_credits_available == credit
         has_order = it.client.orders[-1] == ("credit", 0)
         assert it.channel.buffer_manager.num_unannounced == 0 or has_order or credit > num_segments // 2, (
             "a sender that runs low is told"
@@ -349,7 +350,7 @@ def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) ->
 
 def test_the_first_error_wins_and_goes_before_data(it: Fixture) -> None:
     """It surfaces at every poll; the gate is told."""
-    it.channel.receiver.on_response(data(it.channel, 0))
+    it.channel.on_response(data(it.channel, 0))
 
     it.channel.on_error(ConnectionLostError("first"))
     it.channel.on_error(ConnectionLostError("second"))
@@ -362,8 +363,8 @@ def test_the_first_error_wins_and_goes_before_data(it: Fixture) -> None:
 
 def test_a_connection_lost_after_the_end_spoils_nothing(it: Fixture) -> None:
     """Everything has arrived: the task reads it to the end."""
-    it.channel.receiver.on_response(data(it.channel, 0))
-    it.channel.receiver.on_response(event(it.channel, 1, EndOfPartition()))
+    it.channel.on_response(data(it.channel, 0))
+    it.channel.on_response(event(it.channel, 1, EndOfPartition()))
 
     it.channel.on_error(ConnectionLostError("the producer went home"))
 
@@ -374,15 +375,15 @@ def test_a_connection_lost_after_the_end_spoils_nothing(it: Fixture) -> None:
 
 def test_a_released_channel_takes_nothing_and_says_nothing(it: Fixture) -> None:
     """Every late call of the loop is harmless (FLINK-24738)."""
-    it.channel.receiver.on_response(data(it.channel, 0))
+    it.channel.on_response(data(it.channel, 0))
     it.channel.release()
     it.channel.release()
     notified = len(it.gate.notified)
 
-    it.channel.receiver.on_response(data(it.channel, 1))
-    it.channel.receiver.on_response(event(it.channel, 1, EndOfPartition()))
-    it.channel.receiver.on_empty_buffer(2, 0)
-    it.channel.receiver.on_sender_backlog(3)
+    it.channel.on_response(data(it.channel, 1))
+    it.channel.on_response(event(it.channel, 1, EndOfPartition()))
+    it.channel.on_empty_buffer(2, 0)
+    it.channel.on_sender_backlog(3)
     it.channel.on_error(ConnectionLostError("late"))
     it.channel.acknowledge_all_records_processed()
     it.channel.request_subpartition()
@@ -402,7 +403,7 @@ def test_a_buffer_on_its_way_during_the_release_goes_home(it: Fixture) -> None:
     assert buffer is not None
     it.channel.release()
 
-    it.channel.receiver.on_buffer(buffer, 0, -1)
+    it.channel.on_buffer(buffer, 0, -1)
 
     assert it.network.num_available == 8
 
@@ -454,8 +455,8 @@ def test_hist_17823_receiving_polling_and_releasing_race(tiny_switch_interval: N
             number = 0
             while not it.channel.is_released and number < 200:
                 it.channel.buffer_manager.take_unannounced()
-                if it.channel.num_credits_available > 0:
-                    it.channel.receiver.on_response(data(it.channel, number))
+                if it.channel.buffer_manager.num_credits_available > 0:
+                    it.channel.on_response(data(it.channel, number))
                     number += 1
 
         def poll(it: Fixture = it, is_over: threading.Event = is_over) -> None:
@@ -486,14 +487,14 @@ def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> 
     got: list[bytes] = []
 
     def loop() -> None:
-        credit = it.channel.initial_credit
+        credit = it.channel.buffer_manager.initial_credit
         for number in range(1000):
             if credit == 0:
                 assert ordered.wait(PATIENCE_S), f"no order came: {it.channel!r}"
                 ordered.clear()
                 credit += it.channel.buffer_manager.take_unannounced()
                 assert credit > 0
-            it.channel.receiver.on_response(data(it.channel, number, b"%d" % number))
+            it.channel.on_response(data(it.channel, number, b"%d" % number))
             credit -= 1
 
     thread = threading.Thread(target=loop)
@@ -514,16 +515,16 @@ def test_a_response_without_segments_is_never_taken() -> None:
     channel = RemoteInputChannel(RecordingGate(), 0, input_channel_id(0, 0), partition_id_of(), 0, RecordingClient())
 
     with pytest.raises(RemoteProtocolError, match="1 buffers sent, 0 credits granted"):
-        channel.receiver.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, False, (), None))
+        channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, False, (), None))
 
 
 def test_the_next_poll_is_known_to_find_data_only_if_it_does(it: Fixture) -> None:
     """Whoever works in the task's place leaves events and errors to it."""
     channel = it.channel
     seen = [channel.next_is_data]
-    channel.receiver.on_response(data(channel, 0))
+    channel.on_response(data(channel, 0))
     seen.append(channel.next_is_data)
-    channel.receiver.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
+    channel.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
     seen.append(channel.next_is_data)
 
     found = channel.next_buffer()
@@ -540,8 +541,8 @@ def test_the_next_poll_is_known_to_find_an_event_only_if_it_does(it: Fixture) ->
     """A reader without room for data still takes an event, and hears of an error."""
     channel = it.channel
     seen = [channel.next_is_event]
-    channel.receiver.on_response(data(channel, 0))
-    channel.receiver.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
+    channel.on_response(data(channel, 0))
+    channel.on_response(event(channel, 1, EndOfData(StopMode.DRAIN)))
     seen.append(channel.next_is_event)
 
     found = channel.next_buffer()

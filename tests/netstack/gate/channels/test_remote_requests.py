@@ -242,7 +242,7 @@ def test_orders_before_the_request_are_bugs(it: Fixture) -> None:
 
 
 def response(channel: RemoteInputChannel, content: bytes, sizes: tuple[int, ...], number: int = 0) -> BufferResponse:
-    buffer = channel.receiver.allocate(len(content), DataType.DATA_BUFFER, is_compressed=True)
+    buffer = channel.allocate(len(content), DataType.DATA_BUFFER, is_compressed=True)
     assert buffer is not None
     buffer.view[:] = content
     return BufferResponse(channel.channel_id, 0, number, 4, DataType.DATA_BUFFER, True, sizes, buffer)
@@ -254,8 +254,8 @@ def test_partial_buffers_are_queued_one_by_one(it: Fixture) -> None:
     """
     channel = it.channel()
 
-    channel.receiver.on_response(response(channel, b"aabccc", (2, 1, 3)))
-    channel.receiver.on_response(data(channel, 3, b"next"))
+    channel.on_response(response(channel, b"aabccc", (2, 1, 3)))
+    channel.on_response(data(channel, 3, b"next"))
     found = [one for _ in range(4) if (one := channel.next_buffer()) is not None]
     facts = [(bytes(one.buffer.view), one.buffer.is_compressed, one.sequence_number) for one in found]
     credit = []
@@ -272,13 +272,13 @@ def test_partial_buffers_are_queued_one_by_one(it: Fixture) -> None:
 
 def test_the_numbers_of_parts_wrap(it: Fixture) -> None:
     channel = it.channel()
-    channel.receiver.expected_sequence_number = 2**31 - 2
+    channel.expected_sequence_number = 2**31 - 2
 
-    channel.receiver.on_response(response(channel, b"aabccc", (2, 1, 3), number=2**31 - 2))
+    channel.on_response(response(channel, b"aabccc", (2, 1, 3), number=2**31 - 2))
     found = [one for _ in range(3) if (one := channel.next_buffer()) is not None]
 
     assert [one.sequence_number for one in found] == [2**31 - 2, 2**31 - 1, -(2**31)]
-    assert channel.receiver.expected_sequence_number == -(2**31) + 1
+    assert channel.expected_sequence_number == -(2**31) + 1
     for one in found:
         one.buffer.recycle()
 
@@ -289,7 +289,7 @@ def test_partial_buffers_must_add_up(it: Fixture, sizes: tuple[int, ...]) -> Non
     channel = it.channel()
 
     with pytest.raises(RemoteProtocolError, match="do not make up"):
-        channel.receiver.on_response(response(channel, b"aabccc", sizes))
+        channel.on_response(response(channel, b"aabccc", sizes))
 
     assert channel.num_queued_buffers == 0
     channel.check_invariants()
@@ -299,8 +299,8 @@ def test_a_single_part_is_the_buffer_itself(it: Fixture) -> None:
     """Also of an event: so Flink's blocking partitions send the end of data."""
     channel = it.channel()
 
-    channel.receiver.on_response(response(channel, b"aabccc", (6,)))
-    channel.receiver.on_response(event(channel, 1, EndOfData(StopMode.DRAIN))._replace(partial_sizes=(5,)))
+    channel.on_response(response(channel, b"aabccc", (6,)))
+    channel.on_response(event(channel, 1, EndOfData(StopMode.DRAIN))._replace(partial_sizes=(5,)))
     found = [one for _ in range(2) if (one := channel.next_buffer()) is not None]
 
     assert [(one.buffer.data_type, one.buffer.size, one.sequence_number) for one in found] == [
@@ -317,7 +317,7 @@ def test_partial_buffers_out_of_order_are_refused_once(it: Fixture) -> None:
     channel = it.channel()
 
     with pytest.raises(RemoteProtocolError, match="expected sequence number 0, but received 3"):
-        channel.receiver.on_response(response(channel, b"aabccc", (2, 1, 3), number=3))
+        channel.on_response(response(channel, b"aabccc", (2, 1, 3), number=3))
 
     assert (channel.num_queued_buffers, channel.buffer_manager.num_available_buffers) == (0, 2)
 
@@ -332,8 +332,8 @@ def test_a_reordered_buffer_is_the_error_of_the_next_poll(it: Fixture) -> None:
     assert first is not None
     assert second is not None
 
-    channel.receiver.on_buffer(first, 0, -1)
-    channel.receiver.on_buffer(second, 29, -1)
+    channel.on_buffer(first, 0, -1)
+    channel.on_buffer(second, 29, -1)
 
     with pytest.raises(RemoteProtocolError, match="buffer reordering: expected sequence number 1, but received 29"):
         channel.next_buffer()
@@ -351,9 +351,9 @@ def test_a_channel_describes_itself_in_one_row() -> None:
     )
     channel.assign_exclusive_segments(network, 2)
     channel.request_subpartition()
-    channel.receiver.on_response(data(channel, 0, b"12345", backlog=6))
+    channel.on_response(data(channel, 0, b"12345", backlog=6))
     clock.advance(10)
-    channel.receiver.on_response(event(channel, 1, CheckpointBarrier(1, 2)))
+    channel.on_response(event(channel, 1, CheckpointBarrier(1, 2)))
     found = channel.next_buffer()
     assert found is not None
     found.buffer.recycle()

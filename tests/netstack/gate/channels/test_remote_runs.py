@@ -79,16 +79,16 @@ def test_a_run_for_a_released_channel_goes_home(first: int) -> None:
     buffers = it.buffers(3)
     it.channel.release()
 
-    it.channel.receiver.on_run(buffers, first, 0)
+    it.channel.on_run(buffers, first, 0)
 
-    assert it.channel.receiver.allocate_run(4, 2) == []
+    assert it.channel.allocate_run(4, 2) == []
     it.end()
 
 
 def test_a_payload_that_does_not_fit_gets_no_buffers(it: Fixture) -> None:
     """As for a single one."""
-    assert it.channel.receiver.allocate_run(SEGMENT + 1, 2) == []
-    assert it.channel.num_credits_available == 8
+    assert it.channel.allocate_run(SEGMENT + 1, 2) == []
+    assert it.channel.buffer_manager.num_credits_available == 8
 
 
 def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
@@ -97,16 +97,14 @@ def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
     held: list[NetworkBuffer] = []
     number, states = 0, []
     for num_buffers, backlog, num_polled in script:
-        num_buffers = min(num_buffers, it.channel.num_credits_available)
+        num_buffers = min(num_buffers, it.channel.buffer_manager.num_credits_available)
         if is_run and num_buffers:
             it.receive(number, num_buffers, backlog)
         elif not is_run:
-            found = [
-                it.channel.receiver.allocate(4, DataType.DATA_BUFFER, is_compressed=False) for _ in range(num_buffers)
-            ]
+            found = [it.channel.allocate(4, DataType.DATA_BUFFER, is_compressed=False) for _ in range(num_buffers)]
             for position, buffer in enumerate(found):
                 assert buffer is not None
-                it.channel.receiver.on_buffer(buffer, number + position, backlog)
+                it.channel.on_buffer(buffer, number + position, backlog)
         number += num_buffers
         it.channel.check_invariants()
         polled, _ = it.channel.next_data(num_polled)
@@ -138,7 +136,7 @@ def test_a_run_that_arrives_during_a_checkpoint_is_persisted(it: Fixture) -> Non
 
     it.channel.checkpoint_started(UNALIGNED)
     it.receive(2, 3)
-    it.channel.receiver.on_buffer(NetworkBuffer.unpooled(b"end", DataType.DATA_BUFFER), 5, 0)
+    it.channel.on_buffer(NetworkBuffer.unpooled(b"end", DataType.DATA_BUFFER), 5, 0)
     it.channel.checkpoint_stopped(1)
     it.receive(6, 2)
 
@@ -188,7 +186,7 @@ def test_an_error_and_a_priority_event_come_first(it: Fixture) -> None:
     """``next_buffer`` has to look."""
     it.receive(0, 2)
     priority = NetworkBuffer.unpooled(b"\0\0\0\7", DataType.PRIORITIZED_EVENT_BUFFER)
-    it.channel.receiver.on_buffer(priority, 2, 0)
+    it.channel.on_buffer(priority, 2, 0)
 
     assert it.channel.next_data(5) == ([], True)
     found = it.channel.next_buffer()
@@ -231,7 +229,7 @@ def test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before(
 
     run = PolledRun(it, 3, num_polled)
 
-    it.channel.receiver.on_run(run, num_before, 0)
+    it.channel.on_run(run, num_before, 0)
 
     assert it.notified - before == expected
     assert len(run.polled) == num_polled
@@ -254,11 +252,11 @@ def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
         number = 0
         while number < num_total and not is_over.is_set():
             it.channel.buffer_manager.take_unannounced()
-            buffers = it.channel.receiver.allocate_run(4, min(rng.randint(1, 8), num_total - number))
+            buffers = it.channel.allocate_run(4, min(rng.randint(1, 8), num_total - number))
             for position, buffer in enumerate(buffers):
                 buffer.view[:] = (number + position).to_bytes(4, "big")
             if buffers:
-                it.channel.receiver.on_run(buffers, number, 0)
+                it.channel.on_run(buffers, number, 0)
                 number += len(buffers)
 
     loop = threading.Thread(target=receive, daemon=True)
@@ -287,11 +285,11 @@ def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
 def test_a_run_takes_floating_buffers_first(it: Fixture) -> None:
     """And is marked as plain data, whatever was in them before."""
     held = it.buffers(7)
-    it.channel.receiver.on_sender_backlog(4)
+    it.channel.on_sender_backlog(4)
     it.channel.buffer_manager.take_unannounced()
     assert len(it.channel.buffer_manager._floating) == 4
 
-    found = it.channel.receiver.allocate_run(3, 5)
+    found = it.channel.allocate_run(3, 5)
 
     assert (len(it.channel.buffer_manager._floating), len(it.channel.buffer_manager._exclusive)) == (
         0,
@@ -300,7 +298,7 @@ def test_a_run_takes_floating_buffers_first(it: Fixture) -> None:
     assert {(buffer.size, buffer.data_type, buffer.is_compressed) for buffer in found} == {
         (3, DataType.DATA_BUFFER, False)
     }
-    assert it.channel.receiver.allocate_run(3, 1) == []
+    assert it.channel.allocate_run(3, 1) == []
     recycle_all(found + held)
 
 
@@ -310,9 +308,9 @@ def test_a_run_is_cut_at_the_credit_that_was_announced(it: Fixture) -> None:
     recycle_all(held[:3])
     assert it.channel.buffer_manager.num_unannounced == 3
 
-    assert it.channel.receiver.allocate_run(4, 5) == []
+    assert it.channel.allocate_run(4, 5) == []
     assert it.channel.buffer_manager.take_unannounced() == 3
-    found = it.channel.receiver.allocate_run(4, 5)
+    found = it.channel.allocate_run(4, 5)
 
     assert len(found) == 3
     recycle_all(found + held[3:])
@@ -349,10 +347,10 @@ def test_a_run_that_comes_back_is_one_announcement(it: Fixture) -> None:
 def test_exclusive_segments_that_come_back_replace_floating_ones(it: Fixture) -> None:
     """Each one, as far as nobody requires more."""
     held = it.buffers(7)
-    it.channel.receiver.on_sender_backlog(3)
+    it.channel.on_sender_backlog(3)
     it.channel.buffer_manager.take_unannounced()
     floating = len(it.channel.buffer_manager._floating)
-    it.channel.receiver.on_sender_backlog(0)
+    it.channel.on_sender_backlog(0)
 
     recycle_all(held)
 

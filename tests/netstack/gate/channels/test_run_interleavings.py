@@ -52,8 +52,8 @@ def test_a_release_that_takes_what_was_looked_at_makes_no_data_of_events(it: Fix
     it.receive(3, 1)
     it.receive_event(4, EndOfData(StopMode.DRAIN))
     it.receive(5, 1)
-    rest = InterruptedDeque(it.channel.receiver.received.rest, it.channel)
-    it.channel.receiver.received.rest = rest
+    rest = InterruptedDeque(it.channel.received.rest, it.channel)
+    it.channel.received.rest = rest
     rest.release_at = release_at
 
     found, _ = it.channel.next_data(10)
@@ -93,7 +93,7 @@ def test_a_run_that_arrives_while_the_last_buffer_is_polled_is_found() -> None:
     gate = it.gate
     assert isinstance(gate, SingleInputGate)
     it.receive(0, 2)
-    it.channel.receiver.received.rest = LateDeque(it.channel.receiver.received.rest, it, 2)
+    it.channel.received.rest = LateDeque(it.channel.received.rest, it, 2)
 
     first = gate.poll_many(10)
     gate.check_invariants()
