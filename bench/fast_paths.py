@@ -94,7 +94,7 @@ FAST_PATHS: Final = (
     ),
     FastPath(
         "text keys that come again travel as codes",
-        ("flowlet/io/key_dictionary.py", "flowlet/serde/channel_dictionary.py"),
+        ("flowlet/io/key_dictionary.py",),
         (
             Edit(
                 "flowlet/io/key_groups_record_writer.py",

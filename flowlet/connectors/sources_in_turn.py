@@ -12,13 +12,13 @@ Source:     Flink ``HybridSourceReader``, ``SourceReaderFinishedEvent``.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, cast
 
 from flowlet.connectors.split_reader import AssignedSource, ReaderWait, SplitReaderBase
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_reader import OpenSplits, ReaderElement, Source, SourceReaderBase
 from flowlet.records import Chunk
-from flowlet.splits.split_kinds import HybridSplit, HybridSplits
+from flowlet.splits.split_kinds import HybridSplit, HybridSplits, PlainSplitSet
 from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
@@ -44,7 +44,7 @@ class SourcesInTurn(Source):
     def __init__(self, *sources: AssignedSource[Any]) -> None:
         self.is_bounded = sources[-1].is_bounded
         self._sources = sources
-        self.split_set = HybridSplits(tuple(each.split_set for each in sources))
+        self.split_set = HybridSplits(tuple(cast(PlainSplitSet, each.split_set) for each in sources))
 
     def __getstate__(self) -> dict[str, Any]:
         # To its tasks the splits do not travel: the JobManager deals them out.

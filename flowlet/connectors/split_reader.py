@@ -234,7 +234,7 @@ class AssignedSource(Source, Generic[ReaderT]):
         is_bounded: bool = True,
         **arguments: Any,
     ) -> None:
-        self.split_set: PlainSplitSet = split_set
+        self.split_set = split_set
         self.is_bounded = is_bounded
         self._reader_type = reader_type
         self._arguments = arguments

@@ -181,7 +181,10 @@ class ProducerRuntime:
 
     def unwatch(self, watch: StallWatch) -> None:
         """Stop watching."""
-        self.loop.execute_threadsafe(self._watches.pop, watch, None)
+        self.loop.execute_threadsafe(self._unwatch, watch)
+
+    def _unwatch(self, watch: StallWatch) -> None:
+        self._watches.pop(watch, None)
 
     def _watch(self, watch: StallWatch, watched: _Watched) -> None:
         self._watches[watch] = watched

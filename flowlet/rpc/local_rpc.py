@@ -61,7 +61,7 @@ class LocalServer:
 
     def begin_pipe(self, end: socket.socket, name: str) -> None:
         """Serve who has the other end of a pair, until this server or the other end is closed; closes ``end``."""
-        _begin(self._serve_pipe(end, name), name, self._pipes)
+        _ = _begin(self._serve_pipe(end, name), name, self._pipes)
 
     def refuse_sessions(self) -> None:
         """Open no more sessions: those that end are not to be replaced."""
@@ -96,7 +96,7 @@ class LocalServer:
                 elif self._refuses_sessions:
                     await pipe.send(_END, number, _STOPPING)
                 else:
-                    _begin(self._serve(pipe.open_session(number), name), f"session of {name}", self._tasks)
+                    _ = _begin(self._serve(pipe.open_session(number), name), f"session of {name}", self._tasks)
 
     async def _answer_to(self, pipe: "_Pipe", number: int, method: str, target: str, body: bytes) -> None:
         try:

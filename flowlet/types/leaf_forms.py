@@ -243,7 +243,7 @@ def fitting_array(array: pa.Array, declared: Any) -> pa.Array:
     found = array.type
     # The elements of a list may have another name.
     are_lists = pa.types.is_list(found) and pa.types.is_list(wanted)
-    if found == wanted or (are_lists and found.value_type == wanted.value_type):
+    if found == wanted or (are_lists and wanted is not None and found.value_type == wanted.value_type):
         return array
     if (found, wanted) in _SAME_VALUES:
         return array.cast(wanted)

@@ -294,7 +294,7 @@ class SqliteDriver(DatabaseDriver):
     begin = "BEGIN IMMEDIATE"
     find_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
 
-    errors = (sqlite3.Error, OverflowError)
+    errors: tuple[type[Exception], ...] = (sqlite3.Error, OverflowError)
 
     def connect(self) -> sqlite3.Connection:
         """Open the file; made if it does not exist."""

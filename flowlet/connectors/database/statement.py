@@ -159,7 +159,8 @@ class Statement:
         if style is Style.DOLLAR:
             return "".join(f"${index}{part}" if index else part for index, part in enumerate(self.parts))
         is_escaped = style is Style.FORMAT
-        return style.value.join(part.replace("%", "%%") if is_escaped else part for part in self.parts)
+        mark: str = style.value
+        return mark.join(part.replace("%", "%%") if is_escaped else part for part in self.parts)
 
 
 def parse_statement(sql: str, *, has_nested_comments: bool) -> Statement:

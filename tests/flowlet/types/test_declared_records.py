@@ -80,7 +80,7 @@ def test_a_column_of_any_objects_is_one_pickle() -> None:
     """Parts of tuples, lists and maps, too; constant columns, None, and columns of no value at all."""
     anything = Types.PICKLED_BYTE_ARRAY()
     records = DeclaredRecords(Types.TUPLE([anything, Types.LIST(anything), Types.MAP(Types.INT(), anything)]))
-    values = [({"a": index}, [index, None, {index}], {index: [index]}) for index in range(40)]
+    values: list[Any] = [({"a": index}, [index, None, {index}], {index: [index]}) for index in range(40)]
     values += [(None, None, None), (None, [], {})]
 
     data = sent(records, records.chunk_of(list(values)))

@@ -188,7 +188,7 @@ class Rig:
             num_buffers = channel.num_queued_buffers + self._num_polled(producer.number)
             return (
                 num_buffers >= self._num_credits
-                or channel.num_bytes_in + channel.queue_size_bytes == producer.num_bytes
+                or channel.num_bytes_in + channel.statistics().queue_size_bytes == producer.num_bytes
             )
 
         spin_until(has_arrived)
