@@ -168,7 +168,7 @@ def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
     chain = next(vertex.chain for vertex in job_graph.vertices if vertex.id == largest.id)
     split_bytes = len(msgspec.msgpack.encode(largest.split_set))
     reason = describe_largest(chain)
-    if 3 * split_bytes > sizes[largest.id]:  # they are in its chain, too
+    if 2 * split_bytes > sizes[largest.id]:
         reason = f"{split_bytes} of them are the splits of its source"
     copies = sum(2 * len(vertex.chain) > sizes[largest.id] for vertex in message.vertices)
     others = ""

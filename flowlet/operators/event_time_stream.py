@@ -258,15 +258,18 @@ class EventTimeStream:
                 code.line(f"raise {code.bind(_advice, 'advice')}({assigned})", blame)
         with code.sharing(record, is_shared=self._generator.needs_events):
             emit(assigned)
+        largest = None if self._generator.needs_events else self._write_largest(code)
         if self._max_skew_ms is not None:
             code.at_start(f"{limit} = {code.bind(self._limit, 'limit_of')}()")
             head = f"if {assigned or MIN_TIMESTAMP} > {limit}:"
             with code.block(head):
                 code.line(f"{code.bind(self._ctx.counters, 'counters')}.num_records_from_the_future += 1")
+                if largest is not None:  # the watermark stays, but the stream is not idle
+                    code.line(f"if {largest} < {MIN_TIMESTAMP}: {largest} = {MIN_TIMESTAMP}")
             with code.block("else:"):
-                self._write_seen(code, record, assigned, blame)
+                self._write_seen(code, record, assigned, blame, largest)
         else:
-            self._write_seen(code, record, assigned, blame)
+            self._write_seen(code, record, assigned, blame, largest)
 
     def _write_checked_and_seen(self, code: LoopCode, timestamp: str, blame: Blame) -> None:
         """The statements that check a timestamp and remember the largest: one comparison tells most that they are not
@@ -280,11 +283,12 @@ class EventTimeStream:
         with code.block(f"elif {timestamp} < {MIN_TIMESTAMP}:"):
             code.line(f"raise {advice}({timestamp})", blame)
 
-    def _write_seen(self, code: LoopCode, record: str, timestamp: str | None, blame: Blame) -> None:
-        if self._generator.needs_events:
+    def _write_seen(
+        self, code: LoopCode, record: str, timestamp: str | None, blame: Blame, largest: str | None
+    ) -> None:
+        if largest is None:
             code.line(f"{code.bind(self._show, 'show')}({record}, {timestamp or MIN_TIMESTAMP})", blame)
             return
-        largest = self._write_largest(code)
         if timestamp is None:
             code.line(f"{largest} = {MIN_TIMESTAMP}")
             return

@@ -197,24 +197,25 @@ class ReaderByNames(SourceReaderBase):
     ``use_clock``.
 
     ``has_splits``: whether the JobManager hands out the splits of its source; otherwise a method ``start`` is its own.
-
-    Raises FlowletError: it is to read splits, and does not take them.
     """
 
     def __init__(self, reader: Any, *, has_splits: bool) -> None:
         self.reader = reader
-        self.keeps_position = hasattr(reader, "snapshot_position")
-        self.pauses_splits = hasattr(reader, "pause_or_resume_splits")
+        self.keeps_position = getattr(reader, "snapshot_position", None) is not None
+        self.pauses_splits = getattr(reader, "pause_or_resume_splits", None) is not None
         self.never_waits = bool(getattr(reader, "never_waits", False))
-        missing = [name for name in _OF_SPLITS if not hasattr(reader, name)]
-        if has_splits and missing:
-            raise FlowletError(f"a {type(reader).__name__} is to read splits, and has no {missing[0]}()")
+        self._has_splits = has_splits
         for name in (*_BY_NAME, *(_OF_SPLITS if has_splits else ())):
-            if hasattr(reader, name):
+            if getattr(reader, name, None) is not None:
                 setattr(self, name, _call_of(reader, name))
 
     def setup(self, ctx: OperatorContext) -> None:
-        """Give the reader the clock, if it takes it."""
+        """Give the reader the clock, if it takes it.  Raises FlowletError: it is to read splits, and does not take
+        them.
+        """
+        missing = [name for name in _OF_SPLITS if getattr(self.reader, name, None) is None]
+        if self._has_splits and missing:
+            raise FlowletError(f"a {type(self.reader).__name__} is to read splits, and has no {missing[0]}()")
         if hasattr(self.reader, "use_clock"):
             self.reader.use_clock(ctx.processing_time_service)
 

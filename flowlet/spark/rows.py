@@ -336,6 +336,10 @@ class _SparkRules(PartRules):
     def has_parts(self, type_info: TypeInformation) -> bool:
         return isinstance(type_info, COMPOSITE_TYPES) and type_info != _BINARY
 
+    def key(self, type_info: MapTypeInfo) -> Convert | None:
+        convert = super().key(type_info)
+        return None if convert is None else lambda value: None if value is None else convert(value)
+
     def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
         assert isinstance(type_info, RowTypeInfo), "Spark has no tuples"
         names = type_info.get_field_names()

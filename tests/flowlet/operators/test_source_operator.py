@@ -275,8 +275,29 @@ def test_splits_come_when_the_reader_asks(kind: type[OwnSplitReading]) -> None:
 
 def test_a_reader_that_takes_no_splits_is_named() -> None:
     """It derives from nothing, and its source has splits."""
+    reader = ScriptedReader([])
+    operator = operator_of(reader, lambda: None)[0]
+
     with pytest.raises(FlowletError, match=r"a ScriptedReader is to read splits, and has no start\(\)"):
-        operator_of(ScriptedReader([]), lambda: None)[0].open()
+        operator.open()
+    operator.close()
+
+    assert reader.closed == 1
+
+
+def test_what_a_reader_has_as_none_it_has_not() -> None:
+    class Bare(ScriptedReader):
+        snapshot_position = None
+        available_future = None
+
+    class Reading(ScriptedSource):
+        def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
+            return Bare(self.script)
+
+    operator = Harness(SourceOperator(Reading(Chunk([1]))), pickled=False).operator
+
+    assert operator.wait_future() is None
+    assert operator.emit_next()
 
 
 def test_without_splits_a_method_start_is_the_readers_own() -> None:

@@ -300,6 +300,18 @@ def test_records_from_the_far_future_are_not_shown_to_generators() -> None:
     assert driver.operator.ctx.counters.num_records_from_the_future == 1
 
 
+@pytest.mark.parametrize("strategy", [MONOTONOUS, MONOTONOUS.with_timestamp_assigner(Identity())])
+def test_a_stream_of_records_from_the_far_future_is_not_idle(strategy: WatermarkStrategy) -> None:
+    """Whether the loop looks at the records, or the chunk."""
+    driver = Driver(strategy.with_idleness(Duration.of_millis(100)).with_max_future_skew(Duration.of_millis(100)))
+
+    for _ in range(6):
+        driver.clock.advance(50)
+        driver.process(10**6, timestamps=[10**6])
+
+    assert driver.out() == [(10**6, 10**6)] * 6
+
+
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_the_size_of_chunks_changes_nothing(size: int) -> None:
     """Neither for generators that look at chunks nor for those that look at records."""

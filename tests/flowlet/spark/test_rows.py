@@ -272,6 +272,14 @@ def listed(payload: Any) -> list[list[Any]]:
     return [list(record) for record in payload]
 
 
+def test_none_may_be_the_key_of_a_map() -> None:
+    of_gate = Types.ROW_NAMED(["map", "number"], [Types.MAP(Types.STRING(), Types.LONG()), Types.BIG_DEC()])
+
+    rows = converted(of_gate, [({None: 2, "a": None}, decimal.Decimal(1))])
+
+    assert rows == [Row(map={None: 2, "a": None}, number=decimal.Decimal(1))]
+
+
 def test_decimals_keep_their_scale() -> None:
     records = converted(named(Types.BIG_DEC()), [(decimal.Decimal("1.50"),), (decimal.Decimal("2.5"),)])
 
