@@ -75,7 +75,7 @@ async def keep_job_alive(
         await sleep(max(0.0, due_s - clock()))
 
 
-_ENVELOPE_BYTES: Final = 1024 * 1024  # more than what is added to a job until it is sent
+_MAX_JOB_BYTES: Final = MAX_MESSAGE_BYTES - 1024  # the rest is more than what is added until it is sent
 
 
 class Target(Protocol):
@@ -156,17 +156,24 @@ def _submit(
 
 def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
     """Raises JobSubmissionError: the job is too large to be sent; the message names what makes it so."""
-    size = len(msgspec.msgpack.encode(message))
-    if size <= MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
+    blobs = [*message.code.main_objects.values(), *message.code.pieces.values()]
+    blobs += [vertex.chain for vertex in message.vertices] + [edge.partitioner for edge in message.edges]
+    size = sum(map(len, blobs))
+    if size <= _MAX_JOB_BYTES:  # else it is not encoded: it may be larger than memory, or than msgpack takes
+        size = len(msgspec.msgpack.encode(message))
+    if size <= _MAX_JOB_BYTES:
         return
     pieces = message.code.pieces
+    split_sizes = {vertex.id: len(msgspec.msgpack.encode(vertex.split_set)) for vertex in message.vertices}
     sizes = {
-        vertex.id: len(msgspec.msgpack.encode(vertex)) + sum(map(len, pieces_of([vertex.chain], pieces).values()))
+        vertex.id: len(vertex.chain)
+        + sum(map(len, pieces_of([vertex.chain], pieces).values()))
+        + split_sizes[vertex.id]
         for vertex in message.vertices
     }
     largest = max(message.vertices, key=lambda vertex: sizes[vertex.id])
     chain = next(vertex.chain for vertex in job_graph.vertices if vertex.id == largest.id)
-    split_bytes = len(msgspec.msgpack.encode(largest.split_set))
+    split_bytes = split_sizes[largest.id]
     reason = describe_largest(chain)
     if 2 * split_bytes > sizes[largest.id]:
         reason = f"{split_bytes} of them are the splits of its source"

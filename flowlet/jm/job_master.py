@@ -149,6 +149,7 @@ class JobMaster:
         waits_for = [
             f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})"
             for each in self.gates.missing
+            if each in self.graph.executions  # else it is of a run that has ended
         ]
         retained = self.checkpoints.retained_path(self.graph.status)
         gates = self.gates.documents()
