@@ -309,7 +309,8 @@ class OfferedPartition:
     def abort(self, error: Exception) -> None:
         """Fail the partition with ``error``, which the gate is told; any thread, any number of times."""
         self._change(partial(self._progress.fail, error))
-        self.partition.fail(error)
+        if self.failure is None:  # every subtask has its end
+            self.partition.fail(error)
 
     failed = abort  # see ``OfferListener``
 
@@ -348,5 +349,5 @@ class OfferedPartition:
             change()
             failure = self._progress.failure
             self._changed.notify_all()
-        if failure is not None:
+        if failure is not None and not self.partition.is_released:
             self.partition.fail(failure)  # wakes a blocked writer

@@ -279,6 +279,21 @@ class LocalBufferPool(BufferRecycler):
 
     def recycle(self, segment: MemorySegment, subpartition: int = NO_SUBPARTITION) -> None:
         """``recycle_runs`` for one segment; one that was requested for a subpartition names it."""
+        if self._ledger is None:  # Beside a free one, where nobody waits and no limit is met: half the time.
+            with self._lock:
+                account = self.account
+                is_plain = (
+                    self._free
+                    and not self._listeners
+                    and not self._parked.line
+                    and account.num_requested <= account.num_buffers
+                    and (subpartition < 0 or self._counts[subpartition] < self._max_per_channel)
+                )
+                if is_plain:
+                    if subpartition >= 0:
+                        self._counts[subpartition] -= 1
+                    self._free.append(segment)
+                    return
         self.recycle_runs(((subpartition, (segment,)),))
 
     def recycle_run(self, segments: Sequence[MemorySegment], subpartition: int = NO_SUBPARTITION) -> None:
@@ -300,8 +315,9 @@ class LocalBufferPool(BufferRecycler):
                     self._uncount_locked(subpartition, len(run), wakeups)
             account = self.account
             free = self._free
-            if free and not self._listeners and account.num_requested <= account.num_buffers and not self.is_destroyed:
-                free.extend(segments)  # beside another one, so whoever waits for one has been told
+            is_waited_for = self._listeners or self._parked.line
+            if free and not is_waited_for and account.num_requested <= account.num_buffers and not self.is_destroyed:
+                free.extend(segments)  # beside another one, so whoever looks at the future has been told
             else:
                 for segment in segments:
                     is_kept, listener = self._store_locked(segment, wakeups)
@@ -311,7 +327,8 @@ class LocalBufferPool(BufferRecycler):
                         calls.append(partial(self._parent.hand_out, self._parent.take_back(account, (segment,))))
                     elif listener is not None:
                         calls.append(partial(self._serve, listener, segment))
-            self._parked.wake_more_locked(num_parked, len(self._free), wakeups)
+            if len(segments) > 1:  # A single one wakes one thread: more would find nothing.
+                self._parked.wake_more_locked(num_parked, len(self._free), wakeups)
         if calls or wakeups:
             # All of them: a callback of a future, or a listener, may raise, and the thread that parks for the segment
             # must be woken nevertheless.

@@ -264,7 +264,9 @@ class SingleInputGate(GateChannels):
         with lock:
             if self._lifecycle is not _CLOSED:
                 for channel in unfinished:
-                    self._enqueue_locked(channel, has_priority=False)
+                    if not channel.is_queued:
+                        channel.is_queued = True
+                        rest.append(channel)
                 # The turn of those that have something other than data, or were not polled, is still to come.
                 for channel in reversed(channels[len(found) + (not is_more) :]):
                     if not channel.is_queued:
@@ -306,7 +308,7 @@ class SingleInputGate(GateChannels):
         more_priority_events = bool(self._queue.priority)
         more_available = more_priority_events or bool(self._queue.rest)
         if self._lifecycle is not _CLOSED:
-            if not more_priority_events:
+            if not more_priority_events and self._priority_availability.future.is_done:
                 self._priority_availability.reset_unavailable()
             if not (more_available or self.is_finished):
                 self._availability.reset_unavailable()

@@ -128,7 +128,11 @@ class ChannelHandlerContext:
 
     def fire_channel_read_complete(self) -> None:
         """Tell the next handler with a ``channel_read_complete`` that one read of the socket was delivered."""
-        self._completer._call("channel_read_complete")
+        ctx = self._completer
+        try:
+            ctx.handler.channel_read_complete(ctx)
+        except Exception as error:  # noqa: BLE001 - handed to the handler's exception_caught
+            ctx.catch(error)
 
     def _call(self, method: str) -> None:
         try:

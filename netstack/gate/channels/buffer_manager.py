@@ -195,7 +195,17 @@ class BufferManager(BufferRecycler):
 
     def recycle(self, segment: MemorySegment) -> None:
         """``recycle_run`` for one segment."""
-        self.recycle_run((segment,))
+        is_due = False
+        with self._lock:
+            is_plain = not self._floating and not self._is_released
+            if is_plain:
+                self._exclusive.append(segment)
+                self.num_unannounced += 1
+                is_due = self._is_due_locked()
+        if not is_plain:
+            self.recycle_run((segment,))
+        elif is_due:
+            self._on_credit()
 
     def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
         """Take exclusive segments back: each is a credit, or in exchange for a floating buffer that others need more;

@@ -11,7 +11,7 @@ Source:     Flink ``RemoteInputChannel``.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
@@ -28,9 +28,6 @@ from netstack.wire.messages import (
     ResumeConsumption,
     TaskEventRequest,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
