@@ -85,7 +85,6 @@ class Option(Generic[T]):
         """The field of a settings class that holds the value.
 
         Args:
-            needs: the row's condition.
             default: the field's own, if the option has none.
         """
         value = self.default if default is None else default

@@ -219,6 +219,8 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         """As ``process_chunk``; record by record until a mail waits."""
         if not len(chunk) or self._columnar is not None or self._emits_batches or self._emit_on_finish:
             return super().process_some(chunk)
+        if self.ctx.interrupts:  # the loop takes one record, so the rest is not looked at
+            chunk = chunk.slice(0, 1)
         chunk = self._taken(chunk)
         return self._loop.run(
             chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk), self.ctx.interrupts
@@ -412,16 +414,16 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return self._index
 
     def _known_key_column(self, chunk: Chunk) -> Column | None:
-        """The keys as a column; None for a few records in a list, or for which there is no index yet: columns cost more
-        than they save for them.
+        """The keys as a column; None for a few records for which there is no index yet: columns cost more than they
+        save for them.  An index that is there stays: to leave it copies all keys.
         """
         is_short = len(chunk) < MIN_COLUMN_ROWS
         if is_short and (self._index is None or not self._index.num_slots):
             return None
         if chunk.columns is not None:
             return self._key_column(chunk.columns)
-        if is_short or chunk.key_column is not None:
-            return None if is_short else chunk.key_column
+        if chunk.key_column is not None:
+            return chunk.key_column
         return None if chunk.keys is None else column_of(chunk.keys)
 
     def _leave_index(self) -> None:

@@ -30,6 +30,7 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
     Types,
+    holds_any_object,
 )
 from flowlet.common.types import alike_fields, are_positions, rows_of
 from flowlet.errors import SerdeError
@@ -220,12 +221,16 @@ class DeclaredRecords:
         try:
             if kind == Kind.PACKED and self._packed is not None:
                 return self._packed.unpack(payload, num_records), end
-            if kind != Kind.BATCH or not payload:
+            is_batch = kind == Kind.BATCH or (kind == _FORMER_BATCH and not holds_any_object(self.type_info))
+            if not is_batch or not payload:
                 raise SerdeError(f"a column of kind {kind}, which is no form of {self.type_info!r}")
             batches = self._batches(texts_are_bytes=bool(payload[0] & TEXTS_ARE_BYTES))
             return batches.decode(payload, num_records), end
         except _CORRUPT as error:
             raise SerdeError(f"no {self.type_info!r}: {type(error).__name__}: {error}") from error
+
+
+_FORMER_BATCH: Final = 27  # for types without any objects its bytes are those of BATCH
 
 
 def declared_records(type_info: TypeInformation) -> DeclaredRecords | None:
@@ -251,6 +256,8 @@ def column_order(names: Sequence[str], type_info: TypeInformation, gate: str) ->
         case _:
             size = len(type_info.get_field_types()) if isinstance(type_info, TupleTypeInfo) else 1
             wanted = [f"f{position}" for position in range(size)]
+    if list(names) == list(wanted):  # an Arrow schema may have two columns of one name
+        return tuple(range(len(names)))
     if are_positions(wanted) and not isinstance(type_info, ArrowTypeInfo):
         if len(names) == len(wanted):
             return tuple(range(len(names)))

@@ -15,7 +15,7 @@ Format:     numbers, truth values, texts, bytes, dates, times and timestamps hav
             between tasks.  What Arrow lacks is binary, numbers big-endian.  Of an ``int`` of any size: its fewest
             bytes, with a sign.  Of a ``decimal.Decimal``: the i32 scale, then its digits as such an int.  Of an
             ``Instant``: i64 seconds, i32 nanoseconds.  Of a ``pyarrow.RecordBatch``: ``message_of_batch``.  Any
-            objects: in the first value the pickle of a list of all (``record_pickle``), the others are empty.
+            objects: ``PickledForm``.
 Units:      dates in days, times in microseconds; in a column with a time zone, a ``datetime`` without one means UTC.
 """
 
@@ -25,6 +25,7 @@ import decimal
 import operator
 import struct
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
@@ -50,6 +51,7 @@ from flowlet.common.typeinfo import (
 from flowlet.errors import SerdeError
 from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
 from flowlet.serde.column_format import ENCODING, SURROGATES
+from flowlet.serde.column_writer import are_apart
 from flowlet.serde.element_limits import MAX_MICROS, MIN_MICROS
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.serde.type_serializer import ValueMismatchError, mismatch, preview
@@ -542,8 +544,16 @@ class BytesForm(GateForm):
             raise SerdeError(f"broken bytes of {self.name}: {reason}") from error
 
 
+def _pickled(value: Any) -> bytes:
+    try:
+        return dumps_value(value)
+    except SerdeError as error:
+        raise ValueMismatchError(f"{preview(value)} cannot be sent: {error}") from error
+
+
 class PickledForm(GateForm):
-    """Any objects: the first value is the pickle of all of them, the others are empty.
+    """Any objects: the first value is the pickle of a list of all, and the others are empty; or each is its own pickle,
+    if an object that can change may occur in two of them: the records that are read must not share it.
 
     For 1,000 dicts a pickle of each takes five times as long.
     """
@@ -556,14 +566,12 @@ class PickledForm(GateForm):
     def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
         if not values:
             return pa.array([], pa.binary())
+        if len(values) > 1 and not are_apart([values]):
+            return pa.array(list(map(_pickled, values)), pa.binary())
         try:
             pickled = dumps_value(list(values))
         except SerdeError:
-            for value in values:
-                try:
-                    dumps_value(value)
-                except SerdeError as error:
-                    raise ValueMismatchError(f"{preview(value)} cannot be sent: {error}") from error
+            deque(map(_pickled, values), maxlen=0)  # names the one that cannot be sent
             raise
         return pa.array([pickled, *repeat(b"", len(values) - 1)], pa.binary())
 
@@ -571,9 +579,10 @@ class PickledForm(GateForm):
         """Implements ``GateForm``."""
         if not len(found):
             return ListColumn([])
-        pickled = found[0].as_py()
+        pickles = found.to_pylist()
+        has_pickle_of_each = len(pickles) > 1 and pickles[1]  # which is never empty
         try:
-            values = loads_value(pickled)
+            values = list(map(loads_value, pickles)) if has_pickle_of_each else loads_value(pickles[0])
         except Exception as error:  # the constructors of a program may raise anything
             raise SerdeError(f"broken bytes of {self.name}: {type(error).__name__}: {error}") from error
         if type(values) is not list or len(values) != len(found):

@@ -108,7 +108,7 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
         if self.ctx.keyed_state is not None and self._has_checkpoints:
             try:
                 self._cache = self.ctx.keyed_state.open_columns(self, self._description)
-            except (StateRestoreError, TypeError) as error:
+            except (StateRestoreError, TypeError, OverflowError) as error:
                 raise StateRestoreError(f"operator {self.name!r}: {error}") from error
 
     def end_keys(self) -> None:

@@ -148,8 +148,11 @@ class StopInputs(_OfCheckpoint):
     """Let no input record data for the checkpoint any more."""
 
 
+@dataclass(frozen=True, slots=True)
 class TriggerCheckpointOnBarrier(_OfBarrier):
-    """Take the snapshot now.  If the barrier is aligned, the last one has arrived, which ends the alignment."""
+    """Take the snapshot now.  ``is_last``: all barriers have arrived, which ends the alignment."""
+
+    is_last: bool = True
 
 
 class AbortCheckpoint(_OfFailed):

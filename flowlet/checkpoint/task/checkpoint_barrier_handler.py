@@ -142,8 +142,8 @@ class CheckpointBarrierHandler:
             case barriers.StopInputs(checkpoint_id):
                 for each in self.inputs:
                     each.checkpoint_stopped(checkpoint_id)
-            case barriers.TriggerCheckpointOnBarrier(barrier):
-                if not barrier.options.is_unaligned:  # else barriers are missing
+            case barriers.TriggerCheckpointOnBarrier(barrier, is_last):
+                if is_last:
                     self._end_alignment(barrier.checkpoint_id)  # first: the snapshot reports it
                 metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
                 self.listener.trigger_checkpoint_on_barrier(barrier, metrics)

@@ -295,11 +295,11 @@ class AsyncSnapshot:
         channels = NO_CHANNEL_DATA if future is None else future.result()  # no wait: it is done
         with self._lock:
             states = self._states
+        location = (self.barrier.options.location or b"").decode(errors="surrogateescape")  # of a savepoint
         if states is None or not self._end(_State.COMPLETED):
             return  # not complete, or ended already; then the future may have been taken from under this call
         self.parts = {}
-        location = self.barrier.options.location or b""  # of a savepoint
-        state = SubtaskState(states, channels, self.is_finished, location.decode())
+        state = SubtaskState(states, channels, self.is_finished, location)
         self.owner.responder.acknowledge_checkpoint(self.barrier.checkpoint_id, self._durations(channels), state)
 
     def _durations(self, channels: ChannelStateSnapshot) -> CheckpointDurations:

@@ -225,7 +225,7 @@ class SingleCheckpointBarrierHandler:
         orders: list[barriers.BarrierOrder] = [
             barriers.InitInputs(unaligned),
             barriers.StartInputs(unaligned),
-            barriers.TriggerCheckpointOnBarrier(unaligned),
+            barriers.TriggerCheckpointOnBarrier(unaligned, self._is_complete),
         ]
         self._phase = _Phase.RECORDING
         return orders + self._finish(stop=True) if self._is_complete else orders

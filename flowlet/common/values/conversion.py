@@ -189,7 +189,26 @@ class _ElementRules(PartRules):
         return isinstance(type_info, COMPOSITE_TYPES) and not isinstance(type_info, PrimitiveArrayTypeInfo)
 
     def plain(self, type_info: TypeInformation) -> Convert:
-        return partial(_plain_element, type_info)
+        classes = row_of(_CLASSES, type_info) or (object,)
+        of_bool = (str,) if int in classes else classes  # a bool is no number
+        convert = row_of(_JAVAS, type_info)
+        basic = type_info.basic_type if isinstance(type_info, BasicTypeInfo) else None
+        is_text = basic is BasicType.STRING
+        is_char = basic is BasicType.CHAR
+        is_long = basic is BasicType.LONG
+
+        def converted(value: Any) -> Any:
+            is_bool = isinstance(value, bool)
+            if is_text and isinstance(value, int) and not is_bool:
+                return str(value)
+            _require(type_info, of_bool if is_bool else classes, value)
+            if is_char and len(value) != 1:
+                raise TypeError(f"{value!r} is not one character")
+            if is_long and not -(1 << 63) <= value < 1 << 63:
+                raise TypeError(f"{value!r} does not fit into the 64 bits of {type_info!r}")
+            return value if convert is None else convert(value)
+
+        return converted
 
     def key(self, type_info: MapTypeInfo) -> Convert:
         return _or_none(self.converter(type_info.key_type_info))
@@ -202,10 +221,11 @@ class _ElementRules(PartRules):
             return value  # type: ignore[no-any-return]  # a tuple or a list
         _require(type_info, (Row, tuple, list, dict), value)
         names = type_info.get_field_names()
+        missing = [name for name in names if name not in value] if isinstance(value, dict) else []
+        if missing:  # looked for first: a ``defaultdict`` would make it up
+            raise TypeError(f"{value!r} has no {missing[0]!r}, which {type_info!r} declares")
         try:
             return [value[name] for name in names] if isinstance(value, dict) else fields_of_record(value, names)
-        except KeyError as error:
-            raise TypeError(f"{value!r} has no {error}, which {type_info!r} declares") from None
         except RowFieldsError as error:
             raise TypeError(f"{value!r} is no {type_info!r}: {error}") from None
 
@@ -235,20 +255,6 @@ _JAVAS: Final[dict[TypeInformation, Convert]] = {
     Types.FLOAT(): lambda value: ctypes.c_float(value).value,
     Types.DOUBLE(): float,
 }
-
-
-def _plain_element(type_info: TypeInformation, value: Any) -> Any:
-    is_bool = isinstance(value, bool)
-    if type_info == Types.STRING() and isinstance(value, int) and not is_bool:
-        return str(value)
-    classes = row_of(_CLASSES, type_info) or (object,)
-    _require(type_info, (str,) if is_bool and int in classes else classes, value)  # a bool is no number
-    if type_info == Types.CHAR() and len(value) != 1:
-        raise TypeError(f"{value!r} is not one character")
-    if type_info == Types.LONG() and not -(1 << 63) <= value < 1 << 63:
-        raise TypeError(f"{value!r} does not fit into the 64 bits of {type_info!r}")
-    convert = row_of(_JAVAS, type_info)
-    return value if convert is None else convert(value)
 
 
 def _require(type_info: TypeInformation, classes: tuple[type, ...], value: Any) -> Any:

@@ -77,11 +77,17 @@ def field_form(type_info: TypeInformation) -> FieldForm | None:
 
 
 def row_of(table: Mapping[TypeInformation, R], type_info: TypeInformation) -> R | None:
-    """The row of a type; None: there is none, or it is a user's type without a hash."""
+    """The row of a type, or of the basic type that it is; None: there is none, or it is a user's type without a
+    hash.
+    """
     try:
-        return table.get(type_info)
+        found = table.get(type_info)
     except TypeError:
-        return None
+        found = None
+    if found is None and isinstance(type_info, BasicTypeInfo):
+        is_instant = type_info.basic_type is BasicType.INSTANT
+        found = table.get(Types.INSTANT() if is_instant else BasicTypeInfo(type_info.basic_type))
+    return found
 
 
 def known_form(type_info: TypeInformation) -> FieldForm:

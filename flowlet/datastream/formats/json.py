@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, NoReturn, Self
 
 import msgspec
 
+from flowlet.common.checks import check_kind
 from flowlet.common.serialization import DeserializationSchema, SerializationSchema
 from flowlet.common.typeinfo import (
     BasicType,
@@ -51,11 +52,11 @@ from flowlet.common.values.field_values import (
     rounded_float,
 )
 from flowlet.datastream.formats.json_lines import encoded_json
-from flowlet.datastream.user_functions.argument_checks import check_type_information
 from flowlet.errors import JobGraphError
 
 __all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
+_NEEDS_TYPE: Final = "{}() needs type information such as Types.STRING()"
 _FLOATS: Final = msgspec.json.Decoder()
 _DECIMALS: Final = msgspec.json.Decoder(float_hook=decimal.Decimal)
 _ROUNDED: Final = {BasicType.FLOAT: rounded_float, BasicType.DOUBLE: checked_double}
@@ -148,7 +149,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
 
         def type_info(self, type_info: TypeInformation) -> Self:
             """The type of the values, mostly ``Types.ROW_NAMED``.  Raises JobGraphError: it is no type."""
-            check_type_information(type_info, "type_info")
+            check_kind(type_info, TypeInformation, _NEEDS_TYPE.format("type_info"))
             self._type_info = type_info
             return self
 
@@ -225,7 +226,7 @@ class JsonRowSerializationSchema(SerializationSchema):
 
         def with_type_info(self, type_info: TypeInformation) -> Self:
             """The type of the values, whose names the fields get.  Raises JobGraphError: it is no type."""
-            check_type_information(type_info, "with_type_info")
+            check_kind(type_info, TypeInformation, _NEEDS_TYPE.format("with_type_info"))
             self._type_info = type_info
             return self
 

@@ -104,6 +104,7 @@ class WindowKeys:
         self._index = KeyIndex(allows_null=True)
         self._arrays: list[Any] = [pa.nulls(1)] if name is None else []
         self._num_slots = 1 if name is None else 0
+        self.num_bytes = 0  # of the keys in Arrow
         self._groups = _NO_GROUPS
 
     def __repr__(self) -> str:
@@ -113,11 +114,6 @@ class WindowKeys:
     def num_slots(self) -> int:
         """How many slots there are."""
         return self._num_slots
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the keys in Arrow."""
-        return sum(int(array.nbytes) for array in self._arrays)
 
     def slots(self, inputs: ColumnInputs, name: str | None = None) -> Int64Array:
         """The slot of each row's key.
@@ -185,11 +181,13 @@ class WindowKeys:
         if self._name is not None:
             self._index.close()
             self._index = KeyIndex(allows_null=True)
-            self._arrays, self._num_slots = [], 0
+            self._arrays = []
+            self._num_slots = self.num_bytes = 0
             self._groups = _NO_GROUPS
 
     def _take_new(self, slots: Int64Array, keys: Any) -> None:
         after = self._index.num_slots
         array = keys.take(first_rows(slots, self._num_slots, after))
         self._arrays.append(array if array.type == self._type else array.cast(self._type))
+        self.num_bytes += int(self._arrays[-1].nbytes)
         self._num_slots = after

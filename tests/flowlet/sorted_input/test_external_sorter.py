@@ -280,8 +280,8 @@ def test_runs_keep_to_a_limit_below_the_default(tmp_path: Path) -> None:
     """Their blocks are cut until each element is one that the job's limit allows to be read again."""
     sorter = ExternalSorter(SMALL, str(tmp_path), ElementLimits(10_000))
 
-    for first in range(0, 600, 20):
-        sorter.add(*listed([f"{number:500}" for number in range(first, first + 20)], first))
+    for first in range(0, 400, 50):
+        sorter.add(*listed([f"{number:500}" for number in range(first, first + 50)], first))
 
     assert sorter.num_spilled_bytes > 100_000
     assert sorted(int(key) for key, _ in records_of(sorter.sorted_blocks())) == list(range(400))

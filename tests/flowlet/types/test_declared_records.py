@@ -555,3 +555,28 @@ def test_an_empty_array_of_lists_may_have_no_offsets() -> None:
     outer = pa.Array.from_buffers(pa.list_(lists), 1, [None, offsets], children=[inner])
 
     assert gate_form(Types.LIST(Types.LIST(Types.LONG())), texts_are_bytes=False).column_of(outer).to_list() == [[]]
+
+
+@pytest.mark.parametrize("num_records", [2, 40])
+def test_records_that_share_an_object_are_read_without_sharing_it(num_records: int) -> None:
+    """A function behind the gate may change what it gets."""
+    shared = {"number": 0, "parts": [1]}
+    records = DeclaredRecords(Types.TUPLE([Types.PICKLED_BYTE_ARRAY(), Types.INT()]))
+
+    found = read(records, sent(records, Chunk([(shared, index) for index in range(num_records)])))
+    for record in found:
+        record[0]["parts"].append(record[1])
+
+    assert found == [({"number": 0, "parts": [1, index]}, index) for index in range(num_records)]
+
+
+def test_batches_without_any_objects_are_read_from_the_kind_before() -> None:
+    """An unaligned checkpoint may have them in flight."""
+    records = DeclaredRecords(Types.TUPLE([Types.STRING(), Types.INT()]))
+    rows = [(f"a{index}", index) for index in range(40)]
+    data = bytearray(sent(records, Chunk(list(rows))))
+    position_of_kind = LENGTH.size + CHUNK_HEADER.size
+    assert data[position_of_kind] == form.Kind.BATCH
+    data[position_of_kind] = 27
+
+    assert read(records, bytes(data)) == rows

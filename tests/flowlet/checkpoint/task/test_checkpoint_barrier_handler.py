@@ -19,6 +19,7 @@ from flowlet.checkpoint.task.barrier_orders import (
 from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
+from flowlet.checkpoint.task.snapshots import AlignmentMetrics
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.wire.events import CheckpointBarrier
 from tests.flowlet.checkpoint.task.barriers import aligned, timeoutable, unaligned
@@ -30,13 +31,13 @@ NS = 1_000_000
 class Fixture:
     """Two gates, of two channels and of one."""
 
-    def __init__(self, mode: BarrierMode = BarrierMode.ALTERNATING) -> None:
+    def __init__(self, mode: BarrierMode = BarrierMode.ALTERNATING, num_channels: int = 3) -> None:
         self.clock = Clock()
         self.listener = RecordingListener()
         self.timers = ManualTimers()
         self.inputs = [RecordingInput(), RecordingInput()]
         self.handler = CheckpointBarrierHandler(
-            SingleCheckpointBarrierHandler(3, mode),
+            SingleCheckpointBarrierHandler(num_channels, mode),
             cast(Any, self.inputs),
             cast(Any, self.listener),
             self.timers,
@@ -95,6 +96,22 @@ def test_an_aligned_snapshot_knows_how_long_alignment_took() -> None:
     assert fixture.handler.alignment_duration_ns == 20 * NS
     assert fixture.handler.start_delay_ms == 5
     assert not fixture.handler.is_aligning
+
+
+def test_an_unaligned_snapshot_on_the_last_barrier_is_no_part_of_the_alignment() -> None:
+    """As in each task with one channel."""
+    fixture = Fixture(num_channels=1)
+    taken = fixture.listener.trigger_checkpoint_on_barrier
+
+    def take(barrier: CheckpointBarrier, alignment: AlignmentMetrics) -> None:
+        fixture.clock.ms += 800
+        taken(barrier, alignment)
+
+    cast(Any, fixture.listener).trigger_checkpoint_on_barrier = take
+    fixture.barriers(unaligned(1), (1, 0))
+
+    assert fixture.listener.calls == [("init", 1), ("unaligned", 1), ("complete", 1)]
+    assert fixture.handler.alignment_duration_ns == 0
 
 
 def test_the_metrics_are_those_of_the_checkpoint() -> None:

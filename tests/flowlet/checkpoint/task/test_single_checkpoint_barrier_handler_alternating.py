@@ -55,7 +55,7 @@ def test_the_first_barrier_triggers_and_the_last_one_stops_the_inputs(mode: Barr
         BeginAlignment(1, 5),
         InitInputs(barrier),
         StartInputs(barrier),
-        TriggerCheckpointOnBarrier(barrier),
+        TriggerCheckpointOnBarrier(barrier, is_last=False),
     ]
     assert second == []
     assert third == [StopInputs(1), CompleteInputs(1)]
@@ -269,7 +269,7 @@ def test_the_timer_after_the_first_barrier_triggers_at_once() -> None:
         PrioritizeBarrier(1, (0, 1), 8),
         InitInputs(barrier),
         StartInputs(barrier),
-        TriggerCheckpointOnBarrier(barrier),
+        TriggerCheckpointOnBarrier(barrier, is_last=False),
     ]
     assert gate.blocked == {0}
     gate.barrier(1, timeoutable(1))
