@@ -338,7 +338,9 @@ class _SparkRules(PartRules):
 
     def key(self, type_info: MapTypeInfo) -> Convert | None:
         convert = super().key(type_info)
-        return None if convert is None else lambda value: None if value is None else convert(value)
+        if convert is None:
+            return None
+        return lambda value: value if value is None else convert(value)
 
     def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
         assert isinstance(type_info, RowTypeInfo), "Spark has no tuples"

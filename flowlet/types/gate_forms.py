@@ -441,7 +441,7 @@ def gate_form(type_info: TypeInformation, *, texts_are_bytes: bool = False) -> G
             may_hold_none = not isinstance(type_info, PrimitiveArrayTypeInfo)
             return ListsForm(type_info, inner(type_info.elem_type), may_hold_none=may_hold_none)
         case PickledBytesTypeInfo():
-            return PickledForm(type_info)
+            return PickledForm(type_info, pa.binary())
         case _:
             arrow_type = arrow_type_of(type_info)
             return LeafForm(type_info, arrow_type) if arrow_type else BytesForm(type_info, value_bytes(type_info))
