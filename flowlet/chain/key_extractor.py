@@ -139,7 +139,7 @@ class KeyExtractor:
 def selected(
     select: Callable[[Any], Any], values: list[Any], attention: Attention, name: str, subtask: int
 ) -> list[Any]:
-    """What a selector gives for each record.
+    """The key that a selector gives for each record.
 
     Raises:
         TaskCancelled: the task is cancelled; the selector is called for no further record.

@@ -12,6 +12,7 @@ Source:     Flink ``ChainingOutput.collect``: one call per operator and record, 
             loop.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import length_hint
@@ -29,27 +30,27 @@ from netstack.loop.forks import end_stranded_child
 WriteRecord = Callable[[LoopCode, str, str | None, str | None], None]
 
 
-class LoopEnd:
-    """Where a loop ends: a chunking output, or a consumer behind a ``key_by``, in which no record waits.
+class LoopEnd(ABC):
+    """The end of a loop: a chunking output, or a consumer behind a ``key_by``, in which no record waits.
 
     Its statements depend on the shape of the last records.
     """
 
     @property
+    @abstractmethod
     def text_key(self) -> tuple[Any, ...]:
         """Changes whenever the text of the loop is out of date: then the loop is generated again."""
-        raise NotImplementedError
 
-    def enter_loop(self) -> None:
+    def enter_loop(self) -> None:  # noqa: B027  # a consumer that keeps nothing has nothing to do
         """A run of a loop starts; runs may nest."""
 
-    def leave_loop(self) -> None:
+    def leave_loop(self) -> None:  # noqa: B027  # as above
         """The run that started last ended."""
 
-    def drain(self) -> None:
+    def drain(self) -> None:  # noqa: B027  # as above
         """Pass all waiting records to the consumer."""
 
-    def write_limit(self, code: LoopCode) -> None:
+    def write_limit(self, code: LoopCode) -> None:  # noqa: B027  # as above
         """Generate the statements that pass on what waits, once it fills a chunk; for the end of an inner loop."""
 
 

@@ -435,7 +435,7 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
         """Records of one input, in its order."""
 
     def process_input_some(self, input_id: int, chunk: Chunk) -> int:
-        """As ``StreamOperator.process_some``, for one input."""
+        """Process records of one input as ``StreamOperator.process_some`` does."""
         self.process_input_chunk(input_id, chunk)
         return len(chunk)
 
@@ -448,7 +448,7 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
 
     @property
     def combined_watermark(self) -> StatusWatermarkValve:
-        """What the inputs together have reached; look only."""
+        """The watermarks of all inputs together; look only."""
         self.inputs()
         return self._valve
 
@@ -469,7 +469,7 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
 
 
 class InputStatus(Enum):
-    """What a call of ``process_input`` leaves behind."""
+    """The state that a call of ``process_input`` leaves behind."""
 
     MORE_AVAILABLE = auto()
     NOTHING_AVAILABLE = auto()

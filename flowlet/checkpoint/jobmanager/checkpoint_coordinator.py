@@ -85,7 +85,7 @@ class CheckpointCoordinator:
         # As in Flink: a shorter interval would only let triggers wait.
         self._interval_ms = None if settings.interval_ms is None else max(settings.interval_ms, settings.min_pause_ms)
         self.next_id = next_id
-        """Of the next checkpoint that is triggered."""
+        """The id of the next checkpoint that is triggered."""
         self._run: _Run | None = None
         self._pending: dict[int, PendingCheckpoint] = {}  # by id, which rise
         self._savepoints: list[SavepointRequest] = []  # that wait for their turn, while a run may take one

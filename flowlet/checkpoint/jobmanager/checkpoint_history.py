@@ -105,7 +105,7 @@ class CompletedCheckpoints:
         return unused
 
     def path_of(self, checkpoint_id: int) -> str:
-        """Where a checkpoint of this job lies."""
+        """The directory of a checkpoint of this job."""
         return f"{root_of(self._directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
 
     @property
@@ -246,8 +246,8 @@ def _type_of(record: PendingCheckpoint, *, is_unaligned: bool) -> str:
 
 
 def _sums(record: PendingCheckpoint, parts: Collection[SubtaskPart]) -> Document:
-    """What some subtasks have acknowledged; the duration lasts until the last of them, for a whole failed checkpoint
-    until then.
+    """The sums of what some subtasks have acknowledged; the duration lasts until the last of them, for a whole failed
+    checkpoint until then.
     """
     durations = [part.durations or _NO_DURATIONS for part in parts]
     size = sum(part.num_bytes for part in parts)
