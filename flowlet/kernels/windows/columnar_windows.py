@@ -427,7 +427,8 @@ class PartsLayout:
             # Longer than the key, so not its name.
             names = tuple([f"{aggregation.key}.{number}.{place}" for place in range(len(arrays))])
             are_numbers = tuple([isinstance(array, np.ndarray) for array in arrays])
-            fields += [pa.field(name, pa.array(array).type) for name, array in zip(names, arrays, strict=True)]
+            types = [pa.from_numpy_dtype(each.dtype) if isinstance(each, np.ndarray) else each.type for each in arrays]
+            fields += map(pa.field, names, types)
             self.received[partial] = ReceivedPartial(partial, names, are_numbers)
         self.schema = pa.schema(fields)
 

@@ -56,6 +56,23 @@ def test_a_program_is_built_without_numpy() -> None:
 
 
 @pytest.mark.slow
+def test_windows_of_columns_are_built_without_pandas() -> None:
+    """Arrow imports it, where it is installed, for arrays of numpy."""
+    build = (
+        "import pyarrow as pa\n"
+        "from flowlet.common import Time\n"
+        "from flowlet.datastream import StreamExecutionEnvironment\n"
+        "from flowlet.datastream.window import TumblingEventTimeWindows\n"
+        "env = StreamExecutionEnvironment.get_execution_environment()\n"
+        "schema = pa.schema([('k', pa.int64()), ('ts', pa.int64())])\n"
+        "keyed = env.from_arrow([], schema).with_event_time('ts').key_by('k')\n"
+        "keyed.window(TumblingEventTimeWindows.of(Time.seconds(1))).agg(n='count', last=('ts', 'max'))"
+    )
+
+    assert "pandas" not in loaded_by(build)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_local_job_runs_without_http_and_structlog(parallelism: int) -> None:
     """In the program; its TaskManagers have what they need from the process from which they are forked."""
