@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
@@ -33,6 +33,9 @@ class Process:
     Life cycle: a context manager; leaving it ends the process.
     """
 
+    # How one is started: as ``subprocess.Popen`` does it.  The tests fork those that they have many of.
+    starter: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
+
     def __init__(
         self,
         args: Sequence[str],
@@ -46,7 +49,7 @@ class Process:
         self._log = log
         env = {key: value for key, value in os.environ.items() if key != "PYTHONASYNCIODEBUG"}
         with log.open("wb") as stderr:
-            self._popen = subprocess.Popen(
+            self._popen = type(self).starter(
                 self.args, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, cwd=cwd, env=env | (environment or {})
             )
         self._text = b""

@@ -25,6 +25,7 @@ import structlog
 import uvloop
 
 from tests import schedule
+from tests.forked_processes import ClusterStarter, fork_server
 from tests.quiet_logging import unconfigured_logging_of_module
 
 __all__ = ["unconfigured_logging_of_module"]  # every module begins with logging unconfigured, and leaves it so
@@ -196,6 +197,13 @@ def end_kept_server() -> None:
         module.KEPT_SERVER.close()
 
 
+@pytest.fixture(scope="session")
+def _cluster_starter() -> Iterator[ClusterStarter]:
+    """One process that has imported what JobManagers and TaskManagers import, 0.5 s of CPU each."""
+    with fork_server("tests.cluster_modules") as server:
+        yield ClusterStarter(server)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _processes_run_as_users_run_them(request: pytest.FixtureRequest) -> Iterator[None]:
     """Files that start clusters do without asyncio's debug mode: each process would have it, and log what takes long
@@ -204,6 +212,8 @@ def _processes_run_as_users_run_them(request: pytest.FixtureRequest) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         if schedule.starts_clusters(schedule.scope_of(request.node.nodeid)):
             patch.delenv("PYTHONASYNCIODEBUG", raising=False)
+        if "bench.cluster" in sys.modules:
+            patch.setattr(sys.modules["bench.cluster"].Process, "starter", request.getfixturevalue("_cluster_starter"))
         yield
 
 

@@ -1,0 +1,12 @@
+"""What a JobManager and a TaskManager import, at once: for a process from which they are forked.
+
+Side:   any.
+"""
+
+import flowlet.jm.cluster_entrypoint
+import flowlet.tm.command
+from flowlet.tm.taskmanager_process import import_task_modules
+
+__all__ = ["flowlet"]
+
+import_task_modules()
