@@ -125,7 +125,11 @@ class ForkServer:
             theirs.callback(os.close, their_exit)
             their_in, our_in = _input(stdin, ours, theirs)
             their_out, our_out = _output(stdout, ours, theirs)
-            request = {"args": args[1:], "cwd": str(cwd or Path.cwd()), "env": users_environment() if env is None else dict(env)}
+            request = {
+                "args": args[1:],
+                "cwd": str(cwd or Path.cwd()),
+                "env": users_environment() if env is None else dict(env),
+            }
             socket.send_fds(self._control, [json.dumps(request).encode()], [their_in, their_out, stderr, their_exit])
             answer = self._control.recv(64)
             assert answer, "the fork server is gone; its standard error says why"

@@ -615,7 +615,7 @@ from flowlet.common import Configuration
 
 table = {"large": [bytes(10_000_000)], "text": "\u00e4" * 2_000_000}
 array, column = numpy.arange(2_000_000), pyarrow.array(range(1_000_000))
-words = {number: "word %d" % number for number in range(450_000)}
+words = {number: "word %065d" % number for number in range(120_000)}
 words["itself"] = [words]
 
 def look_up(value):
@@ -755,7 +755,7 @@ def test_what_is_large_and_several_vertices_refer_to_is_sent_once(parallelism: s
     """
     lines = lines_of(programs, _SHARED, parallelism)
 
-    assert "program: 3 task: (1, " + 2 * "(10000000, 450001, 1, 3), " + "(10000000, 450001, 1, 4))" in lines
+    assert "program: 3 task: (1, " + 2 * "(10000000, 120001, 1, 3), " + "(10000000, 120001, 1, 4))" in lines
 
 
 @PARALLELISM

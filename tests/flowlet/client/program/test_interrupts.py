@@ -36,6 +36,7 @@ from tests.waiting import PATIENCE_S, spin_until
 # reference raises, the interpreter swallows, whoever runs it.
 _NO_PLACES = (__file__, _weakrefset.__file__, traceback.__file__, linecache.__file__)
 _MAX_PLACES = 20_000  # far more than there are
+_STRIDES = {"execute_and_collect": 7, "execute": 3}  # hundreds of places in the client, each with a job of its own
 
 
 class _CtrlCAtCall:
@@ -200,7 +201,7 @@ def test_a_program_that_starts_a_job_can_be_interrupted_anywhere(
         spin_until(lambda: "CANCELLING" not in states())
         spin_until(lambda: threads.issuperset(threading.enumerate()))
 
-    stride = 3 if (method, package) == ("execute_and_collect", client) else 1  # of hundreds of places
+    stride = _STRIDES.get(method, 1) if package is client else 1
     num_places = ctrl_c_everywhere(start, assert_nothing_is_left, stride, str(Path(str(package.__file__)).parent))
     env.close()
 
