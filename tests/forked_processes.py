@@ -211,11 +211,10 @@ def _serve(control: socket.socket) -> None:
     """Fork until the other end is closed; then end what still runs."""
     children: dict[int, tuple[int, int]] = {}  # of each process's descriptor: its id, where its exit code goes
     while True:
-        readable, _, _ = select.select([control, *children], [], [])
-        for descriptor in readable:
-            if descriptor in children:
-                _reap(descriptor, *children.pop(descriptor))
-        if control in readable:
+        readable, _, _ = select.select([control.fileno(), *children], [], [])
+        for descriptor in children.keys() & readable:
+            _reap(descriptor, *children.pop(descriptor))
+        if control.fileno() in readable:
             data, descriptors, _, _ = socket.recv_fds(control, _MAX_REQUEST_BYTES, 4)
             if not data:
                 break
