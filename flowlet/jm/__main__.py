@@ -11,9 +11,9 @@ from flowlet.rpc.early_signals import end_at_signals
 def main() -> None:
     """Take over signals, then import the rest and run."""
     end_at_signals("python -m flowlet.jm")
-    from flowlet.jm.cluster_entrypoint import run_command
+    from netstack.late import import_many
 
-    code = run_command()
+    code = import_many("flowlet.jm.cluster_entrypoint").run_command()
     end_at_signals("python -m flowlet.jm")  # the event loop has given them back, and Python needs a moment to end
     sys.exit(code)
 

@@ -17,9 +17,9 @@ def main() -> None:
         from flowlet.tm.fork_server import run_forked
 
         leave(run_forked(end))
-    from flowlet.tm.command import run_command
+    from netstack.late import import_many
 
-    leave(run_command())
+    leave(import_many("flowlet.tm.command").run_command())
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ class Count(int):
 def exact(value: Any) -> Any:
     """A description that is equal only for values of the same types, signs, bits and contents."""
     match value:
+        case int() | str() | bytes() | None:  # most values
+            return type(value), value
         case float():
             return type(value), struct.pack(">d", value)
         case complex():
