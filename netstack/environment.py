@@ -287,7 +287,7 @@ class NetworkEnvironment:
         self, gate: SingleInputGate, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient
     ) -> RemoteInputChannel:
         channel = self._new_remote_channel(
-            gate, index, new_input_channel_id(), offer.result_partition, offer.subtask, client
+            gate, index, offer.result_partition, offer.subtask, new_input_channel_id(), client
         )
         # The loop must not wait.
         channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel, 0.0)
@@ -311,9 +311,9 @@ class NetworkEnvironment:
         channel = self._new_remote_channel(
             gate,
             index,
-            new_input_channel_id(),
             spec.partition_id,
             spec.subpartition,
+            new_input_channel_id(),
             client,
             last=spec.last,
             backoff=backoff,

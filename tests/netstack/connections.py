@@ -79,7 +79,7 @@ class Consumer:
     ) -> SingleInputGate:
         gate = SingleInputGate(f"consumer {number}", state_checker=state_checker)
         client = self.manager.client(address)
-        channel = RemoteInputChannel(gate, 0, receiver_of(number), partition_id_of(number), subpartition, client)
+        channel = RemoteInputChannel(gate, 0, partition_id_of(number), subpartition, receiver_of(number), client)
         channel.assign_exclusive_segments(self.pool, 2)
         gate.add_channel(channel)
         if is_requested:

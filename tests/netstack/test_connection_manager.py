@@ -379,7 +379,7 @@ def test_a_loop_that_ends_while_connecting_tells_whoever_waits(monkeypatch: pyte
     pool = NetworkBufferPool(CONFIG.num_segments, SEGMENT)
     gate = SingleInputGate("consumer")
     client = manager.client(ConnectionID("127.0.0.1", 1))
-    channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, client)
+    channel = RemoteInputChannel(gate, 0, partition_id_of(1), 0, receiver_of(1), client)
     channel.assign_exclusive_segments(pool, 2)
     gate.add_channel(channel)
     gate.request_partitions()

@@ -358,9 +358,9 @@ class World:
         channel = RemoteInputChannel(
             gate,
             index,
-            receiver,
             _partition_id(index),
             first,
+            receiver,
             client,
             last=last,
             backoff=backoff,

@@ -13,10 +13,10 @@ Source:     Flink ``RemoteInputChannel.onBuffer``, ``onEmptyBuffer``, ``onSender
             ``CreditBasedPartitionRequestClientHandler``.
 """
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import field
+from typing import Final
 
 from netstack.availability import AvailabilityFuture, run_all
 from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
@@ -30,14 +30,11 @@ from netstack.gate.channels.input_channel import (
     InputChannel,
     PartitionRequestClient,
     PrioritizedDeque,
-    RequestBackoff,
 )
-from netstack.ids import InputChannelID, ResultPartitionID
+from netstack.ids import InputChannelID
+from netstack.late import dataclass
 from netstack.wire.events import EventAnnouncement, serialize_event
 from netstack.wire.messages import MAX_SEQUENCE_NUMBER, BufferResponse, DataType, wrapped_number
-
-if TYPE_CHECKING:
-    from netstack.gate.single_input_gate import SingleInputGate
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
@@ -45,6 +42,7 @@ _RELEASED: Final = ChannelLifecycle.RELEASED
 _NO_BACKLOG: Final = -1  # only the last of several parts knows it
 
 
+@dataclass(eq=False, repr=False)
 class ChannelReceiver(InputChannel):
     """The loop's side of a remote channel: puts what arrives into buffers, checks it and queues it.
 
@@ -55,37 +53,23 @@ class ChannelReceiver(InputChannel):
 
     Args:
         client: takes the orders to the producer.
-        backoff: what happens when the producer does not know the partition and is asked again; default: nothing is
-            asked again.
         config: how many events may wait for the task, and how many bytes of them, though a single one may be larger:
             they need no credit, so nothing else bounds them.
     """
 
     # Outside the dictionary: with more than 30 attributes in it every read of one is slower.
     __slots__ = (
-        "_config", "_num_event_bytes_received", "_num_events_received", "_num_unended", "expected_sequence_number",
+        "_num_event_bytes_received", "_num_events_received", "_num_unended", "expected_sequence_number",
         "max_buffer_bytes", "num_bytes_received", "received", "sender_backlog", "wakeups",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        gate: "SingleInputGate",
-        index: int,
-        channel_id: InputChannelID,
-        partition_id: ResultPartitionID,
-        subpartition: int,
-        client: PartitionRequestClient,
-        *,
-        last: int | None = None,
-        backoff: RequestBackoff | None = None,
-        config: NetstackConfig | None = None,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        super().__init__(gate, index, partition_id, subpartition, last=last, backoff=backoff, clock_ns=clock_ns)
-        self.channel_id = channel_id
+    channel_id: InputChannelID
+    client: PartitionRequestClient
+    config: NetstackConfig = field(default_factory=NetstackConfig, kw_only=True)
+
+    def __post_init__(self, last: int | None) -> None:
+        super().__post_init__(last)
         self.buffer_manager = BufferManager(self._lock, self._announce_credit)
-        self._client = client
-        self._config = NetstackConfig() if config is None else config
         self.max_buffer_bytes = 0  # Written before the request.
         # Where the loop puts what wakes the task, until all that one read of the socket brought is queued; None: it is
         # woken at once.
@@ -142,7 +126,11 @@ class ChannelReceiver(InputChannel):
         """
         _, _, sequence_number, backlog, _, _, partial_sizes, buffer = response
         if buffer is None:
-            self._check_released_without_buffer()
+            if self.lifecycle is not _RELEASED:
+                manager = self.buffer_manager
+                with self._lock:
+                    text = f"{manager.num_spent + 1} buffers sent, {manager.num_granted} credits granted"
+                raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: no buffer available: {text}")
             return
         assert isinstance(buffer, NetworkBuffer), "what this channel allocated comes back"
         # One part is the buffer itself: Flink's sort-merge partitions write events and single buffers so.
@@ -180,7 +168,7 @@ class ChannelReceiver(InputChannel):
             if is_taken:
                 self.expected_sequence_number = end
                 self.num_bytes_received += num_buffers * buffers[0].size
-                is_pending = self._in_flight.persister.is_pending
+                is_pending = self._in_flight.is_pending
                 if is_pending:
                     for buffer in buffers:
                         self._in_flight.note_buffer_locked(buffer)
@@ -204,7 +192,7 @@ class ChannelReceiver(InputChannel):
 
     def _tell_gate(self) -> None:
         """There is data after there was none; who waits is woken now, or with the end of the present read."""
-        self.last_activity_ns = self._clock_ns()
+        self.last_activity_ns = self.clock_ns()
         pending = self.gate.enqueue_channel(self)
         if pending is not None:
             if self.wakeups is None:
@@ -235,7 +223,7 @@ class ChannelReceiver(InputChannel):
                     sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
                 )
                 self.num_bytes_received += buffer.size
-                is_pending = self._in_flight.persister.is_pending
+                is_pending = self._in_flight.is_pending
                 if is_pending:
                     self._in_flight.note_buffer_locked(buffer)
                 rest.append((buffer, sequence_number))
@@ -308,7 +296,7 @@ class ChannelReceiver(InputChannel):
         if is_first_priority:
             calls.append(lambda: self.gate.notify_priority_event(self, sequence_number))
         if is_first:
-            self.last_activity_ns = self._clock_ns()
+            self.last_activity_ns = self.clock_ns()
             calls.append(lambda: self.gate.notify_channel_non_empty(self))
         if is_missing:
             calls.append(self.buffer_manager.request_floating)
@@ -317,7 +305,7 @@ class ChannelReceiver(InputChannel):
 
     def _check_room_for_event(self, num_bytes: int) -> None:
         """Events need no credit; a sender of many is stopped before they fill the memory."""
-        config = self._config
+        config = self.config
         num_queued = self._num_events_received - self.num_events_in
         num_bytes_queued = self._num_event_bytes_received - self.num_event_bytes_in
         if num_queued >= config.max_queued_events:
@@ -378,10 +366,3 @@ class ChannelReceiver(InputChannel):
         if buffer is not None:
             buffer.recycle()
         return error
-
-    def _check_released_without_buffer(self) -> None:
-        if self.lifecycle is not _RELEASED:
-            manager = self.buffer_manager
-            with self._lock:
-                text = f"{manager.num_spent + 1} buffers sent, {manager.num_granted} credits granted"
-            raise RemoteProtocolError(f"channel {self.index} of {self.partition_id}: no buffer available: {text}")

@@ -42,64 +42,6 @@ class _Status(Enum):
     BARRIER_RECEIVED = auto()
 
 
-class ChannelStatePersister:
-    """The state of one channel; its owner's lock guards it.
-
-    Attributes:
-        is_pending: whether data that arrives now belongs to checkpoint ``last_seen_barrier``.
-    """
-
-    __slots__ = ("_status", "is_pending", "last_seen_barrier")
-
-    def __init__(self) -> None:
-        self._status = _Status.COMPLETED
-        self.is_pending = False
-        self.last_seen_barrier = -1
-
-    def __repr__(self) -> str:
-        return f"<ChannelStatePersister {self._status.name.lower()}, last barrier {self.last_seen_barrier}>"
-
-    @property
-    def has_barrier_received(self) -> bool:
-        """Whether the barrier of a checkpoint that is not stopped has arrived."""
-        return self._status is _Status.BARRIER_RECEIVED
-
-    def start(self, checkpoint_id: int) -> None:
-        """The task started a checkpoint.
-
-        Raises:
-            CheckpointSubsumedError: the barrier of a later one has arrived already.
-        """
-        if self.has_barrier_received and self.last_seen_barrier > checkpoint_id:
-            raise CheckpointSubsumedError(
-                f"the barrier of checkpoint {self.last_seen_barrier} arrived before checkpoint {checkpoint_id} was "
-                "started"
-            )
-        if self.last_seen_barrier < checkpoint_id:
-            # Also if an older barrier arrived that the task did not look at: only the newer one counts now.
-            self._go_to(_Status.BARRIER_PENDING)
-            self.last_seen_barrier = checkpoint_id
-
-    def stop(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete or aborted; a later one that was started goes on."""
-        if checkpoint_id >= self.last_seen_barrier:
-            self._go_to(_Status.COMPLETED)
-            self.last_seen_barrier = checkpoint_id
-
-    def on_barrier(self, checkpoint_id: int) -> bool:
-        """A barrier arrived; whether it counts: it is new, or the one that was waited for."""
-        least = self.last_seen_barrier + (self._status is _Status.COMPLETED)
-        if checkpoint_id < least:
-            return False
-        self._go_to(_Status.BARRIER_RECEIVED)
-        self.last_seen_barrier = checkpoint_id
-        return True
-
-    def _go_to(self, status: _Status) -> None:
-        self._status = status
-        self.is_pending = status is _Status.BARRIER_PENDING
-
-
 SequenceBuffer: TypeAlias = tuple[NetworkBuffer, int]
 """A received buffer with its number."""
 
@@ -108,23 +50,37 @@ class InFlightRecorder:
     """One channel's checkpoints.
 
     Ownership: holds a reference of each buffer that is to be persisted, and gives it to the writer.
+
+    Attributes:
+        is_pending: whether data that arrives now belongs to checkpoint ``last_seen_barrier``.
     """
 
-    __slots__ = ("_info", "_is_handing_over", "_lock", "_to_persist", "_writer", "last_barrier", "persister")
+    __slots__ = (
+        "_info", "_is_handing_over", "_lock", "_status", "_to_persist", "_writer", "is_pending", "last_barrier",
+        "last_seen_barrier",
+    )  # fmt: skip
 
     def __init__(self, lock: threading.Lock, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
         self._lock = lock
         self._writer = writer
         self._info = info
         # Guarded by _lock.
-        self.persister = ChannelStatePersister()
+        self._status = _Status.COMPLETED
+        self.is_pending = False
+        self.last_seen_barrier = -1
         self._to_persist: deque[tuple[int, list[NetworkBuffer]]] = deque()
         self._is_handing_over = False
         # Id and sequence number, until its checkpoint has been stopped.
         self.last_barrier: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
-        return f"<InFlightRecorder {self.persister!r}, {len(self._to_persist)} to persist>"
+        status = f"{self._status.name.lower()}, last barrier {self.last_seen_barrier}"
+        return f"<InFlightRecorder {status}, {len(self._to_persist)} to persist>"
+
+    @property
+    def has_barrier_received(self) -> bool:
+        """Whether the barrier of a checkpoint that is not stopped has arrived."""
+        return self._status is _Status.BARRIER_RECEIVED
 
     def set_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
         """Hand over to ``writer`` from now on, as data of ``info``; before the request."""
@@ -145,31 +101,51 @@ class InFlightRecorder:
                 )
             if checkpoint_id > last_id:
                 self.last_barrier = None  # an obsolete one, which the task did not look at
-        self.persister.start(checkpoint_id)
+        if self.has_barrier_received and self.last_seen_barrier > checkpoint_id:
+            raise CheckpointSubsumedError(
+                f"the barrier of checkpoint {self.last_seen_barrier} arrived before checkpoint {checkpoint_id} was "
+                "started"
+            )
+        if self.last_seen_barrier < checkpoint_id:
+            # Also if an older barrier arrived that the task did not look at: only the newer one counts now.
+            self._go_to(_Status.BARRIER_PENDING, checkpoint_id)
         buffers = self.in_flight_locked(queued)
         if buffers:
             self._to_persist.append((checkpoint_id, buffers))
 
     def stop_locked(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete or aborted."""
-        self.persister.stop(checkpoint_id)
+        """The checkpoint is complete or aborted; a later one that was started goes on."""
+        if checkpoint_id >= self.last_seen_barrier:
+            self._go_to(_Status.COMPLETED, checkpoint_id)
         if self.last_barrier is not None and self.last_barrier[0] == checkpoint_id:
             self.last_barrier = None
 
     def note_buffer_locked(self, buffer: NetworkBuffer) -> None:
         """A data buffer arrived while ``is_pending``."""
-        self._to_persist.append((self.persister.last_seen_barrier, [buffer.retain()]))
+        self._to_persist.append((self.last_seen_barrier, [buffer.retain()]))
 
     def note_barrier_locked(self, checkpoint_id: int, sequence_number: int) -> None:
         """A barrier arrived: if the task has not started the checkpoint, it will want to know what was before it."""
         is_latest = self.last_barrier is None or checkpoint_id > self.last_barrier[0]
-        if self.persister.on_barrier(checkpoint_id) and is_latest:
+        if self.on_barrier(checkpoint_id) and is_latest:
             self.last_barrier = (checkpoint_id, sequence_number)
+
+    def on_barrier(self, checkpoint_id: int) -> bool:
+        """A barrier arrived; whether it counts: it is new, or the one that was waited for."""
+        if checkpoint_id < self.last_seen_barrier + (self._status is _Status.COMPLETED):
+            return False
+        self._go_to(_Status.BARRIER_RECEIVED, checkpoint_id)
+        return True
+
+    def _go_to(self, status: _Status, checkpoint_id: int) -> None:
+        self._status = status
+        self.is_pending = status is _Status.BARRIER_PENDING
+        self.last_seen_barrier = checkpoint_id
 
     def is_last_barrier_locked(self, sequence_number: int) -> bool:
         """Whether that is the number of the last barrier, whose checkpoint goes on."""
         last = self.last_barrier
-        return last is not None and last[1] == sequence_number and self.persister.has_barrier_received
+        return last is not None and last[1] == sequence_number and self.has_barrier_received
 
     def in_flight_locked(self, queued: Iterable[SequenceBuffer]) -> list[NetworkBuffer]:
         """The data in ``queued`` before the last barrier, or all; with a reference of each for the caller."""
@@ -190,7 +166,7 @@ class InFlightRecorder:
 
     def hand_over_polled(self, buffers: Sequence[NetworkBuffer]) -> None:
         """Give the writer what a local channel polled while ``is_pending``; the thread that polls, outside the lock."""
-        self._writer.add_input_data(self.persister.last_seen_barrier, self._info, buffers)
+        self._writer.add_input_data(self.last_seen_barrier, self._info, buffers)
 
     def hand_over(self) -> None:
         """Give the writer what was noted; outside the lock, any thread."""

@@ -19,6 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import InitVar, field
 from enum import Enum, IntEnum, auto
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
@@ -172,6 +173,7 @@ BufferAndAvailability: TypeAlias = BufferAndBacklog
 """What a poll of a channel finds; a local channel hands on what its view gave it, without making another tuple."""
 
 
+@dataclass(eq=False, repr=False)
 class InputChannel(ABC):
     """Base class.
 
@@ -179,26 +181,22 @@ class InputChannel(ABC):
     partition, or when the gate closes).  Who polls per buffer compares ``lifecycle``; ``is_released`` is a call.
 
     Args:
+        backoff: what happens when the producer does not know the partition and is asked again; default: nothing is
+            asked again.
         last: for a range of subpartitions, the last one; nothing may block them: they are read in turns.
     """
 
-    def __init__(
-        self,
-        gate: "SingleInputGate",
-        index: int,
-        partition_id: ResultPartitionID,
-        subpartition: int,
-        *,
-        last: int | None = None,
-        backoff: RequestBackoff | None = None,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self.gate = gate
-        self.index = index
-        self.partition_id = partition_id
-        self.subpartition = subpartition
-        self.last_subpartition = subpartition if last is None else last
-        self.num_subpartitions = self.last_subpartition - subpartition + 1
+    gate: "SingleInputGate"
+    index: int
+    partition_id: ResultPartitionID
+    subpartition: int
+    last: InitVar[int | None] = field(default=None, kw_only=True)
+    backoff: RequestBackoff = field(default_factory=RequestBackoff, kw_only=True)
+    clock_ns: Callable[[], int] = field(default=time.monotonic_ns, kw_only=True)
+
+    def __post_init__(self, last: int | None) -> None:
+        self.last_subpartition = self.subpartition if last is None else last
+        self.num_subpartitions = self.last_subpartition - self.subpartition + 1
         self.is_queued = False  # Guarded by the gate's lock.
         self.is_prioritized = False  # Guarded by the gate's lock.
         # Which priority event was told of last; None: the gate knows of one by itself.  Guarded by the gate's lock.
@@ -212,14 +210,12 @@ class InputChannel(ABC):
         # By a blocking event.  The task clears it: until it does, the sender can do nothing but wait for that.
         self.is_blocked = False
         self.last_activity_ns = 0  # Written by the thread that brings data; read anywhere.
-        self._backoff = RequestBackoff() if backoff is None else backoff
-        self._clock_ns = clock_ns
         self._lock = threading.Lock()
         # Guarded by _lock for writes; a bare read may be one pass stale.
         self._error: NetstackError | None = None
         self._not_found: PartitionNotFoundError | None = None  # what the producer said last
         self.lifecycle = ChannelLifecycle.CREATED
-        self._in_flight = InFlightRecorder(self._lock, NO_CHANNEL_STATE, InputChannelInfo(0, index))
+        self._in_flight = InFlightRecorder(self._lock, NO_CHANNEL_STATE, InputChannelInfo(0, self.index))
         self._queued: Iterable[SequenceBuffer] = ()  # what was received and is not polled
 
     def __repr__(self) -> str:
@@ -264,7 +260,7 @@ class InputChannel(ABC):
             raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
         if self.is_released:
             return
-        if self._backoff.next():
+        if self.backoff.next():
             self._request()
         else:
             self.fail_partition_request()

@@ -10,9 +10,8 @@ Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet
             again and again, as in Flink.
 """
 
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import field
+from typing import Final
 
 from netstack.buffer.content_consumer import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
@@ -22,52 +21,36 @@ from netstack.gate.channels.input_channel import (
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
-    RequestBackoff,
 )
-from netstack.ids import ResultPartitionID
+from netstack.late import dataclass
 from netstack.log_lines import caused_by
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import Event
-
-if TYPE_CHECKING:
-    from netstack.gate.single_input_gate import SingleInputGate
 
 _CREATED: Final = ChannelLifecycle.CREATED
 _REQUESTED: Final = ChannelLifecycle.REQUESTED
 _RELEASED: Final = ChannelLifecycle.RELEASED
 
 
+@dataclass(eq=False, repr=False)
 class LocalInputChannel(InputChannel):
     """A channel that reads its producer's view directly; buffers are the producer's own and go back to its pool.
 
     Args:
         wait_timeout_ms: how long to wait for the partition before its producer is looked after; None waits until the
             release.
-        backoff: how often the wait is repeated.
     """
 
     takes_contents = True
 
-    def __init__(
-        self,
-        gate: "SingleInputGate",
-        index: int,
-        partition_id: ResultPartitionID,
-        subpartition: int,
-        manager: ResultPartitionManager,
-        *,
-        last: int | None = None,
-        wait_timeout_ms: float | None = None,
-        backoff: RequestBackoff | None = None,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        super().__init__(gate, index, partition_id, subpartition, last=last, backoff=backoff, clock_ns=clock_ns)
-        self._manager = manager
-        self._wait_timeout_ms = wait_timeout_ms
+    manager: ResultPartitionManager
+    wait_timeout_ms: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self, last: int | None) -> None:
+        super().__post_init__(last)
         self._view: ResultSubpartitionView | None = None  # Guarded by _lock for writes.
         self._told_priority: int | None = None  # Written before the gate is told; read once the view is there.
-        self._persister = self._in_flight.persister
 
     # ---------------------------------------------------------------- opening the view
 
@@ -79,13 +62,13 @@ class LocalInputChannel(InputChannel):
         if self.is_released or self._view is not None:
             return
         try:
-            view = self._manager.create_view_or_listen(
+            view = self.manager.create_view_or_listen(
                 self.partition_id,
                 self.subpartition,
                 self,
                 self._request,
                 last=self.last_subpartition,
-                timeout_ms=self._wait_timeout_ms,
+                timeout_ms=self.wait_timeout_ms,
                 on_timeout=self._on_wait_timeout,
             )
         except NetstackError as error:
@@ -93,7 +76,7 @@ class LocalInputChannel(InputChannel):
             return
         if view is None:
             if self.is_released:  # meanwhile; its release may have come before our registration
-                self._manager.cancel_listener(self.partition_id, self._request)
+                self.manager.cancel_listener(self.partition_id, self._request)
             return
         with self._lock:
             is_late = self.is_released
@@ -110,7 +93,7 @@ class LocalInputChannel(InputChannel):
             self.gate.notify_channel_non_empty(self)
 
     def _on_wait_timeout(self) -> None:
-        waited = f"partition {self.partition_id} was not registered in this process within {self._wait_timeout_ms} ms"
+        waited = f"partition {self.partition_id} was not registered in this process within {self.wait_timeout_ms} ms"
         self._not_found = PartitionNotFoundError(waited)
         self.gate.trigger_partition_state_check(self)
 
@@ -118,7 +101,7 @@ class LocalInputChannel(InputChannel):
 
     def notify_data_available(self) -> None:
         """The subpartition became readable, or was released."""
-        self.last_activity_ns = self._clock_ns()
+        self.last_activity_ns = self.clock_ns()
         self.gate.notify_channel_non_empty(self)
 
     def notify_priority_event(self, sequence_number: int) -> None:
@@ -145,7 +128,9 @@ class LocalInputChannel(InputChannel):
         found = view.next_buffer()
         if found is None:
             if view.is_released and self.lifecycle is _REQUESTED:
-                raise self._producer_failed(view)
+                cause = view.failure_cause
+                text = f"partition {self.partition_id} was released by its producer" if cause is None else str(cause)
+                raise caused_by(cause, ProducerFailedError(text))
             return None
         buffer = found.buffer
         self.num_bytes_in += buffer.size
@@ -154,8 +139,8 @@ class LocalInputChannel(InputChannel):
             self.is_blocked = self.is_blocked or buffer.data_type.is_blocking_upstream
             barrier = barrier_of(buffer)
             if barrier is not None:
-                self._persister.on_barrier(barrier.checkpoint_id)
-        elif self._persister.is_pending:
+                self._in_flight.on_barrier(barrier.checkpoint_id)
+        elif self._in_flight.is_pending:
             kept = buffer.byte_buffers() if isinstance(buffer, ContentBuffer) else [buffer.retain()]
             self._in_flight.hand_over_polled(kept)
         return found
@@ -192,7 +177,7 @@ class LocalInputChannel(InputChannel):
             PartitionNotFoundError: the producer is not (or no longer) there.
         """
         self._check_open()
-        if not self._manager.task_events.publish(self.partition_id, event):
+        if not self.manager.task_events.publish(self.partition_id, event):
             raise PartitionNotFoundError(
                 f"nobody takes events for partition {self.partition_id}, its producer could not be found"
             )
@@ -219,7 +204,7 @@ class LocalInputChannel(InputChannel):
         if view is not None:
             view.release()
             return
-        self._manager.cancel_listener(self.partition_id, self._request)
+        self.manager.cancel_listener(self.partition_id, self._request)
 
     @property
     def num_queued_buffers(self) -> int:
@@ -235,8 +220,3 @@ class LocalInputChannel(InputChannel):
 
     def _describe(self) -> str:
         return "waits for its partition" if self._view is None else "open"
-
-    def _producer_failed(self, view: ResultSubpartitionView) -> ProducerFailedError:
-        cause = view.failure_cause
-        text = f"partition {self.partition_id} was released by its producer" if cause is None else str(cause)
-        return caused_by(cause, ProducerFailedError(text))

@@ -73,9 +73,9 @@ class RemoteInputChannel(ChannelReceiver):
         super().request_subpartition()
 
     def _request(self) -> None:
-        self._client.request_subpartition(self)
+        self.client.request_subpartition(self)
         if self.is_released:  # meanwhile; its release may not have known that there is something to cancel
-            self._client.cancel(self)
+            self.client.cancel(self)
 
     def on_failed_partition_request(self, error: PartitionNotFoundError | None = None) -> None:
         """The producer does not know the partition: the gate finds out whether to ask once more.
@@ -162,12 +162,12 @@ class RemoteInputChannel(ChannelReceiver):
         """
         self._check_usable()
         self.is_blocked = False
-        self._client.order(self, ResumeConsumption(self.channel_id))
+        self.client.order(self, ResumeConsumption(self.channel_id))
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
         if self.lifecycle is _REQUESTED:
-            self._client.order(self, AckAllUserRecordsProcessed(self.channel_id))
+            self.client.order(self, AckAllUserRecordsProcessed(self.channel_id))
 
     def send_task_event(self, event: Event) -> None:
         """Bring ``event`` to the producer; if it does not listen, that is the channel's error, later.
@@ -176,7 +176,7 @@ class RemoteInputChannel(ChannelReceiver):
             ResourceClosedError: the channel was released.
         """
         self._check_usable()
-        self._client.order(self, TaskEventRequest(serialize_event(event), self.partition_id, self.channel_id))
+        self.client.order(self, TaskEventRequest(serialize_event(event), self.partition_id, self.channel_id))
 
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Ask the producer for buffers of this size from now on.
@@ -185,7 +185,7 @@ class RemoteInputChannel(ChannelReceiver):
             ResourceClosedError: the channel was released.
         """
         self._check_usable()
-        self._client.order(self, NewBufferSize(self.channel_id, size_bytes))
+        self.client.order(self, NewBufferSize(self.channel_id, size_bytes))
 
     def _check_usable(self) -> None:
         self._check_open()
@@ -237,7 +237,7 @@ class RemoteInputChannel(ChannelReceiver):
             self.on_error(LocalProtocolError(f"channel {self.index} has credit to announce before it was requested"))
             return
         try:
-            self._client.order(self, None)
+            self.client.order(self, None)
         except Exception as cause:  # noqa: BLE001 - a consumer that nobody tells of its credit would wait for ever
             text = f"channel {self.index} cannot announce credit: {type(cause).__name__}: {cause}"
             self.on_error(caused_by(cause, ResourceBrokenError(text)))
@@ -255,7 +255,7 @@ class RemoteInputChannel(ChannelReceiver):
         # The manager first: what is recycled after it goes home instead of becoming credit.
         calls: list[Callable[[], None]] = [self.buffer_manager.release, *(buffer.recycle for buffer in garbage)]
         if was_requested:
-            calls.append(lambda: self._client.cancel(self))
+            calls.append(lambda: self.client.cancel(self))
         run_all(calls)
 
     def _drain_locked(self, garbage: list[NetworkBuffer]) -> None:

@@ -103,7 +103,7 @@ def remote_channel(
     num_segments: int = 2,
     is_requested: bool = True,
 ) -> RemoteInputChannel:
-    channel = RemoteInputChannel(gate, index, input_channel_id(index, 0), partition_id_of(index), 0, client)
+    channel = RemoteInputChannel(gate, index, partition_id_of(index), 0, input_channel_id(index, 0), client)
     channel.assign_exclusive_segments(network, num_segments)
     if is_requested:
         channel.request_subpartition()

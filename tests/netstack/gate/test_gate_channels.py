@@ -183,9 +183,9 @@ def test_a_request_is_retriggered_by_its_partition() -> None:
         RemoteInputChannel(
             it.gate,
             index,
-            input_channel_id(index, 0),
             partition_id_of(index),
             0,
+            input_channel_id(index, 0),
             it.client,
             backoff=RequestBackoff(300, 100),
         )

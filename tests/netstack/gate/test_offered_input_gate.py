@@ -69,7 +69,7 @@ class Rig:
         self, gate: SingleInputGate, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient
     ) -> RemoteInputChannel:
         self.before_channel()
-        channel = RemoteInputChannel(gate, index, InputChannelID(offer.offer_id), offer.result_partition, 0, client)
+        channel = RemoteInputChannel(gate, index, offer.result_partition, 0, InputChannelID(offer.offer_id), client)
         channel.assign_exclusive_segments(self.pool, 2, 0.0)
         return channel
 

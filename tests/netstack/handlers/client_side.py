@@ -90,7 +90,7 @@ class Client:
         gate = SingleInputGate(f"consumer {numbers[0]}", state_checker=state_checker)
         channels = []
         for index, number in enumerate(numbers):
-            channel = RemoteInputChannel(gate, index, receiver_of(number), partition_id_of(number), 0, self)
+            channel = RemoteInputChannel(gate, index, partition_id_of(number), 0, receiver_of(number), self)
             channel.assign_exclusive_segments(self.pool, num_exclusive)
             gate.add_channel(channel)
             channels.append(channel)

@@ -202,7 +202,7 @@ def test_a_request_is_repeated_until_the_partition_is_there(both: BothSides) -> 
     checker = ScriptedStateChecker(ProducerState.READY, ProducerState.READY)
     gate = SingleInputGate("consumer", state_checker=checker)
     backoff = RequestBackoff(30_000, 10_000)
-    channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, both.client, backoff=backoff)
+    channel = RemoteInputChannel(gate, 0, partition_id_of(1), 0, receiver_of(1), both.client, backoff=backoff)
     channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
     gate.add_channel(channel)
     both.client.gates.append(gate)
@@ -223,7 +223,7 @@ def test_a_request_for_a_taken_subpartition_fails_that_channel_only(both: BothSi
     partition = both.server.partition(1)
     good = both.client.open_gate(1)
     other = SingleInputGate("second consumer")
-    channel = RemoteInputChannel(other, 0, receiver_of(2), partition_id_of(1), 0, both.client)
+    channel = RemoteInputChannel(other, 0, partition_id_of(1), 0, receiver_of(2), both.client)
     channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
     other.add_channel(channel)
     other.request_partitions()
@@ -329,7 +329,7 @@ def test_a_channel_of_several_subpartitions_ends_with_the_last_of_them(both: Bot
     if is_local:
         channel = LocalInputChannel(gate, 0, partition_id_of(1), 1, both.server.manager, last=2)
     else:
-        channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 1, both.client, last=2)
+        channel = RemoteInputChannel(gate, 0, partition_id_of(1), 1, receiver_of(1), both.client, last=2)
         channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
     gate.add_channel(channel)
     gate.request_partitions()
@@ -351,7 +351,7 @@ def test_an_error_behind_the_first_end_of_several_is_told(both: BothSides) -> No
     """The channel has not ended before the last of its subpartitions has."""
     partition = both.server.partition(1, num_subpartitions=2)
     gate = SingleInputGate("consumer")
-    channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, both.client, last=1)
+    channel = RemoteInputChannel(gate, 0, partition_id_of(1), 0, receiver_of(1), both.client, last=1)
     channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
     gate.add_channel(channel)
     gate.request_partitions()

@@ -46,7 +46,7 @@ class Rig:
     def reading(self) -> RemoteInputChannel:
         """A channel over this connection."""
         client = NetworkOfferedPartitionClient(self.handler, self.loop)
-        channel = RemoteInputChannel(SingleInputGate("task"), 0, InputChannelID(bytes(16)), PARTITION, 0, client)
+        channel = RemoteInputChannel(SingleInputGate("task"), 0, PARTITION, 0, InputChannelID(bytes(16)), client)
         self.handler.request_subpartition(channel)
         return channel
 

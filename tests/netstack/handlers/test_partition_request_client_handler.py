@@ -240,7 +240,7 @@ def test_the_end_of_data_is_acknowledged_once_per_channel(client: Client) -> Non
 def test_a_backlog_is_remembered(client: Client) -> None:
     """For whoever asks; it gives no credit without floating buffers."""
     gate = SingleInputGate("consumer")
-    channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, client)
+    channel = RemoteInputChannel(gate, 0, partition_id_of(1), 0, receiver_of(1), client)
     channel.assign_exclusive_segments(client.pool, EXCLUSIVE)
     gate.add_channel(channel)
     gate.request_partitions()
@@ -513,7 +513,7 @@ def test_receive_partition_not_found_exception(client: Client) -> None:
     checker = ScriptedStateChecker(ProducerState.READY, ProducerState.UNKNOWN)
     gate = SingleInputGate("consumer", state_checker=checker)
     channel = RemoteInputChannel(
-        gate, 0, receiver_of(1), partition_id_of(1), 0, client, backoff=RequestBackoff(1000, 100)
+        gate, 0, partition_id_of(1), 0, receiver_of(1), client, backoff=RequestBackoff(1000, 100)
     )
     channel.assign_exclusive_segments(client.pool, EXCLUSIVE)
     gate.add_channel(channel)

@@ -34,9 +34,9 @@ class Fixture:
         self.channel = RemoteInputChannel(
             self.gate,
             0,
-            input_channel_id(1, 2),
             partition_id_of(),
             0,
+            input_channel_id(1, 2),
             self.client,
         )
         self.channel.set_channel_state_writer(self.writer, InputChannelInfo(3, 0))

@@ -75,7 +75,7 @@ def test_segments_are_assigned_once(it: Fixture) -> None:
 
 def test_too_little_memory_names_the_owner(it: Fixture) -> None:
     """Nothing is taken; the channel can be released all the same."""
-    channel = RemoteInputChannel(it.gate, 4, input_channel_id(4, 0), partition_id_of(), 0, it.client)
+    channel = RemoteInputChannel(it.gate, 4, partition_id_of(), 0, input_channel_id(4, 0), it.client)
 
     with pytest.raises(
         InsufficientNetworkBuffersError, match=r"required 7, but only .* \(reduce \(1/2\) \(input channel 4\)\)"
@@ -111,9 +111,9 @@ def flooded(it: Fixture, sizes: list[int], *, max_events: int = 3, max_bytes: in
     channel = RemoteInputChannel(
         it.gate,
         1,
-        input_channel_id(1, 0),
         partition_id_of(),
         0,
+        input_channel_id(1, 0),
         it.client,
         config=NetstackConfig(max_queued_events=max_events, max_queued_event_bytes=max_bytes),
     )
@@ -512,7 +512,7 @@ def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> 
 
 def test_a_response_without_segments_is_never_taken() -> None:
     """A channel that was never given memory refuses data instead of failing in some other way."""
-    channel = RemoteInputChannel(RecordingGate(), 0, input_channel_id(0, 0), partition_id_of(), 0, RecordingClient())
+    channel = RemoteInputChannel(RecordingGate(), 0, partition_id_of(), 0, input_channel_id(0, 0), RecordingClient())
 
     with pytest.raises(RemoteProtocolError, match="1 buffers sent, 0 credits granted"):
         channel.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.DATA_BUFFER, False, (), None))

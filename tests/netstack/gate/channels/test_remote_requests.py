@@ -44,11 +44,11 @@ class Fixture:
         channel = RemoteInputChannel(
             RecordingGate() if gate is None else gate,
             0,
-            input_channel_id(1, 0),
             partition_id_of(),
             0,
+            input_channel_id(1, 0),
             self.client,
-            backoff=backoff,
+            backoff=backoff or RequestBackoff(),
         )
         channel.assign_exclusive_segments(self.network, 2)
         self.channels.append(channel)
@@ -347,7 +347,7 @@ def test_a_channel_describes_itself_in_one_row() -> None:
     network = NetworkBufferPool(16, SEGMENT)
     clock = ManualClock(5)
     channel = RemoteInputChannel(
-        RecordingGate(), 4, input_channel_id(1, 0), partition_id_of(), 3, RecordingClient(), clock_ns=clock.now_ns
+        RecordingGate(), 4, partition_id_of(), 3, input_channel_id(1, 0), RecordingClient(), clock_ns=clock.now_ns
     )
     channel.assign_exclusive_segments(network, 2)
     channel.request_subpartition()
