@@ -16,6 +16,7 @@ Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes ever
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, InitVar
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +24,9 @@ from netstack.availability import AvailabilityFuture, AvailabilityHelper, run_al
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.buffer.pool_account import AccountState, BlockingObserver, BufferListener, ParkedThreads, PoolAccount
+from netstack.buffer.pool_account import AccountState, BlockingObserver, BufferListener, ParkedThreads
 from netstack.errors import ResourceClosedError
+from netstack.late import dataclass
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:
@@ -56,37 +58,40 @@ class SubpartitionRecycler(BufferRecycler):
         self._pool.recycle_runs(((self.subpartition, segments),))
 
 
+@dataclass(eq=False, repr=False)
 class LocalBufferPool(BufferRecycler):
     """Hands out segments and takes them back.
 
     Threading: any thread; several may block at once.
     Life cycle: ``destroy`` wakes everybody; segments still in use go home when they are recycled.
     State, guarded by ``_lock`` unless it says otherwise, and who uses it:
-        segments: ``_free``, ``_availability``; how many it has and may have is in ``account``, guarded by the network
-            pool's lock.  Every request and every recycler.
+        segments: ``_free``, ``_availability``.  Every request and every recycler.
+        account: ``num_required``, ``max_buffers``, ``num_buffers`` (the present size), ``num_requested``, ``state``.
+            The network pool keeps these, under its own lock; ``num_requested`` and ``num_buffers`` are read bare here:
+            the first can only be too high by a segment that is on its way, a change of the second is followed by
+            ``adjust``.
         limits of subpartitions: ``_counts``, ``_num_full``.  Requests and recyclers that name a subpartition; inline,
             so that no buffer pays for a call.
         who waits: ``_listeners`` (channels that want a floating buffer), ``_parked`` (threads).  Who brings a segment
             serves them first.
-        overdraft: none of its own; it is what ``account`` has beyond its size.
+        overdraft: none of its own; it is what the pool has beyond its size.
     """
 
-    def __init__(
-        self,
-        parent: "NetworkBufferPool",
-        account: PoolAccount,
-        owner: str,
-        *,
-        num_subpartitions: int = 0,
-        max_buffers_per_channel: int | None = None,
-        max_overdraft_buffers: int = 0,
-    ) -> None:
-        self._parent = parent
-        self.account = account  # the network pool's book of this pool
-        self._ledger = parent.ledger
-        self.owner = owner
-        self.segment_size_bytes = parent.segment_size_bytes
-        self.max_overdraft_buffers = max_overdraft_buffers
+    _parent: "NetworkBufferPool"
+    owner: str
+    num_required: int
+    max_buffers: int | None
+    _: KW_ONLY
+    num_subpartitions: InitVar[int] = 0
+    max_buffers_per_channel: InitVar[int | None] = None
+    max_overdraft_buffers: int = 0
+
+    def __post_init__(self, num_subpartitions: int, max_buffers_per_channel: int | None) -> None:
+        self.num_buffers = self.num_required
+        self.num_requested = 0
+        self.state = AccountState.OPEN
+        self._ledger = self._parent.ledger
+        self.segment_size_bytes = self._parent.segment_size_bytes
         self._max_per_channel = 0 if max_buffers_per_channel is None else max_buffers_per_channel
         num_counted = num_subpartitions if self._max_per_channel else 0
         self._recyclers = [SubpartitionRecycler(self, index) for index in range(num_counted)]
@@ -99,8 +104,6 @@ class LocalBufferPool(BufferRecycler):
         self._listeners: deque[BufferListener] = deque()
         self._parked = ParkedThreads(self._lock)
         self.is_destroyed = False  # A bare read may be one moment stale.
-        account.pool = self
-        self.adjust()
 
     def __repr__(self) -> str:
         state = "destroyed, " if self.is_destroyed else ""
@@ -108,10 +111,9 @@ class LocalBufferPool(BufferRecycler):
         full = (
             f", {self._num_full} subpartitions have their maximum of {self._max_per_channel}" if self._num_full else ""
         )
-        account = self.account
         return (
-            f"<LocalBufferPool of {self.owner}: {state}{account.num_requested} requested ({account.num_required} "
-            f"guaranteed, {account.num_buffers} now, at most {account.max_buffers}), "
+            f"<LocalBufferPool of {self.owner}: {state}{self.num_requested} requested ({self.num_required} "
+            f"guaranteed, {self.num_buffers} now, at most {self.max_buffers}), "
             f"{len(self._free)} free{full}{parked}>"
         )
 
@@ -128,9 +130,12 @@ class LocalBufferPool(BufferRecycler):
     @property
     def num_obtainable(self) -> int:
         """How many requests would be served at once, overdraft included; a guess while others request and recycle."""
-        account = self.account
-        num_missing = account.num_buffers + self.max_overdraft_buffers - account.num_requested
+        num_missing = self.num_buffers + self.max_overdraft_buffers - self.num_requested
         return len(self._free) + max(0, min(num_missing, self._parent.num_unpromised))
+
+    def capacity(self, num_available: int) -> int:
+        """How many of ``num_available`` segments the pool could use beyond its guarantee."""
+        return num_available if self.max_buffers is None else min(num_available, self.max_buffers - self.num_required)
 
     def available_future(self) -> AvailabilityFuture:
         """Done while the pool is available (or destroyed), else completed when it becomes so."""
@@ -271,7 +276,7 @@ class LocalBufferPool(BufferRecycler):
                         return
                     segment = fetched
                 is_kept, listener = self._store_locked(segment, wakeups)
-                grants = [] if is_kept else self._parent.take_back(self.account, (segment,))
+                grants = [] if is_kept else self._parent.take_back(self, (segment,))
             self._parent.hand_out(grants)
         run_all(wakeups)
 
@@ -281,12 +286,11 @@ class LocalBufferPool(BufferRecycler):
         """``recycle_runs`` for one segment; one that was requested for a subpartition names it."""
         if self._ledger is None:  # Beside a free one, where nobody waits and no limit is met: half the time.
             with self._lock:
-                account = self.account
                 is_plain = (
                     self._free
                     and not self._listeners
                     and not self._parked.line
-                    and account.num_requested <= account.num_buffers
+                    and self.num_requested <= self.num_buffers
                     and (subpartition < 0 or self._counts[subpartition] < self._max_per_channel)
                 )
                 if is_plain:
@@ -313,10 +317,9 @@ class LocalBufferPool(BufferRecycler):
             for subpartition, run in runs:
                 if subpartition >= 0:
                     self._uncount_locked(subpartition, len(run), wakeups)
-            account = self.account
             free = self._free
             is_waited_for = self._listeners or self._parked.line
-            if free and not is_waited_for and account.num_requested <= account.num_buffers and not self.is_destroyed:
+            if free and not is_waited_for and self.num_requested <= self.num_buffers and not self.is_destroyed:
                 free.extend(segments)  # beside another one, so whoever looks at the future has been told
             else:
                 for segment in segments:
@@ -324,7 +327,7 @@ class LocalBufferPool(BufferRecycler):
                     if not is_kept:
                         # Taken back under the lock, so that no two threads give back the same surplus.  Handed out even
                         # if nobody stood in line: the last one unmaps the arena of a destroyed network pool.
-                        calls.append(partial(self._parent.hand_out, self._parent.take_back(account, (segment,))))
+                        calls.append(partial(self._parent.hand_out, self._parent.take_back(self, (segment,))))
                     elif listener is not None:
                         calls.append(partial(self._serve, listener, segment))
             if len(segments) > 1:  # A single one wakes one thread: more would find nothing.
@@ -337,7 +340,7 @@ class LocalBufferPool(BufferRecycler):
     def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
         """For the network pool: a segment this pool stood in line for; False if others should have it."""
         with self._lock:
-            if self._free and self.account.num_requested > self.account.num_required:
+            if self._free and self.num_requested > self.num_required:
                 return False
             is_kept, listener = self._store_locked(segment, wakeups)
         if listener is not None:
@@ -350,8 +353,7 @@ class LocalBufferPool(BufferRecycler):
         """Whether ``segment`` stays here, and for which listener; without one it is free now, and ``wakeups`` says who
         has to know.
         """
-        account = self.account
-        if self.is_destroyed or account.num_requested > account.num_buffers:
+        if self.is_destroyed or self.num_requested > self.num_buffers:
             return False, None
         if self._listeners:
             return True, self._listeners.popleft()
@@ -384,16 +386,15 @@ class LocalBufferPool(BufferRecycler):
         with self._lock:
             if self.is_destroyed:
                 return
-            account = self.account
             free = self._free
-            num_excess = max(0, min(len(free), account.num_requested - account.num_buffers))
+            num_excess = max(0, min(len(free), self.num_requested - self.num_buffers))
             excess = [free.pop() for _ in range(num_excess)]
-            grants = self._parent.take_back(account, excess) if excess else []
+            grants = self._parent.take_back(self, excess) if excess else []
             segment = self._fetch_locked()
             if segment is not None:
                 is_kept, listener = self._store_locked(segment, wakeups)
                 if not is_kept:  # it shrank again
-                    grants += self._parent.take_back(account, (segment,))
+                    grants += self._parent.take_back(self, (segment,))
             elif not free:
                 self._availability.reset_unavailable()
         calls: list[Callable[[], object]] = [lambda: self._parent.hand_out(grants), *wakeups]
@@ -418,12 +419,11 @@ class LocalBufferPool(BufferRecycler):
                 calls.append(pending.complete)
             calls += [listener.notify_buffer_destroyed for listener in self._listeners]
             self._listeners.clear()
-        run_all([lambda: self._parent.close_account(self.account, segments), *calls])
+        run_all([lambda: self._parent.close_pool(self, segments), *calls])
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         with self._lock:
-            account = self.account
             if self.is_destroyed:
                 assert not self._free, "a destroyed pool keeps nothing"
                 assert not self._listeners, "a destroyed pool has no listeners"
@@ -433,9 +433,9 @@ class LocalBufferPool(BufferRecycler):
             assert self._availability.is_available == is_available, (
                 f"{len(self._free)} free, but {self._availability.future!r}"
             )
-            is_at_size = account.num_requested >= account.num_buffers
-            assert self._free or account.state is AccountState.WAITING or is_at_size, "an empty pool stands in line"
-            assert not self._free or account.num_requested <= account.num_buffers, (
+            is_at_size = self.num_requested >= self.num_buffers
+            assert self._free or self.state is AccountState.WAITING or is_at_size, "an empty pool stands in line"
+            assert not self._free or self.num_requested <= self.num_buffers, (
                 "a pool above its size keeps a free segment"
             )
             assert not (self._free and self._listeners), "a listener waits beside a free segment"
@@ -445,17 +445,14 @@ class LocalBufferPool(BufferRecycler):
 
     # ---------------------------------------------------------------- helpers
 
-    def _destroyed(self) -> ResourceClosedError:
-        return ResourceClosedError(f"the buffer pool of {self.owner} was destroyed")
-
     def _take_locked(self, subpartition: int) -> MemorySegment | None:
         if self.is_destroyed:
-            raise self._destroyed()
+            raise ResourceClosedError(f"the buffer pool of {self.owner} was destroyed")
         free = self._free
         if free:
             segment = free.pop()
             if not free:
-                spare = self._parent.take_or_wait(self.account)
+                spare = self._parent.take_or_wait(self)
                 if spare is not None:
                     free.append(spare)
                 else:
@@ -463,7 +460,7 @@ class LocalBufferPool(BufferRecycler):
         else:
             if not self.max_overdraft_buffers:
                 return None
-            overdraft = self._parent.take_overdraft(self.account, self.max_overdraft_buffers)
+            overdraft = self._parent.take_overdraft(self, self.max_overdraft_buffers)
             if overdraft is None:
                 return None
             segment = overdraft
@@ -478,7 +475,7 @@ class LocalBufferPool(BufferRecycler):
 
     def _fetch_locked(self) -> MemorySegment | None:
         """A segment of the network pool if this one is empty and below its size; None puts it into the line there."""
-        return None if self._free or self.is_destroyed else self._parent.take_or_wait(self.account)
+        return None if self._free or self.is_destroyed else self._parent.take_or_wait(self)
 
     def _wait_for_segment(self, subpartition: int) -> MemorySegment:
         parked = self._parked

@@ -23,12 +23,12 @@ from typing import Final
 from netstack.availability import run_all
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment, SegmentArena, SegmentLedger
-from netstack.buffer.pool_account import AccountState, PoolAccount
+from netstack.buffer.pool_account import AccountState
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 
 USAGE_WARNING_PERCENT: Final = 100  # Flink's USAGE_WARNING_THRESHOLD
-Grants = list[tuple[PoolAccount, MemorySegment]]
+Grants = list[tuple[LocalBufferPool, MemorySegment]]
 
 
 @unique
@@ -76,7 +76,7 @@ class NetworkBufferPool:
     Life cycle: ``NetworkBufferPoolState``; ``destroy`` ends every local pool.
     State, all guarded by ``_lock``, and who uses it:
         free segments: ``_free``.  Everybody.
-        promises: ``_accounts`` with the numbers in each, ``_num_guaranteed``, ``_num_owed``, ``_num_unpooled``,
+        promises: ``_pools`` with the numbers in each, ``_num_guaranteed``, ``_num_owed``, ``_num_unpooled``,
             ``_num_outstanding``.  Pools that come, go, grow and shrink.
         lines: ``_waiting`` (pools below their size), ``_claims`` (blocked requests).  Whoever finds no segment, and who
             brings one.
@@ -93,10 +93,10 @@ class NetworkBufferPool:
         self._lock = threading.Lock()
         # All below guarded by _lock.  Last in, first out: warm memory first, and untouched pages stay untouched.
         self._free = self._arena.segments[::-1]
-        self._accounts: list[PoolAccount] = []  # of pools that are not destroyed, in the order of their creation
-        self._waiting: deque[PoolAccount] = deque()
+        self._pools: list[LocalBufferPool] = []  # of pools that are not destroyed, in the order of their creation
+        self._waiting: deque[LocalBufferPool] = deque()
         self._claims: deque[_Claim] = deque()
-        self._num_guaranteed = 0  # sum of num_required over _accounts
+        self._num_guaranteed = 0  # sum of num_required over _pools
         self._num_owed = 0  # the part of all promises that was not drawn
         self._num_unpooled = 0  # promised to unpooled requests, drawn or not
         self._num_outstanding = 0  # held by buffers of destroyed pools
@@ -160,44 +160,45 @@ class NetworkBufferPool:
         if max_overdraft_buffers < 0 or (max_buffers_per_channel is not None and max_buffers_per_channel < 1):
             text = f"{max_buffers_per_channel} buffers per channel and {max_overdraft_buffers} overdraft buffers"
             raise ValueError(f"{owner}: a pool cannot have at most {text}")
-        with self._lock:
-            self._reserve_locked(owner, num_required)
-            account = PoolAccount(num_required, max_buffers, num_required)
-            self._accounts.append(account)
-            self._num_guaranteed += num_required
-            resized = self._redistribute_locked()
         pool = LocalBufferPool(
             self,
-            account,
             owner,
+            num_required,
+            max_buffers,
             num_subpartitions=num_subpartitions,
             max_buffers_per_channel=max_buffers_per_channel,
             max_overdraft_buffers=max_overdraft_buffers,
         )
+        with self._lock:
+            self._reserve_locked(owner, num_required)
+            self._pools.append(pool)
+            self._num_guaranteed += num_required
+            resized = self._redistribute_locked()
         try:
+            pool.adjust()
             self._settle([], resized)
             with self._lock:
-                self._check_open_locked()  # or destroyed meanwhile, by another thread that could not see the pool yet
+                self._check_open_locked()  # or destroyed meanwhile, by another thread
         except BaseException:
             pool.destroy()
             raise
         return pool
 
-    def take_or_wait(self, account: PoolAccount) -> MemorySegment | None:
+    def take_or_wait(self, pool: LocalBufferPool) -> MemorySegment | None:
         """For ``LocalBufferPool``: one more segment up to its size; below it, None puts the pool into the line for the
         next one.
         """
         with self._lock:
-            if account.state is _CLOSED or account.num_requested >= account.num_buffers:
+            if pool.state is _CLOSED or pool.num_requested >= pool.num_buffers:
                 return None
-            if self._may_take_locked(account):
-                if account.state is _WAITING:
-                    account.state = AccountState.OPEN
-                    self._waiting.remove(account)
-                return self._take_locked(account)
-            if account.state is not _WAITING:
-                account.state = _WAITING
-                self._waiting.append(account)
+            if self._may_take_locked(pool):
+                if pool.state is _WAITING:
+                    pool.state = AccountState.OPEN
+                    self._waiting.remove(pool)
+                return self._take_locked(pool)
+            if pool.state is not _WAITING:
+                pool.state = _WAITING
+                self._waiting.append(pool)
             return None
 
     @property
@@ -205,49 +206,49 @@ class NetworkBufferPool:
         """How many free segments no pool was promised; a guess while others request and recycle."""
         return max(0, len(self._free) - self._num_owed)
 
-    def take_overdraft(self, account: PoolAccount, max_overdraft_buffers: int) -> MemorySegment | None:
+    def take_overdraft(self, pool: LocalBufferPool, max_overdraft_buffers: int) -> MemorySegment | None:
         """For ``LocalBufferPool``: one segment beyond its size, if nobody was promised it."""
         with self._lock:
-            num_overdraft = account.num_requested - account.num_buffers
-            if account.state is _CLOSED or num_overdraft >= max_overdraft_buffers or len(self._free) <= self._num_owed:
+            num_overdraft = pool.num_requested - pool.num_buffers
+            if pool.state is _CLOSED or num_overdraft >= max_overdraft_buffers or len(self._free) <= self._num_owed:
                 return None
-            return self._take_locked(account)
+            return self._take_locked(pool)
 
-    def take_back(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> Grants:
+    def take_back(self, pool: LocalBufferPool, segments: Sequence[MemorySegment]) -> Grants:
         """For ``LocalBufferPool``, whose lock may be held: it has no use for these segments; ``hand_out`` the result
         after that lock.
         """
         with self._lock:
-            self._give_back_locked(account, segments)
+            self._give_back_locked(pool, segments)
             return self._grant_locked()
 
     def hand_out(self, grants: Grants) -> None:
         """Bring segments to the pools that stood in line for them; no lock may be held."""
         wakeups: list[Callable[[], object]] = []
         while grants:
-            refused = [(account, segment) for account, segment in grants if not account.offer(segment, wakeups)]
+            refused = [(pool, segment) for pool, segment in grants if not pool.offer(segment, wakeups)]
             if not refused:
                 break
             with self._lock:
-                for account, segment in refused:
-                    self._give_back_locked(account, (segment,))
+                for pool, segment in refused:
+                    self._give_back_locked(pool, (segment,))
                 grants = self._grant_locked()
         if self._state is not _OPEN:
             self._unmap_if_complete()
         run_all(wakeups)
 
-    def close_account(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> None:
+    def close_pool(self, pool: LocalBufferPool, segments: Sequence[MemorySegment]) -> None:
         """For ``LocalBufferPool.destroy``: these segments come back now, the others as their buffers are recycled."""
         with self._lock:
-            assert account.state is not _CLOSED, "an account is closed once"
-            self._accounts.remove(account)
-            if account.state is _WAITING:
-                self._waiting.remove(account)
-            account.state = _CLOSED
-            self._num_guaranteed -= account.num_required
-            self._num_owed -= max(0, account.num_required - account.num_requested)
-            self._num_outstanding += account.num_requested
-            self._give_back_locked(account, segments)
+            assert pool.state is not _CLOSED, "a pool is closed once"
+            self._pools.remove(pool)
+            if pool.state is _WAITING:
+                self._waiting.remove(pool)
+            pool.state = _CLOSED
+            self._num_guaranteed -= pool.num_required
+            self._num_owed -= max(0, pool.num_required - pool.num_requested)
+            self._num_outstanding += pool.num_requested
+            self._give_back_locked(pool, segments)
             resized = self._redistribute_locked()
             grants = self._grant_locked()
         self._settle(grants, resized)
@@ -317,8 +318,7 @@ class NetworkBufferPool:
         """
         with self._lock:
             num_requested = sum(
-                2 * account.num_required if account.max_buffers is None else account.max_buffers
-                for account in self._accounts
+                2 * pool.num_required if pool.max_buffers is None else pool.max_buffers for pool in self._pools
             )
             usage = 100 * num_requested // self.num_total
             before = self._last_usage_percent
@@ -361,31 +361,29 @@ class NetworkBufferPool:
     def destroy_all_pools(self) -> None:
         """End every local pool; this one goes on."""
         with self._lock:
-            pools = [account.pool for account in self._accounts if account.pool is not None]
+            pools = list(self._pools)
         run_all([pool.destroy for pool in pools])
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         with self._lock:
-            held = sum(account.num_requested for account in self._accounts)
+            held = sum(pool.num_requested for pool in self._pools)
             claimed = sum(claim.num_missing for claim in self._claims)
-            owed = claimed + sum(max(0, account.num_required - account.num_requested) for account in self._accounts)
+            owed = claimed + sum(max(0, pool.num_required - pool.num_requested) for pool in self._pools)
             indexes = {segment.index for segment in self._free}
             assert len(indexes) == len(self._free), "a segment is in the pool twice"
             num_placed = len(self._free) + held + self._num_unpooled - claimed + self._num_outstanding
             assert num_placed == self.num_total, "a segment is lost"
             assert owed == self._num_owed, f"{self._num_owed} segments owed by count, {owed} by sum"
             assert self.num_reserved <= self.num_total, "more is promised than there is"
-            assert self._num_guaranteed == sum(account.num_required for account in self._accounts), (
+            assert self._num_guaranteed == sum(pool.num_required for pool in self._pools), (
                 "the guarantees are miscounted"
             )
-            assert not any(self._may_take_locked(account) for account in self._waiting), (
-                "a pool waits for what it may have"
-            )
+            assert not any(self._may_take_locked(pool) for pool in self._waiting), "a pool waits for what it may have"
             assert not (self._free and self._claims), "a request waits for what it may have"
-            for account in self._accounts:
-                assert account.num_buffers >= account.num_required, "a pool is smaller than its guarantee"
-            num_distributed = sum(account.num_buffers for account in self._accounts)
+            for pool in self._pools:
+                assert pool.num_buffers >= pool.num_required, "a pool is smaller than its guarantee"
+            num_distributed = sum(pool.num_buffers for pool in self._pools)
             assert num_distributed + self._num_unpooled <= self.num_total, "more is distributed than there is"
 
     # ---------------------------------------------------------------- helpers
@@ -411,51 +409,50 @@ class NetworkBufferPool:
             f"(NetstackConfig.network_memory_bytes) above {self.num_total * self.segment_size_bytes} bytes"
         )
 
-    def _redistribute_locked(self) -> list[PoolAccount]:
+    def _redistribute_locked(self) -> list[LocalBufferPool]:
         """Give every pool its share of what is not promised, in proportion to what it can use; returns whose size
         changed.
         """
         if self._state is not _OPEN:
             return []
         num_available = self.num_total - self.num_reserved
-        capacities = [(account, account.capacity(num_available)) for account in self._accounts]
+        capacities = [(pool, pool.capacity(num_available)) for pool in self._pools]
         total_capacity = sum(capacity for _, capacity in capacities)
         num_to_distribute = min(num_available, total_capacity)
         resized = []
         parts_used = num_distributed = 0
-        for account, capacity in capacities:
+        for pool, capacity in capacities:
             parts_used += capacity
             share = num_to_distribute * parts_used // total_capacity - num_distributed if total_capacity else 0
             num_distributed += share
-            num_buffers = account.num_required + share
-            if num_buffers != account.num_buffers:
-                account.num_buffers = num_buffers
-                resized.append(account)
+            num_buffers = pool.num_required + share
+            if num_buffers != pool.num_buffers:
+                pool.num_buffers = num_buffers
+                resized.append(pool)
         return resized
 
-    def _settle(self, grants: Grants, resized: Sequence[PoolAccount]) -> None:
+    def _settle(self, grants: Grants, resized: Sequence[LocalBufferPool]) -> None:
         """After the lock: segments to those in line, and every pool of another size adjusts itself."""
-        pools = [account.pool for account in resized if account.pool is not None]
-        run_all([lambda: self.hand_out(grants), *(pool.adjust for pool in pools)])
+        run_all([lambda: self.hand_out(grants), *(pool.adjust for pool in resized)])
 
-    def _may_take_locked(self, account: PoolAccount) -> bool:
+    def _may_take_locked(self, pool: LocalBufferPool) -> bool:
         num_free = len(self._free)
-        if account.num_requested < account.num_required:
+        if pool.num_requested < pool.num_required:
             return num_free > 0
-        return account.num_requested < account.num_buffers and num_free > self._num_owed
+        return pool.num_requested < pool.num_buffers and num_free > self._num_owed
 
-    def _take_locked(self, account: PoolAccount) -> MemorySegment:
-        if account.num_requested < account.num_required:
+    def _take_locked(self, pool: LocalBufferPool) -> MemorySegment:
+        if pool.num_requested < pool.num_required:
             self._num_owed -= 1
-        account.num_requested += 1
+        pool.num_requested += 1
         return self._free.pop()
 
-    def _give_back_locked(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> None:
+    def _give_back_locked(self, pool: LocalBufferPool, segments: Sequence[MemorySegment]) -> None:
         for segment in segments:
-            account.num_requested -= 1
-            if account.state is _CLOSED:
+            pool.num_requested -= 1
+            if pool.state is _CLOSED:
                 self._num_outstanding -= 1
-            elif account.num_requested < account.num_required:
+            elif pool.num_requested < pool.num_required:
                 self._num_owed += 1
             self._free.append(segment)
 
@@ -473,12 +470,12 @@ class NetworkBufferPool:
                 claim.gate.release()
         grants = []
         while self._free and self._waiting:
-            account = next((each for each in self._waiting if self._may_take_locked(each)), None)
-            if account is None:
+            pool = next((each for each in self._waiting if self._may_take_locked(each)), None)
+            if pool is None:
                 break
-            self._waiting.remove(account)
-            account.state = AccountState.OPEN
-            grants.append((account, self._take_locked(account)))
+            self._waiting.remove(pool)
+            pool.state = AccountState.OPEN
+            grants.append((pool, self._take_locked(pool)))
         return grants
 
     def _fulfil(self, claim: _Claim, owner: str, limit_s: float) -> None:

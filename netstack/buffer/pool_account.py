@@ -1,10 +1,9 @@
-"""What others know of a local pool: the books that the network pool keeps of it, and who waits for its buffers.
+"""Where a local pool stands with the network pool, and who waits for its buffers.
 
-Side:   shared.  An account is guarded by the network pool's lock, ``ParkedThreads`` by that of the local pool.
+Side:   shared.  ``ParkedThreads`` is guarded by the lock of the local pool.
 Units:  segments; times in nanoseconds of ``time.perf_counter_ns``.
-Source: Flink ``BufferListener``.  Flink keeps the numbers in ``LocalBufferPool`` and guards them by two locks; its
-        ``requestMemorySegmentBlocking`` waits for a future; the time is that of its ``TimerGauge`` for
-        ``hardBackPressuredTimeMsPerSecond``.  Here several threads may wait at once.
+Source: Flink ``BufferListener``.  Its ``LocalBufferPool.requestMemorySegmentBlocking`` waits for a future; the time is
+        that of its ``TimerGauge`` for ``hardBackPressuredTimeMsPerSecond``.  Here several threads may wait at once.
 """
 
 import threading
@@ -12,14 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, unique
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.late import dataclass
-
-if TYPE_CHECKING:
-    from netstack.buffer.local_buffer_pool import LocalBufferPool
 
 
 @unique
@@ -35,33 +29,6 @@ class AccountState(Enum):
     OPEN = "open"
     WAITING = "waiting"
     CLOSED = "closed"
-
-
-@dataclass(slots=True, eq=False)
-class PoolAccount:
-    """What the network pool knows about one local pool.
-
-    Every field but ``pool`` is guarded by the network pool's lock.
-
-    The local pool reads ``num_requested`` and ``num_buffers`` bare.  Under its own lock the first can only be too high
-    by a segment that is on its way here, and a change of the second is followed by ``adjust``.
-    """
-
-    num_required: int
-    max_buffers: int | None
-    num_buffers: int  # the present size
-    num_requested: int = 0
-    state: AccountState = AccountState.OPEN
-    pool: "LocalBufferPool | None" = None  # Written once, before anybody can wait.
-
-    def capacity(self, num_available: int) -> int:
-        """How many of ``num_available`` segments the pool could use beyond its guarantee."""
-        return num_available if self.max_buffers is None else min(num_available, self.max_buffers - self.num_required)
-
-    def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
-        """Hand the pool a segment it stood in line for."""
-        assert self.pool is not None, "only a complete pool stands in line"
-        return self.pool.offer(segment, wakeups)
 
 
 class BufferListener(Protocol):

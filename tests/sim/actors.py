@@ -333,7 +333,7 @@ class Producer(Actor):
         segment = self.world.mix.segment_size
         if size <= segment:
             return size
-        num_guaranteed = self._pool.account.num_required - num_in_use(self._pool)
+        num_guaranteed = self._pool.num_required - num_in_use(self._pool)
         return min(size, max(1, num_guaranteed) * segment)
 
     def flush(self) -> None:

@@ -30,23 +30,23 @@ def builder_of(pool: LocalBufferPool, subpartition: int = -1) -> BufferBuilder |
 
 def num_in_use(pool: LocalBufferPool) -> int:
     """Segments of the pool that somebody has."""
-    return max(0, pool.account.num_requested - pool.num_available)
+    return max(0, pool.num_requested - pool.num_available)
 
 
 def num_overdraft(pool: LocalBufferPool) -> int:
     """Segments that the pool holds beyond its present size."""
-    return max(0, pool.account.num_requested - pool.account.num_buffers)
+    return max(0, pool.num_requested - pool.num_buffers)
 
 
 def set_num_buffers(pool: LocalBufferPool, num_buffers: int) -> None:
     """Let the pool hold so many at most (never less than its guarantee, nor more than others leave) until the next
     redistribution, as if it had been that one.
     """
-    network, account = pool._parent, pool.account
+    network = pool._parent
     with network._lock:
-        others = sum(each.num_buffers - each.num_required for each in network._accounts if each is not account)
-        most = account.num_required + account.capacity(network.num_total - network.num_reserved - others)
-        account.num_buffers = min(max(num_buffers, account.num_required), most)
+        others = sum(each.num_buffers - each.num_required for each in network._pools if each is not pool)
+        most = pool.num_required + pool.capacity(network.num_total - network.num_reserved - others)
+        pool.num_buffers = min(max(num_buffers, pool.num_required), most)
     pool.adjust()
 
 

@@ -82,7 +82,7 @@ def test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out(n
     taken = [take(user), take(user)]
     pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=8)
     listeners = [Listener() for _ in range(3)]
-    assert [pool.account.num_requested, *(pool.add_buffer_listener(listener) for listener in listeners)] == [
+    assert [pool.num_requested, *(pool.add_buffer_listener(listener) for listener in listeners)] == [
         0,
         True,
         True,
@@ -110,7 +110,7 @@ def test_hist_24035_many_listeners_are_served_without_recursion(network: Network
     keeping = [Listener() for _ in range(NUM_BUFFERS - 1)]
     for listener in keeping:
         pool.add_buffer_listener(listener)
-    growing = network._accounts[0]
+    growing = network._pools[0]
     growing.max_buffers = None
 
     set_num_buffers(pool, NUM_BUFFERS)

@@ -80,7 +80,7 @@ def churn(network: NetworkBufferPool, rng: random.Random, num_times: int) -> Non
 
 def resize(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
     for _ in range(num_times):
-        set_num_buffers(pool, rng.randint(pool.account.num_required, 5))
+        set_num_buffers(pool, rng.randint(pool.num_required, 5))
 
 
 def make_programs(

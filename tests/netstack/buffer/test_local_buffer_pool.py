@@ -11,7 +11,6 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.pool_account import PoolAccount
 from netstack.errors import ResourceClosedError
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.pools import (
@@ -95,7 +94,7 @@ def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(
     before = network.num_total - network.num_available
     bounded.recycle(segment)
 
-    assert (before, network.num_total - network.num_available, bounded.account.num_requested) == (1, 0, 0)
+    assert (before, network.num_total - network.num_available, bounded.num_requested) == (1, 0, 0)
     bounded.check_invariants()
     for request in (
         bounded.request_segment_nowait,
@@ -115,7 +114,7 @@ def test_buffers_and_builders_come_from_the_pool_and_go_back(
     assert buffer is not None
     assert builder is not None
 
-    facts = (buffer.size, buffer.is_buffer, builder.capacity_bytes, bounded.account.num_requested)
+    facts = (buffer.size, buffer.is_buffer, builder.capacity_bytes, bounded.num_requested)
     buffer.recycle()
     builder.close()
 
@@ -147,12 +146,12 @@ def test_more_than_available_is_none(network: NetworkBufferPool, pool: LocalBuff
 def test_a_new_size_after_the_end_fetches_nothing(pool: LocalBufferPool) -> None:
     """LocalBufferPoolTest set after destroy: the number is kept, no segment is taken."""
     set_num_buffers(pool, 2)
-    before = (pool.account.num_buffers, pool.num_available)
+    before = (pool.num_buffers, pool.num_available)
 
     pool.destroy()
     set_num_buffers(pool, 3)
 
-    assert (before, pool.account.num_buffers, pool.num_available) == ((2, 1), 3, 0)
+    assert (before, pool.num_buffers, pool.num_available) == ((2, 1), 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +182,9 @@ def test_decrease_size(
 
     set_num_buffers(pool, small)
 
-    ordinary = min(pool.account.num_requested, pool.account.num_buffers)
+    ordinary = min(pool.num_requested, pool.num_buffers)
     assert (num_overdraft(pool), ordinary, pool.num_available) == (overdraft_after, ordinary_after, available_after)
-    assert (pool.account.num_buffers, pool.is_available) == (small, available_after > 0)
+    assert (pool.num_buffers, pool.is_available) == (small, available_after > 0)
     pool.check_invariants()
     recycle(pool, taken)
     pool.check_invariants()
@@ -213,7 +212,7 @@ def test_increase_size(
 
     set_num_buffers(pool, large)
 
-    assert (pool.account.num_buffers, num_overdraft(pool), pool.num_available) == (
+    assert (pool.num_buffers, num_overdraft(pool), pool.num_available) == (
         large,
         overdraft_after,
         available_after,
@@ -279,7 +278,7 @@ def test_free_surplus_goes_home_with_the_new_size(pool: LocalBufferPool) -> None
 def test_a_bounded_pool_through_all_its_sizes(network: NetworkBufferPool) -> None:
     """LocalBufferPoolTest bounded buffer: 1, 2, 3 (which is 2), and 1 again."""
     pool = network.create_buffer_pool(owner="bounded", num_required=1, max_buffers=2)
-    assert pool.account.max_buffers == 2
+    assert pool.max_buffers == 2
 
     for size, expected in ((1, 1), (2, 2), (3, 2), (1, 1)):
         set_num_buffers(pool, size)
@@ -462,7 +461,7 @@ def test_overdraft_and_availability(
             builder.close()
         num_used -= len(builders)
         check(0, num_used, is_available=True)
-    assert (pool.account.num_buffers, num_in_use(pool), pool.num_available) == (size, 0, size)
+    assert (pool.num_buffers, num_in_use(pool), pool.num_available) == (size, 0, size)
     pool.destroy()
 
 
@@ -478,7 +477,7 @@ def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channe
             max_overdraft_buffers=max_overdraft,
         )
 
-    assert (network.num_reserved, len(network._accounts)) == (0, 0)
+    assert (network.num_reserved, len(network._pools)) == (0, 0)
 
 
 # ---------------------------------------------------------------- many at once
@@ -596,7 +595,7 @@ def test_a_pool_that_has_a_free_segment_leaves_its_place_in_line_to_others() -> 
     user.recycle(of_user.pop())
     user.recycle(of_user.pop())
     of_first, of_second = take(first), take(second)
-    assert [account.pool for account in network._waiting] == [first, second]
+    assert list(network._waiting) == [first, second]
 
     first.recycle(of_first)
     user.recycle(of_user.pop())
@@ -617,16 +616,16 @@ def test_a_segment_that_comes_while_the_pool_shrinks_again_goes_home(
     segment = take(pool)
     fetch = network.take_or_wait
 
-    def shrink_after_fetch(account: PoolAccount) -> MemorySegment | None:
-        fetched = fetch(account)
-        account.num_buffers = 1
+    def shrink_after_fetch(pool: LocalBufferPool) -> MemorySegment | None:
+        fetched = fetch(pool)
+        pool.num_buffers = 1
         return fetched
 
     with monkeypatch.context() as patch:
         patch.setattr(network, "take_or_wait", shrink_after_fetch)
         set_num_buffers(pool, 2)
 
-    assert (pool.account.num_requested, pool.num_available, network.num_total - network.num_available) == (1, 0, 1)
+    assert (pool.num_requested, pool.num_available, network.num_total - network.num_available) == (1, 0, 1)
     pool.check_invariants()
     pool.recycle(segment)
 

@@ -16,7 +16,6 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolState
-from netstack.buffer.pool_account import PoolAccount
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.netstack.buffer.pools import (
     NUM_BUFFERS,
@@ -48,7 +47,7 @@ def create(network: NetworkBufferPool, num_required: int, max_buffers: int | Non
 
 
 def sizes(*pools: LocalBufferPool) -> list[int]:
-    return [pool.account.num_buffers for pool in pools]
+    return [pool.num_buffers for pool in pools]
 
 
 # ---------------------------------------------------------------- promises and sizes
@@ -86,7 +85,7 @@ def test_a_pool_never_exceeds_its_maximum(ten: NetworkBufferPool) -> None:
 
     segments = drain(pool)
 
-    assert (len(segments), pool.account.num_requested, ten.num_available) == (3, 3, 7)
+    assert (len(segments), pool.num_requested, ten.num_available) == (3, 3, 7)
     recycle(pool, segments)
     pool.destroy()
 
@@ -98,11 +97,11 @@ def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks
     assert ten.num_available == 2
 
     recycle(pool, segments)
-    before = (pool.account.num_requested, ten.num_available)
+    before = (pool.num_requested, ten.num_available)
     other = ten.create_buffer_pool(owner="other", num_required=4, max_buffers=8)
 
     assert before == (8, 2)
-    assert (pool.account.num_buffers, pool.account.num_requested, pool.num_available, other.account.num_buffers) == (
+    assert (pool.num_buffers, pool.num_requested, pool.num_available, other.num_buffers) == (
         4,
         4,
         4,
@@ -205,7 +204,7 @@ def test_guarantees_are_served_before_the_others_in_line(ten: NetworkBufferPool)
     used = drain(user)
     patient = ten.create_buffer_pool(owner="patient", num_required=1, max_buffers=None)
     held = drain(patient)
-    assert (len(used), len(held), patient.account.num_buffers) == (9, 1, 5)
+    assert (len(used), len(held), patient.num_buffers) == (9, 1, 5)
     late = ten.create_buffer_pool(owner="late", num_required=1, max_buffers=1)
 
     user.recycle(used.pop())
@@ -238,7 +237,7 @@ def test_an_overprovisioned_pool_gives_back_on_recycle(network: NetworkBufferPoo
     num_second = NUM_BUFFERS - num_first
     first = create(network, num_second, NUM_BUFFERS)
     of_first = [take(first) for _ in range(num_first)]
-    assert (num_in_use(first), first.account.num_buffers) == (num_first, NUM_BUFFERS)
+    assert (num_in_use(first), first.num_buffers) == (num_first, NUM_BUFFERS)
 
     second = create(network, num_first, NUM_BUFFERS)
     assert sizes(first, second) == [num_second, num_first]
@@ -247,7 +246,7 @@ def test_an_overprovisioned_pool_gives_back_on_recycle(network: NetworkBufferPoo
     assert second.request_segment_nowait() is None
 
     first.recycle(of_first.pop())
-    assert (network.num_available, first.account.num_requested, second.account.num_requested) == (
+    assert (network.num_available, first.num_requested, second.num_requested) == (
         0,
         num_first - 1,
         num_second + 1,
@@ -325,7 +324,7 @@ def test_unpooled_segments_shrink_the_pools() -> None:
     first.destroy()
 
     assert found == [[10], [8], [4, 4], [3, 3], [2, 2], [3, 3], [4, 4], [5, 5]]
-    assert (available, network.num_available, second.account.num_buffers) == ([2, 4, 6, 8], 9, 10)
+    assert (available, network.num_available, second.num_buffers) == ([2, 4, 6, 8], 9, 10)
     network.destroy()
 
 
@@ -344,10 +343,9 @@ def test_everything_is_distributed() -> None:
             pools.append(create(network, num_required, max_buffers))
             wanted = min(256, wanted + (256 if max_buffers is None else max_buffers))
             assert sum(sizes(*pools)) == wanted, f"seed {seed}"
-            assert all(
-                pool.account.num_required <= pool.account.num_buffers <= (pool.account.max_buffers or 256)
-                for pool in pools
-            ), f"seed {seed}"
+            assert all(pool.num_required <= pool.num_buffers <= (pool.max_buffers or 256) for pool in pools), (
+                f"seed {seed}"
+            )
         network.destroy()
 
 
@@ -398,14 +396,14 @@ def test_destroy_all_pools() -> None:
 
     network.destroy_all_pools()
 
-    assert (network.is_destroyed, len(network._accounts), network.num_available) == (False, 0, 0)
+    assert (network.is_destroyed, len(network._pools), network.num_available) == (False, 0, 0)
     assert all(pool.is_destroyed for pool in (fixed, bounded, unbounded))
     for pool, segment in taken:
         pool.recycle(segment)
         with pytest.raises(ResourceClosedError):
             pool.request_buffer_nowait()
     assert network.num_available == 10
-    assert create(network, 10).account.num_buffers == 10
+    assert create(network, 10).num_buffers == 10
     network.destroy()
 
 
@@ -502,7 +500,7 @@ def test_a_pool_that_is_created_while_everything_ends_ends_too(monkeypatch: pyte
     network = NetworkBufferPool(4, 8)
     redistribute = network._redistribute_locked
 
-    def end_meanwhile() -> list[PoolAccount]:
+    def end_meanwhile() -> list[LocalBufferPool]:
         network._state = NetworkBufferPoolState.DESTROYED
         return redistribute()
 
@@ -510,7 +508,7 @@ def test_a_pool_that_is_created_while_everything_ends_ends_too(monkeypatch: pyte
     with pytest.raises(ResourceClosedError):
         create(network, 2)
 
-    assert (len(network._accounts), network.num_available) == (0, 4)
+    assert (len(network._pools), network.num_available) == (0, 4)
 
 
 def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
@@ -527,7 +525,7 @@ def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
     recycle(pool, used)
     worker.join()
 
-    assert (worker.error, len(segments), pool.account.num_buffers) == (None, 5, 5)
+    assert (worker.error, len(segments), pool.num_buffers) == (None, 5, 5)
     network.recycle_unpooled(segments)
     network.check_invariants()
     network.destroy()
@@ -578,7 +576,7 @@ def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyP
     assert (network.num_reserved, len(network._claims)) == (0, 0)
     pool.recycle(segment)
     network.check_invariants()
-    assert create(network, 10, 10).account.num_buffers == 10
+    assert create(network, 10, 10).num_buffers == 10
     network.destroy()
 
 
@@ -595,7 +593,7 @@ def test_a_request_times_out() -> None:
     ):
         network.request_unpooled("gate", 2, 0.01)
 
-    assert (network.num_reserved, pool.account.num_buffers) == (1, 10)
+    assert (network.num_reserved, pool.num_buffers) == (1, 10)
     network.check_invariants()
     recycle(pool, used)
     network.destroy()
@@ -669,12 +667,12 @@ def test_a_broken_listener_elsewhere_fails_the_creation_but_keeps_nothing() -> N
             raise RuntimeError("broken listener")
 
     other.add_buffer_listener(Broken())
-    network._accounts[0].max_buffers = None
+    network._pools[0].max_buffers = None
 
     with pytest.raises(RuntimeError, match="broken listener"):
         create(network, 1)
 
-    assert (len(network._accounts), network.num_reserved) == (1, 1)
+    assert (len(network._pools), network.num_reserved) == (1, 1)
     network.check_invariants()
     other.recycle(segment)
     other.add_buffer_listener(Broken())
@@ -775,7 +773,7 @@ def test_hist_31386_a_later_guarantee_is_kept_while_the_others_use_more_than_the
             assert pool.request_segment_nowait() is None, "it is above its size"
     taken = [take(late) for _ in range(6)]
 
-    assert late.account.num_requested == 6
+    assert late.num_requested == 6
     recycle(late, taken)
     for pool, segments in zip(greedy, held, strict=True):
         recycle(pool, segments)
@@ -829,7 +827,7 @@ def test_a_place_in_line_ends_when_the_pool_gets_its_segment_another_way() -> No
     pool = create(network, 1)
     user.recycle(used.pop())
     segment = take(pool)
-    assert [account.pool for account in network._waiting] == [pool]
+    assert list(network._waiting) == [pool]
     set_num_buffers(pool, 1)
     user.recycle(used.pop())
 

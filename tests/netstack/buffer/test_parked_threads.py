@@ -114,7 +114,7 @@ def test_a_writer_and_two_recyclers_never_lose_a_wakeup(
         thread.join(PATIENCE_S)
 
     bounded.check_invariants()
-    assert bounded.num_available == bounded.account.num_requested
+    assert bounded.num_available == bounded.num_requested
 
 
 @pytest.mark.slow

@@ -83,10 +83,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert segment is not None or not could
         assert segment is not None or not was_free
         if segment is None:
-            assert (
-                pool.account.num_requested >= min(pool.account.num_required, pool.account.num_buffers)
-                or self.network.num_available == 0
-            )
+            assert pool.num_requested >= min(pool.num_required, pool.num_buffers) or self.network.num_available == 0
             return multiple()
         self.num_held += 1
         return (pool, segment, subpartition)
@@ -98,7 +95,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(pool=pools, size=st.integers(1, 10))
     def resize(self, pool: LocalBufferPool, size: int) -> None:
-        set_num_buffers(pool, max(size, pool.account.num_required))
+        set_num_buffers(pool, max(size, pool.num_required))
 
     @rule(pool=pools)
     def listen(self, pool: LocalBufferPool) -> None:
@@ -140,7 +137,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def sizes_share_what_is_there(self) -> None:
-        assert all(pool.account.num_buffers >= pool.account.num_required for pool in self.alive)
+        assert all(pool.num_buffers >= pool.num_required for pool in self.alive)
         assert all(num_overdraft(pool) == 0 or pool.num_available == 0 for pool in self.alive)
 
     def teardown(self) -> None:

@@ -43,7 +43,7 @@ def test_hist_20654_a_double_release_names_everybody_who_held_the_buffer(network
     assert text.count("taken on MainThread") == 1
     assert text.count("released on MainThread") == 1
     assert "test_hist_20654" in text
-    assert (pool.account.num_requested, pool.num_available) == (1, 1), "nothing came back twice"
+    assert (pool.num_requested, pool.num_available) == (1, 1), "nothing came back twice"
 
 
 def test_hist_20654_a_segment_that_is_recycled_twice_is_refused_by_its_pool(network: NetworkBufferPool) -> None:
@@ -58,7 +58,7 @@ def test_hist_20654_a_segment_that_is_recycled_twice_is_refused_by_its_pool(netw
     ):
         pool.recycle(segment)
 
-    assert pool.num_available == pool.account.num_requested
+    assert pool.num_available == pool.num_requested
     pool.check_invariants()
 
 
@@ -122,7 +122,7 @@ def test_a_forgotten_buffer_is_an_error_at_the_end_of_its_pool() -> None:
         network.destroy()
 
     assert "forget_a_buffer" in str(caught.value)
-    assert (network.is_destroyed, len(network._accounts)) == (True, 0)
+    assert (network.is_destroyed, len(network._pools)) == (True, 0)
     network.destroy()
 
 

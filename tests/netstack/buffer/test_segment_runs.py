@@ -40,7 +40,7 @@ class Fixture:
 
     def fill(self) -> None:
         """Let the pool hold all segments, free."""
-        segments = [self.pool.request_segment_blocking() for _ in range(self.pool.account.num_buffers)]
+        segments = [self.pool.request_segment_blocking() for _ in range(self.pool.num_buffers)]
         self.pool.recycle_run(segments, -1)
         self.pool.check_invariants()
 
@@ -200,7 +200,7 @@ def state_after(
     found = (
         pool.is_available,
         pool.num_available,
-        pool.account.num_requested,
+        pool.num_requested,
         len(listener.found),
         future.is_done,
         len(pool._listeners),
@@ -371,7 +371,7 @@ def recycle_handed(
 
 def resize(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
     for _ in range(num_times):
-        set_num_buffers(pool, rng.randint(pool.account.num_required, 5))
+        set_num_buffers(pool, rng.randint(pool.num_required, 5))
 
 
 @pytest.mark.slow

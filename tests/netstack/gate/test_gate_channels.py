@@ -34,7 +34,7 @@ def test_setup_takes_the_exclusive_buffers_of_every_channel() -> None:
     pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=8)
     gate.set_buffer_pool(pool)
 
-    assert (network.num_available + pool.num_available, pool.account.num_buffers) == (12, 8)
+    assert (network.num_available + pool.num_available, pool.num_buffers) == (12, 8)
     gate.close()
     assert (network.num_available, pool.is_destroyed) == (16, True)
     network.destroy()

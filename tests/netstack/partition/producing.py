@@ -136,7 +136,7 @@ class Producing:
 
     def warm_up(self) -> None:
         """Let the pool hold its segments, free."""
-        self.pool.recycle_run([self.pool.request_segment_blocking() for _ in range(self.pool.account.num_buffers)], -1)
+        self.pool.recycle_run([self.pool.request_segment_blocking() for _ in range(self.pool.num_buffers)], -1)
 
     def poll(self, index: int) -> int:
         """The size of the next element."""

@@ -54,7 +54,7 @@ class Setup:
 
     @property
     def num_in_use(self) -> int:
-        return self.pool.account.num_requested - self.pool.num_available
+        return self.pool.num_requested - self.pool.num_available
 
     def end(self) -> None:
         self.partition.check_invariants()
