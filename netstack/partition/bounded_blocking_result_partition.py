@@ -16,11 +16,14 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError
 from netstack.ids import ResultPartitionID
 from netstack.partition.bounded_data import BoundedData, BoundedDataFile
@@ -38,9 +41,12 @@ from netstack.partition.result_subpartition import (
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 
+NUM_READ_BUFFERS: Final = 2  # Flink's: one on its way while the next is read
 
-class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
-    """One pass over a subpartition.
+
+class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
+    """One pass over a subpartition, through two buffers of its own: it reads on only when one of them came home, and
+    then says so if somebody waits.
 
     Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the
         thread that polls, so that nobody reads from a file that is closed.
@@ -53,13 +59,17 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
     ) -> None:
         self.listener = listener
         self._subpartition = subpartition
-        self._reader = data.create_reader(self._on_room)
+        self._data = data
         self._lock = threading.Lock()
         self._is_view_released = False  # Guarded by _lock for the one write.
-        self._is_polling = False  # Guarded by _lock.
+        # Guarded by _lock.
+        self._is_polling = False
+        self._free = [MemorySegment(memoryview(bytearray(data.max_buffer_bytes))) for _ in range(NUM_READ_BUFFERS)]
+        self._is_starved = False
         # Written by the polling thread; read anywhere, one pass stale is fine.
         self._backlog = subpartition.num_data_buffers
         self._sequence_number = 0
+        self._next = data.entry(0)  # None at the end
 
     def __repr__(self) -> str:
         state = "released" if self.is_released else "open"
@@ -88,32 +98,51 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
                 self._end()
 
     def _poll(self) -> BufferAndBacklog | None:
-        buffer = self._reader.next_buffer()
-        if buffer is None:
+        found = self._next
+        if found is None or not self._has_room():
             return None
+        with self._lock:
+            segment = self._free.pop()
+        number = self._sequence_number
+        try:
+            self._data.read(number, segment.view[: found.size])
+        except BaseException:
+            self.recycle(segment)
+            raise
+        self._sequence_number = number + 1
+        following = self._next = self._data.entry(number + 1)
+        buffer = NetworkBuffer(segment, self, found.size, found.data_type, is_compressed=found.is_compressed)
         if buffer.is_buffer:
             self._backlog -= 1
-        following = self._reader.next
-        next_data_type = following.data_type if following is not None and self._reader.has_room else DataType.NONE
-        sequence_number = self._sequence_number
-        self._sequence_number += 1
-        return BufferAndBacklog(buffer, self._backlog, next_data_type, sequence_number)
+        next_data_type = following.data_type if following is not None and self._has_room() else DataType.NONE
+        return BufferAndBacklog(buffer, self._backlog, next_data_type, number)
+
+    def _has_room(self) -> bool:
+        """Whether a buffer is free; if not, the listener is told when one is.  The polling thread alone takes them."""
+        with self._lock:
+            self._is_starved = not self._free
+            return not self._is_starved
+
+    def recycle(self, segment: MemorySegment) -> None:
+        """Take a read buffer back."""
+        with self._lock:
+            self._free.append(segment)
+            was_starved = self._is_starved
+            self._is_starved = False
+        if was_starved and not self._is_view_released:
+            self.listener.notify_data_available()
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, and how many data buffers are left."""
-        following = self._reader.next
-        if following is None or self.is_released or not self._reader.has_room:
+        following = self._next
+        if following is None or self.is_released or not self._has_room():
             return False, self._backlog
         return is_credit_available or not following.data_type.is_buffer, self._backlog
-
-    def _on_room(self) -> None:
-        if not self._is_view_released:
-            self.listener.notify_data_available()
 
     @property
     def num_queued_buffers(self) -> int:
         """How many elements are left, the end included."""
-        return self._backlog + (self._reader.next is not None)
+        return self._backlog + (self._next is not None)
 
     def resume_consumption(self) -> None:
         """Not here: nothing blocks a bounded result.
@@ -134,8 +163,8 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
             self._end()
 
     def _end(self) -> None:
-        has_read_all = self._reader.next is None
-        self._reader.close()
+        has_read_all = self._next is None
+        self._next = None
         self._subpartition.on_reader_released(self, has_read_all=has_read_all)
 
 
@@ -366,17 +395,15 @@ class BoundedBlockingResultPartition(ResultPartition):
         if num_subpartitions < 1:
             raise ValueError(f"{owner}: a partition of {num_subpartitions} subpartitions")
         file = BoundedDataFile(directory, num_subpartitions)
-
-        def new_subpartition(index: int, parent: ResultPartition) -> BoundedBlockingSubpartition:
-            return BoundedBlockingSubpartition(index, parent, BoundedData(file), compressor)
-
         super().__init__(
             partition_id,
             num_subpartitions,
             buffer_pool,
             owner,
             partition_type=partition_type,
-            new_subpartition=new_subpartition,
+            new_subpartition=lambda index, parent: BoundedBlockingSubpartition(
+                index, parent, BoundedData(file), compressor
+            ),
         )
 
     def flush(self, subpartition: int) -> None:

@@ -1,10 +1,8 @@
-"""Where the buffers of a blocking partition lie: one file, read back through buffers of its own.
+"""Where the buffers of a blocking partition lie: one file.
 
-Side:       shared.  One thread writes; each reader belongs to one thread, and is closed while nobody polls it; buffers
-            are recycled by any.
+Side:       shared.  One thread writes, then any reads.
 Invariants: the subpartitions of a partition share one file and so one descriptor; each has regions of its own in it,
-            and no buffer spans two regions.  What a reader looks at next is known before it is read; a reader has two
-            buffers, so it reads on only when one of them came home, and says so to whoever waits.
+            and no buffer spans two regions.  What a reader looks at next is known before it is read.
 Units:      sizes and positions in bytes.  The index takes 16 bytes of memory for each buffer, which has a segment of
             32 KiB as a rule.
 Errors:     the file system's, as ``ResourceBrokenError`` with the path.
@@ -19,16 +17,14 @@ import os
 import tempfile
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceBrokenError
 from netstack.wire.messages import DataType
 
-NUM_READ_BUFFERS: Final = 2  # Flink's: one on its way while the next is read
 # A reader goes forward for 1 MiB; what is left of a region is a hole, which takes no disk; not measured.
 REGION_BYTES: Final = 1024 * 1024
 # A second entry of the index: size, data type, whether it is compressed.
@@ -132,78 +128,20 @@ class BoundedData:
         self.num_bytes += size
         self.max_buffer_bytes = max(self.max_buffer_bytes, size)
 
-    def create_reader(self, on_room: Callable[[], None]) -> "FileReader":
-        """A reader at the beginning; ``on_room`` is called when a buffer came home that it was waiting for."""
-        return FileReader(self._file, self._index, self.max_buffer_bytes, on_room)
+    def entry(self, number: int) -> NextBuffer | None:
+        """What the index says of a buffer, the first is number 0; None behind the last."""
+        if 2 * number == len(self._index):
+            return None
+        packed = self._index[2 * number + 1]
+        return NextBuffer(DataType(packed >> 1 & _TYPE_MASK), bool(packed & 1), packed >> _SIZE_SHIFT)
+
+    def read(self, number: int, view: memoryview) -> None:
+        """Fill ``view``, which has its size, with a buffer."""
+        self._file.read(self._index[2 * number], view)
 
     def close(self) -> None:
         """Leave the file, which is deleted when all its subpartitions have left."""
         self._file.leave()
-
-
-class FileReader(BufferRecycler):
-    """One pass over the buffers of one subpartition.
-
-    ``next`` is what ``next_buffer`` will give, None at the end.
-    """
-
-    def __init__(
-        self, file: BoundedDataFile, index: "array[int]", buffer_bytes: int, on_room: Callable[[], None]
-    ) -> None:
-        self._file = file
-        self._on_room = on_room
-        self._index = index
-        self._at = 0  # in the index
-        self._lock = threading.Lock()
-        # Guarded by _lock.
-        self._free = [MemorySegment(memoryview(bytearray(buffer_bytes))) for _ in range(NUM_READ_BUFFERS)]
-        self._is_starved = False
-        self.next = self._look()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a buffer is free; if not, ``on_room`` is called when one is."""
-        with self._lock:
-            self._is_starved = not self._free
-            return not self._is_starved
-
-    def next_buffer(self) -> NetworkBuffer | None:
-        """The next buffer, which the caller recycles; None at the end, or while both read buffers are in use."""
-        found = self.next
-        if found is None:
-            return None
-        with self._lock:
-            if not self._free:
-                self._is_starved = True
-                return None
-            segment = self._free.pop()
-        try:
-            self._file.read(self._index[self._at], segment.view[: found.size])
-        except BaseException:
-            self.recycle(segment)
-            raise
-        self._at += 2
-        self.next = self._look()
-        return NetworkBuffer(segment, self, found.size, found.data_type, is_compressed=found.is_compressed)
-
-    def recycle(self, segment: MemorySegment) -> None:
-        """Take a read buffer back."""
-        with self._lock:
-            self._free.append(segment)
-            was_starved = self._is_starved
-            self._is_starved = False
-        if was_starved:
-            self._on_room()
-
-    def close(self) -> None:
-        """Read no more."""
-        self.next = None
-
-    def _look(self) -> NextBuffer | None:
-        if self._at == len(self._index):
-            return None
-        packed = self._index[self._at + 1]
-        return NextBuffer(DataType(packed >> 1 & _TYPE_MASK), bool(packed & 1), packed >> _SIZE_SHIFT)
 
 
 @contextlib.contextmanager

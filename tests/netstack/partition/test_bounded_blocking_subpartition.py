@@ -16,11 +16,7 @@ from netstack.partition.bounded_blocking_result_partition import (
     BoundedBlockingResultPartition,
     BoundedBlockingSubpartition,
 )
-from netstack.partition.bounded_data import (
-    BoundedData,
-    BoundedDataFile,
-    FileReader,
-)
+from netstack.partition.bounded_data import BoundedData, BoundedDataFile
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartitionView, SubpartitionState
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
@@ -217,16 +213,16 @@ def test_a_release_during_a_poll_leaves_the_file_to_the_reader(it: Blocking, mon
     it.partition.emit_record(b"a" * SIZE, 0)
     it.end()
     view = it.view()
-    next_buffer = FileReader.next_buffer
+    read = BoundedData.read
     files = []
 
-    def next_buffer_slowly(reader: FileReader) -> NetworkBuffer | None:
+    def read_slowly(data: BoundedData, number: int, target: memoryview) -> None:
         it.partition.release()
         view.release()
         files.append(num_files(it.directory))
-        return next_buffer(reader)
+        read(data, number, target)
 
-    monkeypatch.setattr(FileReader, "next_buffer", next_buffer_slowly)
+    monkeypatch.setattr(BoundedData, "read", read_slowly)
     found = view.next_buffer()
     files.append(num_files(it.directory))
 

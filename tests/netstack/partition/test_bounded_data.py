@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceBrokenError
-from netstack.partition.bounded_data import (
+from netstack.partition.bounded_blocking_result_partition import (
     NUM_READ_BUFFERS,
-    BoundedData,
-    BoundedDataFile,
-    FileReader,
+    BoundedBlockingSubpartition,
+    BoundedBlockingSubpartitionReader,
 )
+from netstack.partition.bounded_data import BoundedData, BoundedDataFile
 from netstack.wire.messages import DataType
+from tests.netstack.partition.doubles import RecordingListener, RecordingParent
 
 Written = tuple[DataType, bool, bytes]
 SOME: list[Written] = [
@@ -28,8 +29,9 @@ SOME: list[Written] = [
 ]
 
 
-def nothing() -> None:
-    """Nobody waits."""
+def reader_of(data: BoundedData, listener: RecordingListener | None = None) -> BoundedBlockingSubpartitionReader:
+    subpartition = BoundedBlockingSubpartition(0, RecordingParent(), data)
+    return BoundedBlockingSubpartitionReader(subpartition, data, listener or RecordingListener())
 
 
 def store(directory: Path) -> BoundedData:
@@ -42,20 +44,12 @@ def write(data: BoundedData, buffers: Sequence[Written]) -> None:
         data.write(NetworkBuffer.unpooled(content, data_type, is_compressed=is_compressed))
 
 
-def read(reader: FileReader) -> list[Written]:
+def read(reader: BoundedBlockingSubpartitionReader) -> list[Written]:
     found = []
-    while reader.next is not None:
-        promised = reader.next
-        buffer = reader.next_buffer()
-        assert buffer is not None
-        assert (promised.data_type, promised.is_compressed, promised.size) == (
-            buffer.data_type,
-            buffer.is_compressed,
-            buffer.size,
-        )
+    while (each := reader.next_buffer()) is not None:
+        buffer = each.buffer
         found.append((buffer.data_type, buffer.is_compressed, bytes(buffer.view)))
         buffer.recycle()
-    assert reader.next_buffer() is None
     return found
 
 
@@ -63,12 +57,12 @@ def test_write_and_read(tmp_path: Path) -> None:
     """BoundedDataTestBase.testWriteAndReadData: readers do not move each other; the file has no name."""
     data = store(tmp_path)
     write(data, SOME)
-    outer = data.create_reader(nothing)
+    outer = reader_of(data)
     first = outer.next_buffer()
     assert first is not None
-    first.recycle()
+    first.buffer.recycle()
 
-    assert read(data.create_reader(nothing)) == SOME
+    assert read(reader_of(data)) == SOME
     assert read(outer) == SOME[1:]
     data.close()
     assert list(tmp_path.iterdir()) == []
@@ -81,7 +75,7 @@ def test_any_sizes_come_back(contents: list[bytes], tmp_path_factory: pytest.Tem
     buffers = [(DataType.DATA_BUFFER, False, content) for content in contents]
     write(data, buffers)
 
-    assert read(data.create_reader(nothing)) == buffers
+    assert read(reader_of(data)) == buffers
     data.close()
 
 
@@ -100,7 +94,7 @@ def test_stores_share_a_file_in_regions(region_bytes: int, tmp_path: Path, monke
         expected[index].append((DataType.END_OF_PARTITION, False, b"\0\0\0\0"))
         write(stores[index], expected[index][-1:])
 
-    found = [read(each.create_reader(nothing)) for each in stores]
+    found = [read(reader_of(each)) for each in stores]
     for each in stores:
         each.close()
 
@@ -111,32 +105,32 @@ def test_buffers_outlive_reader_and_data(tmp_path: Path) -> None:
     """A buffer on its way to the network stays readable when the partition is gone."""
     data = store(tmp_path)
     write(data, SOME)
-    reader = data.create_reader(nothing)
-    buffer = reader.next_buffer()
-    assert buffer is not None
+    reader = reader_of(data)
+    found = reader.next_buffer()
+    assert found is not None
 
-    reader.close()
+    reader.release()
     data.close()
 
-    assert (bytes(buffer.view), reader.next, reader.next_buffer()) == (b"first", None, None)
-    buffer.recycle()
+    assert (bytes(found.buffer.view), reader.next_buffer()) == (b"first", None)
+    found.buffer.recycle()
 
 
 def test_a_file_reader_waits_for_its_buffers(tmp_path: Path) -> None:
     """FileChannelBoundedDataTest.testReadNextBuffer / testRecycleBufferForNotifyingSubpartitionView: told when one
     comes home, once.
     """
-    data, told = store(tmp_path), []
+    data, listener = store(tmp_path), RecordingListener()
     write(data, SOME)
-    reader = data.create_reader(lambda: told.append("room"))
-    buffers = [reader.next_buffer() for _ in range(NUM_READ_BUFFERS)]
-    states = [reader.has_room, reader.next_buffer() is None]
+    reader = reader_of(data, listener)
+    taken = [reader.next_buffer() for _ in range(NUM_READ_BUFFERS)]
+    states = [reader.availability(True)[0], reader.next_buffer() is None]
 
-    for buffer in buffers:
-        assert buffer is not None
-        buffer.recycle()
+    for each in taken:
+        assert each is not None
+        each.buffer.recycle()
 
-    assert (states, told, reader.has_room) == ([False, True], ["room"], True)
+    assert (states, listener.count, reader.availability(True)[0]) == ([False, True], 1, True)
     assert read(reader) == SOME[2:]
     data.close()
 
@@ -152,7 +146,7 @@ def test_writes_in_pieces_are_continued(tmp_path: Path, monkeypatch: pytest.Monk
     write(data, SOME)
     monkeypatch.undo()
 
-    assert read(data.create_reader(nothing)) == SOME
+    assert read(reader_of(data)) == SOME
     data.close()
 
 
@@ -182,7 +176,7 @@ def test_a_cut_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return min(whole(fd, parts, position), max(0, end - position))
 
     monkeypatch.setattr("netstack.partition.bounded_data.os.preadv", read_to_the_cut)
-    reader = data.create_reader(nothing)
+    reader = reader_of(data)
 
     for _ in range(NUM_READ_BUFFERS + 1):
         with pytest.raises(ResourceBrokenError, match="ends in the middle of a buffer"):
