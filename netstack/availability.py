@@ -74,13 +74,8 @@ class AvailabilityFuture:
                 self._callbacks.remove(callback)
 
 
-def _completed() -> AvailabilityFuture:
-    future = AvailabilityFuture()
-    future.complete()
-    return future
-
-
-AVAILABLE = _completed()
+AVAILABLE = AvailabilityFuture()
+AVAILABLE.complete()
 
 
 class AvailabilityHelper:

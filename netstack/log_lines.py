@@ -11,11 +11,13 @@ Rules:      a program that has configured neither sees warnings and errors on st
 import logging
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from netstack.errors import NetstackError
+from netstack.flow.admission import RateLimit
 
 N = TypeVar("N", bound=NetstackError)
+_LIMITED_PER_S: Final = 1.0
 
 
 class LogLines:
@@ -65,6 +67,11 @@ class LogLines:
             exception = values.pop("exc_info", None)
             rendered = " ".join(f"{key}={value!r}" for key, value in values.items())
             logger.log(level, "%s %s" if values else "%s%s", event, rendered, exc_info=exception)
+
+
+def limited_log(name: str, clock: Callable[[], float]) -> LogLines:
+    """Lines that a peer can cause: ten at once, then one in a second; ``clock`` in seconds."""
+    return LogLines(name, RateLimit(_LIMITED_PER_S, clock).take)
 
 
 def shown_state(otherwise: str, /, **states: bool) -> str:

@@ -244,7 +244,7 @@ class OfferingNetwork:
 class OfferedPartition:
     """A partition that is offered to every subtask of a gate.
 
-    Threading: one thread of the caller writes and waits; the loop thread calls the methods of ``OfferListener``.
+    Threading: one thread of the caller writes and waits; the loop thread calls what ``OfferingHandler`` tells.
     Ownership: owns the partition; ``close`` closes it.
     """
 
@@ -312,8 +312,6 @@ class OfferedPartition:
         if self.failure is None:  # every subtask has its end
             self.partition.fail(error)
 
-    failed = abort  # see ``OfferListener``
-
     # ---------------------------------------------------------------- loop thread
 
     def over(self, handler: OfferingHandler, offer: SubpartitionOffer) -> None:
@@ -327,21 +325,21 @@ class OfferedPartition:
         self._sent.clear()
 
     def advanced(self, subtask: int, stage: Stage) -> None:
-        """See ``OfferListener``."""
+        """A subtask of the gate has reached ``stage``."""
         self._change(partial(self._progress.advance, subtask, stage))
 
     def held(self, subtask: int, num_records: int) -> None:
-        """See ``OfferListener``."""
+        """A subtask will never need the first ``num_records`` that are for it again."""
         with self._changed:
             self._held[subtask] = max(self._held[subtask], num_records)
             self._changed.notify_all()
 
     def left(self, subtask: int, error: NetstackError) -> None:
-        """See ``OfferListener``."""
+        """A subtask stopped reading, at the end of the partition or because of ``error``."""
         self._change(partial(self._progress.leave, subtask, error))
 
     def lost(self, subtask: int, error: NetstackError) -> None:
-        """See ``OfferListener``."""
+        """The connection to a subtask is lost."""
         self._change(partial(self._progress.lose, subtask, error))
 
     def _change(self, change: Callable[[], None]) -> None:

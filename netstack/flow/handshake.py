@@ -26,11 +26,12 @@ Absent:     encryption without TLS, keys per job, resumption.
 
 import hmac
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, replace
 from enum import Enum, IntEnum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from netstack.errors import LocalProtocolError, NetstackError
+from netstack.late import dataclass
 from netstack.security import normalized_authority
 from netstack.wire.message_bytes import (
     CLIENT_MESSAGE_IDS,
@@ -109,52 +110,47 @@ def derive_key(secret: bytes) -> bytes:
     return hmac.digest(secret, _KEY_LABEL, "sha256")
 
 
+@dataclass(eq=False, repr=False)
 class Handshake:
     """One end of the handshake of one connection.
 
     Threading: none; its owner calls it on the loop thread.
     Life cycle: ``connected`` once, then ``receive`` until ``phase`` is READY or FAILED.
+
+    Args:
+        role: this end's.
+        key: ``derive_key`` of the secret, or of the token of ``gate``.
+        nonce: 32 fresh random bytes.
+        is_tls_required: refuse a connection without TLS.
+        versions: the least and the greatest that this end speaks.
+        gate: producer that dials only: the gate that it offers to.
+        gate_key: server only: returns the key of a gate's token, None if the token has expired.
+        authorities: server only: addresses at which it is dialled, besides the one given to ``connected``.
     """
 
-    def __init__(
-        self,
-        role: Role,
-        key: bytes,
-        nonce: bytes,
-        *,
-        is_tls_required: bool = False,
-        versions: tuple[int, int] = (PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX),
-        gate: GateIdentity | None = None,
-        gate_key: GateKey | None = None,
-        authorities: Collection[str] = (),
-    ) -> None:
-        """Create one end.
+    _role: Role
+    _key: bytes
+    _nonce: bytes
+    _: KW_ONLY
+    is_tls_required: bool = False
+    versions: InitVar[tuple[int, int]] = (PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX)
+    gate: InitVar[GateIdentity | None] = None
+    gate_key: GateKey | None = None
+    authorities: InitVar[Collection[str]] = ()
 
-        Args:
-            role: this end's.
-            key: ``derive_key`` of the secret, or of the token of ``gate``.
-            nonce: 32 fresh random bytes.
-            is_tls_required: refuse a connection without TLS.
-            versions: the least and the greatest that this end speaks.
-            gate: producer that dials only: the gate that it offers to.
-            gate_key: server only: returns the key of a gate's token, None if the token has expired.
-            authorities: server only: addresses at which it is dialled, besides the one given to ``connected``.
-        """
-        if len(nonce) != NONCE_BYTES:
-            raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
+    def __post_init__(self, versions: tuple[int, int], gate: GateIdentity | None, authorities: Collection[str]) -> None:
+        if len(self._nonce) != NONCE_BYTES:
+            raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(self._nonce)}")
         self.phase = HandshakePhase.NEW
-        self._key = key
-        self._is_tls_required = is_tls_required
-        self.is_client = role is Role.CONSUMER or gate is not None
+        self.is_client = self._role is Role.CONSUMER or gate is not None
         """Whether this end dialled."""
-        self._gate_key = gate_key
         self._authorities = frozenset(map(normalized_authority, authorities))
         self._mine: Hello | GateHello
         if gate is None:
-            self._mine = Hello(*versions, role, nonce)
-            self._peer_role = Role.PRODUCER if role is Role.CONSUMER else Role.CONSUMER
+            self._mine = Hello(*versions, self._role, self._nonce)
+            self._peer_role = Role.PRODUCER if self._role is Role.CONSUMER else Role.CONSUMER
         else:
-            self._mine = GateHello(*versions, nonce, gate)
+            self._mine = GateHello(*versions, self._nonce, gate)
             self._peer_role = Role.GATE
         self._theirs: Hello | GateHello | None = None
         self._tls_binding = b""
@@ -207,7 +203,7 @@ class Handshake:
         """
         if self.phase is not HandshakePhase.NEW:
             raise LocalProtocolError(f"{self!r} was connected twice")
-        if self._is_tls_required and not tls_binding:
+        if self.is_tls_required and not tls_binding:
             raise self._fail(FailureReason.NOT_ENCRYPTED)
         self._tls_binding = tls_binding or b""
         if not tls_binding and self.is_client:
@@ -224,8 +220,8 @@ class Handshake:
             HandshakeFailedError: the peer's proof, role, version or message is wrong; the phase is FAILED.
         """
         match self.phase, message:
-            case HandshakePhase.TRANSPORT_READY, GateHello() if not self.is_client and self._gate_key is not None:
-                return self._on_gate_hello(message, self._gate_key)
+            case HandshakePhase.TRANSPORT_READY, GateHello() if not self.is_client and self.gate_key is not None:
+                return self._on_gate_hello(message, self.gate_key)
             case HandshakePhase.TRANSPORT_READY, Hello():
                 if message.role != self._peer_role:
                     raise self._fail(FailureReason.ROLE)

@@ -18,11 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias
 
 from netstack.errors import ResourceClosedError
-from netstack.flow.admission import RateLimit
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import InputChannelID
 from netstack.late import dataclass
-from netstack.log_lines import LogLines
+from netstack.log_lines import limited_log
 from netstack.loop.eventloop import EventLoopThread
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.messages import ChannelOrder
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-_LOGS_PER_S = 1.0  # of the refusals to one peer
 _LOOK_INTERVAL_S = 10.0  # how often a connection with an expired token is checked for open offers
 _MS_PER_S = 1000
 
@@ -62,7 +60,7 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         self.identity: GateIdentity | None = None  # Set before the connection becomes active.
         self._loop = loop
         self._take_offer = take_offer
-        self._log = LogLines(__name__, RateLimit(_LOGS_PER_S, loop.loop.time).take)
+        self._log = limited_log(__name__, loop.loop.time)
         # Any thread appends, the loop thread takes.
         self._refusals: deque[tuple[SubpartitionOffer, RefusalCode, str]] = deque()
 
@@ -72,7 +70,8 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
             return
         client = NetworkOfferedPartitionClient(self, self._loop)
         if self.identity.is_expired(self._clock_ms()):
-            text = f"the token for {self.identity} was good until {_readable(self.identity)}"
+            end = datetime.fromtimestamp(self.identity.expires_ms / _MS_PER_S, UTC).isoformat(timespec="seconds")
+            text = f"the token for {self.identity} was good until {end}"
             client.refuse(message, RefusalCode.TOKEN_EXPIRED, text)
             return
         self._take_offer(self.identity, message, client)
@@ -128,10 +127,6 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
             ctx.write_and_flush(OfferRefused(offer.offer_id, offer.subtask, code, reason))
         else:
             ctx.close()
-
-
-def _readable(gate: GateIdentity) -> str:
-    return datetime.fromtimestamp(gate.expires_ms / _MS_PER_S, UTC).isoformat(timespec="seconds")
 
 
 @dataclass(eq=False)

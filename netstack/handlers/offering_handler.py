@@ -7,7 +7,7 @@ Invariants: every message of the gate about an open offer goes on to the handler
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from netstack.errors import ConnectionLostError, NetstackError
 from netstack.flow.offer_book import Stage
@@ -19,6 +19,9 @@ from netstack.wire import messages
 from netstack.wire.messages import ErrorCode, ErrorResponse
 from netstack.wire.offer_messages import OfferRefused, RefusalCode, SubpartitionOffer, decode_held
 
+if TYPE_CHECKING:
+    from netstack.offering_network import OfferedPartition
+
 
 class OfferRefusedError(NetstackError):
     """The gate refused an offer, or aborted an accepted one; ``code`` says why."""
@@ -28,34 +31,12 @@ class OfferRefusedError(NetstackError):
         self.code = code
 
 
-class OfferListener(Protocol):
-    """Told of the progress of one offer; every call on the loop thread.
-
-    One implementer: ``OfferedPartition`` imports this module, which therefore cannot import it.
-    """
-
-    def advanced(self, subtask: int, stage: Stage) -> None:
-        """A subtask of the gate has reached ``stage``."""
-
-    def held(self, subtask: int, num_records: int) -> None:
-        """A subtask will never need the first ``num_records`` that are for it again."""
-
-    def left(self, subtask: int, error: NetstackError) -> None:
-        """A subtask stopped reading, at the end of the partition or because of ``error``."""
-
-    def lost(self, subtask: int, error: NetstackError) -> None:
-        """The connection to a subtask is lost."""
-
-    def failed(self, error: NetstackError) -> None:
-        """The offer failed; no data will follow."""
-
-
 @dataclass(slots=True, eq=False)
 class _Sent:
     """An open offer, who is told of it, and the receivers that asked for it: a gate that restarts asks again."""
 
     offer: SubpartitionOffer
-    listener: OfferListener
+    listener: "OfferedPartition"
     receivers: list[InputChannelID] = field(default_factory=list)
 
 
@@ -80,13 +61,13 @@ class OfferingHandler(ChannelHandler):
         """Remember the place in the pipeline."""
         self._ctx = ctx
 
-    def offer(self, offer: SubpartitionOffer, listener: OfferListener) -> None:
+    def offer(self, offer: SubpartitionOffer, listener: "OfferedPartition") -> None:
         """Send an offer; ``listener`` is told of its progress until ``forget``, or at once that the
         connection is lost.
         """
         ctx = self._ctx
         if ctx is None or not ctx.channel.is_active:
-            listener.failed(ConnectionLostError("the connection to the gate ended before the offer was sent"))
+            listener.abort(ConnectionLostError("the connection to the gate ended before the offer was sent"))
             return
         sent = _Sent(offer, listener)
         self._offers[(offer.offer_id, offer.subtask)] = sent
@@ -130,7 +111,7 @@ class OfferingHandler(ChannelHandler):
             case _:
                 pass
 
-    def _tell(self, receiver: InputChannelID, call: Callable[[OfferListener, int], None]) -> None:
+    def _tell(self, receiver: InputChannelID, call: Callable[["OfferedPartition", int], None]) -> None:
         """Call the listener of the open offer that ``receiver`` reads, with its subtask."""
         sent = self._by_receiver.get(receiver)
         if sent is not None:
@@ -143,7 +124,7 @@ class OfferingHandler(ChannelHandler):
         if message.code is RefusalCode.QUEUED:
             sent.listener.advanced(message.subtask, Stage.QUEUED)
         else:
-            sent.listener.failed(OfferRefusedError(message.code, message.message))
+            sent.listener.abort(OfferRefusedError(message.code, message.message))
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
         """Tell every listener that its offer is lost."""
@@ -169,6 +150,6 @@ class OfferingHandler(ChannelHandler):
             sent.listener.lost(sent.offer.subtask, error)
 
 
-def _left(listener: OfferListener, subtask: int) -> None:
+def _left(listener: "OfferedPartition", subtask: int) -> None:
     reason = f"subtask {subtask} of the gate stopped to read before it had processed everything"
     listener.left(subtask, OfferRefusedError(RefusalCode.GATE_ENDED, reason))

@@ -25,19 +25,18 @@ from netstack.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from netstack.flow.admission import RateLimit, ReplyBudget
+from netstack.flow.admission import ReplyBudget
 from netstack.gate.channels.channel_receiver import ChannelReceiver
 from netstack.gate.channels.input_channel import ChannelLifecycle
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
-from netstack.log_lines import LogLines, as_netstack_error, caused_by
+from netstack.log_lines import LogLines, as_netstack_error, caused_by, limited_log
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire import messages
 from netstack.wire.messages import BufferResponse, BufferRun, ChannelOrder, DataType, ErrorCode, ErrorResponse
 
 _log = LogLines(__name__)
 
-_LOGS_PER_S = 1.0  # of the errors of channels that have ended
 
 # Remembered cancels; a forgotten receiver is cancelled again.  As many as a server allows readers per connection
 # (max_readers).
@@ -47,17 +46,13 @@ _RELEASED: Final = ChannelLifecycle.RELEASED  # compared per buffer; ``is_releas
 _LOST: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT})
 
 
-def _at_once(function: Callable[[], None]) -> None:
-    function()
-
-
 class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     """The last handler of the client's pipeline: owns the connection's map of input channels."""
 
-    def __init__(self, after_batch: Callable[[Callable[[], None]], None] = _at_once) -> None:
+    def __init__(self, after_batch: Callable[[Callable[[], None]], None] = lambda function: function()) -> None:
         """``after_batch`` runs a function once after all orders of the current batch of the loop."""
         self._after_batch = after_batch
-        self._log = LogLines(__name__, RateLimit(_LOGS_PER_S, time.monotonic).take)
+        self._log = limited_log(__name__, time.monotonic)
         self._channels: dict[InputChannelID, RemoteInputChannel] = {}
         self._not_found: set[InputChannelID] = set()  # keys of _channels whose requests the server has forgotten
         self._cancelled: dict[InputChannelID, None] = {}  # oldest first
@@ -177,7 +172,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             case ErrorResponse():
                 self._on_error_response(ctx, message)
             case messages.BacklogAnnouncement(receiver, backlog):
-                self._on_backlog(receiver, backlog)
+                channel = self._channels.get(receiver)
+                if channel is not None and channel.lifecycle is not _RELEASED:
+                    self._tell(channel, partial(channel.on_sender_backlog, backlog))
             case messages.Heartbeat():
                 ctx.fire_channel_read(message)
             case _:
@@ -199,11 +196,6 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             recycle_all(buffers)
             return
         self._tell(channel, partial(channel.on_run, buffers, run.sequence_number, run.backlog))
-
-    def _on_backlog(self, receiver: InputChannelID, backlog: int) -> None:
-        channel = self._channels.get(receiver)
-        if channel is not None and channel.lifecycle is not _RELEASED:
-            self._tell(channel, lambda: channel.on_sender_backlog(backlog))
 
     def _tell(self, channel: ChannelReceiver, call: Callable[[], None]) -> None:
         """Make a call of one channel; its error ends that channel alone."""

@@ -25,7 +25,7 @@ from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolEr
 from netstack.flow.admission import RateLimit, ReplyBudget
 from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingViewReader, ViewReaderStatistics
 from netstack.ids import InputChannelID
-from netstack.log_lines import LogLines
+from netstack.log_lines import LogLines, limited_log
 from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.transport.direct_writer import MAX_DIRECT_BYTES, DirectWriter
@@ -46,7 +46,6 @@ _log = LogLines(__name__)
 
 _NONE = DataType.NONE
 _new_tuple = tuple.__new__
-_LOGS_PER_S = 1.0  # of the error replies to one peer
 
 
 class PartitionRequestQueue(ChannelHandler):
@@ -76,7 +75,7 @@ class PartitionRequestQueue(ChannelHandler):
         self._max_readers = config.max_readers
         self._replies = ReplyBudget()
         self._late_replies = ReplyBudget(config.max_waiting_requests)
-        self._log = LogLines(__name__, RateLimit(_LOGS_PER_S, loop.loop.time).take)
+        self._log = limited_log(__name__, loop.loop.time)
         self._cancels = RateLimit(config.max_cancels_per_s, loop.loop.time)
 
     def __repr__(self) -> str:

@@ -96,39 +96,34 @@ class LoopTimer:
     Ownership: lets go of the callback, whose owner usually holds this timer, once it was called or cancelled.
     """
 
-    __slots__ = ("_callback", "_handle", "_is_cancelled", "_loop")
+    __slots__ = ("_callback", "_handle", "_loop")
 
     def __init__(self, loop: EventLoopThread, delay_s: float, callback: Callable[[], None]) -> None:
         self._loop = loop
-        self._callback: Callable[[], None] | None = callback  # Loop thread only.
-        self._is_cancelled = False  # Set by any thread; read by the loop thread.
+        # None: it was called or cancelled.  Cleared by any thread; read by the loop thread.
+        self._callback: Callable[[], None] | None = callback
         self._handle: asyncio.TimerHandle | None = None  # Loop thread only.
         with contextlib.suppress(ResourceClosedError):  # the loop has ended: no call is made
             loop.execute_threadsafe(self._arm, delay_s)
 
     def _arm(self, delay_s: float) -> None:
-        if self._is_cancelled:
-            self._callback = None
-        else:
+        if self._callback is not None:
             self._handle = self._loop.loop.call_later(delay_s, self._fire)
 
     def _fire(self) -> None:
         self._handle = None
         callback = self._callback
         self._callback = None
-        if callback is not None and not self._is_cancelled:
+        if callback is not None:
             callback()
 
     def cancel(self) -> None:
         """Prevent the call if it has not begun."""
-        self._is_cancelled = True
-        try:
+        self._callback = None
+        with contextlib.suppress(ResourceClosedError):  # the loop has ended, and its timers with it
             self._loop.execute_threadsafe(self._disarm)
-        except ResourceClosedError:
-            return  # the loop has ended, and its timers with it
 
     def _disarm(self) -> None:
-        self._callback = None
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -63,20 +63,11 @@ class UvLoop(uvloop.Loop):
             listener.close()
             raise
 
-    async def getaddrinfo(
-        self,
-        host: Any,
-        port: Any,
-        *,
-        family: int = 0,
-        type: int = 0,  # noqa: A002 - the name that callers use
-        proto: int = 0,
-        flags: int = 0,
-    ) -> Any:
+    async def getaddrinfo(self, host: Any, port: Any, *, flags: int = 0, **options: int) -> Any:
         """What ``socket.getaddrinfo`` finds, on a thread of Python's unless the address is in numbers."""
         if _family_of(host) is not None:
-            return socket.getaddrinfo(host, port, family, type, proto, flags | socket.AI_NUMERICHOST)
-        look_up = partial(socket.getaddrinfo, host, port, family, type, proto, flags)
+            return socket.getaddrinfo(host, port, flags=flags | socket.AI_NUMERICHOST, **options)
+        look_up = partial(socket.getaddrinfo, host, port, flags=flags, **options)
         return await run_in_background(look_up, f"address of {host}")
 
     def close(self) -> None:

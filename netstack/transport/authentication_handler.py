@@ -136,7 +136,8 @@ class AuthenticationHandler(ChannelHandler):
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
         """Start the handshake; the event is passed on when it is over."""
-        self._timer = RunningTimer(self.loop, self.timeout_s, partial(self._on_timeout, ctx))
+        late = _RefusedError(f"it did not finish the handshake within {self.timeout_s:g} s")
+        self._timer = RunningTimer(self.loop, self.timeout_s, partial(self._fail, ctx, late))
         try:
             authority = ctx.channel.peer if self.handshake.is_client else ctx.channel.local_address
             binding = self._tls_binding(ctx)
@@ -207,9 +208,6 @@ class AuthenticationHandler(ChannelHandler):
         channel.peer_gate = self.handshake.peer_gate
         ctx.fire_channel_active()
         self.on_ready(channel)
-
-    def _on_timeout(self, ctx: ChannelHandlerContext) -> None:
-        self._fail(ctx, _RefusedError(f"it did not finish the handshake within {self.timeout_s:g} s"))
 
     def _fail(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         self._cancel_timer()

@@ -25,8 +25,7 @@ from typing import Any, TypeAlias, cast
 
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
-from netstack.flow.admission import RateLimit
-from netstack.log_lines import LogLines, caused_by
+from netstack.log_lines import LogLines, caused_by, limited_log
 from netstack.loop.forks import ClosedInChildren
 from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.handler import Channel, ChannelHandler, ChannelPipeline
@@ -36,7 +35,6 @@ from netstack.transport.socket_options import host_silent_s, set_options
 
 _log = LogLines(__name__)
 
-_LOGS_PER_S = 1.0  # of messages of one peer that no handler serves
 
 HandlersFactory: TypeAlias = Callable[[], Sequence[ChannelHandler]]
 
@@ -71,7 +69,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._is_debug = is_debug()
         self._close_timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
-        self._log = LogLines(__name__, RateLimit(_LOGS_PER_S, time.monotonic).take)
+        self._log = limited_log(__name__, time.monotonic)
         self._guards: list[ClosedInChildren] = []  # of the open sockets
         self._config = config
         self._is_tls = False

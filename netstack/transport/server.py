@@ -15,9 +15,9 @@ from functools import partial
 
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
-from netstack.flow.admission import Admission, AdmissionStatistics, RateLimit
+from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
-from netstack.log_lines import LogLines, shown_state
+from netstack.log_lines import LogLines, limited_log, shown_state
 from netstack.loop.forks import ClosedInChildren, PortClosedInChildren
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, required_security
 from netstack.transport.authentication_handler import AuthenticationHandler, PeerCheck, refuse_certificate
@@ -35,8 +35,6 @@ _log = LogLines(__name__)
 _ACCEPT_PASSES = 3
 _CLOSE_MARGIN_S = 0.2  # a connection that is cut at its deadline ends one turn of the loop later
 _NS_PER_MS = 1_000_000
-# Of failed peers, which could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count all.
-_LOGS_PER_S = 1.0
 
 
 class _ChannelGroup(ChannelHandler):
@@ -47,29 +45,13 @@ class _ChannelGroup(ChannelHandler):
         self._producers: set[NetworkChannel] = set()
         self._max_producers = max(1, config.max_connections // 2)
         self.is_closed = False
-        self.log = LogLines(__name__, RateLimit(_LOGS_PER_S, time.monotonic).take)
+        self.log = limited_log(__name__, time.monotonic)
         self._is_open_to_all = security.mode is SecurityMode.NONE
         self.admission: Admission[NetworkChannel] = Admission(
             max_connections=config.max_connections,
             max_unauthenticated=within_descriptors(security.max_unauthenticated),
             max_unauthenticated_per_host=security.max_unauthenticated_per_host,
         )
-
-    def _admit(self, channel: NetworkChannel) -> bool:
-        """Count a new channel, and cut others for it if necessary; False: the new one was refused."""
-        evicted = self.admission.arrive(channel, channel.peer_host)
-        if evicted is None:
-            self.log.warning(
-                "a connection was refused: there are too many", peer=channel.peer, admission=repr(self.admission)
-            )
-            return False
-        self.channels.add(channel)
-        for each in evicted:
-            self.log.warning(
-                "a connection was cut: too many are not authenticated", peer=each.peer, admission=repr(self.admission)
-            )
-            each.abort()
-        return True
 
     def authenticated(self, channel: Channel, gate: GateIdentity | None) -> None:
         """The peer of ``channel`` is authenticated; ``gate``: the gate that it may offer partitions to, None: it knows
@@ -87,11 +69,20 @@ class _ChannelGroup(ChannelHandler):
         self.admission.authenticate(channel)
 
     def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        """Count a new channel, and cut others for it if necessary, or refuse it."""
         channel = ctx.channel
         assert isinstance(channel, NetworkChannel), "a server makes NetworkChannels"
-        if not self._admit(channel):
+        evicted = self.admission.arrive(channel, channel.peer_host)
+        if evicted is None:
+            text = "a connection was refused: there are too many"
+            self.log.warning(text, peer=channel.peer, admission=repr(self.admission))
             channel.abort()
             return
+        self.channels.add(channel)
+        for each in evicted:
+            text = "a connection was cut: too many are not authenticated"
+            self.log.warning(text, peer=each.peer, admission=repr(self.admission))
+            each.abort()
         if self._is_open_to_all:
             self.admission.authenticate(channel)
         ctx.fire_channel_active()

@@ -16,9 +16,11 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import InitVar
 from typing import Any
 
 from netstack.errors import ConfigError
+from netstack.late import dataclass
 from netstack.loop.forks import ClosedInChildren
 from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.network_channel import NetworkChannel
@@ -73,6 +75,7 @@ def is_expected(certificate: bytes | None, pins: frozenset[bytes]) -> bool:
 _PAUSE_S = 1.0  # asyncio's, when it cannot accept: mostly for want of a descriptor
 
 
+@dataclass(eq=False, repr=False)
 class TlsAcceptor:
     """Listens in place of an asyncio server, and encrypts each connection.
 
@@ -86,18 +89,15 @@ class TlsAcceptor:
         ConfigError: the certificates cannot be read.
     """
 
-    def __init__(
-        self,
-        security: SecurityConfig,
-        make_channel: Callable[[], NetworkChannel],
-        on_failed: Callable[[Exception], None],
-    ) -> None:
+    security: InitVar[SecurityConfig]
+    _make_channel: Callable[[], NetworkChannel]
+    _on_failed: Callable[[Exception], None]
+
+    def __post_init__(self, security: SecurityConfig) -> None:
         assert security.tls is not None, "a server without TLS needs none of this"
         self._context: ssl.SSLContext = tls_context(security.tls, is_server=True)
         self._timeouts = timeouts(security)
         self._max_handshakes = security.max_unauthenticated
-        self._make_channel = make_channel
-        self._on_failed = on_failed
         self.num_failed = 0
         """How many handshakes failed, but for those cut here."""
         self._handshakes: dict[asyncio.Task[None], None] = {}  # an ordered set, the oldest first

@@ -14,11 +14,13 @@ Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder
 """
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar
 from struct import Struct
 from typing import Final, NoReturn, TypeAlias
 
 from netstack.errors import RemoteProtocolError
 from netstack.ids import INPUT_CHANNEL_ID_BYTES
+from netstack.late import dataclass
 from netstack.wire.frame_seal import SEAL_BYTES, FrameSeal
 from netstack.wire.message_bytes import (
     ALL_MESSAGE_IDS,
@@ -62,6 +64,7 @@ _new_tuple = tuple.__new__
 _HTTP_STARTS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP")
 
 
+@dataclass(eq=False, repr=False)
 class FrameDecoder:
     """Collects bytes until frames are complete.
 
@@ -69,39 +72,32 @@ class FrameDecoder:
         failure: the error after which this decoder refuses everything, or None; read only.
 
     Ownership: the decoder owns an allocated buffer until it returns its message; ``close`` recycles it.
+
+    Args:
+        allocator: gives the buffers of payloads; None: payloads are skipped.
+        max_data_frame_bytes: limit of a ``BufferResponse`` without its partial sizes (four bytes each).
+        max_event_bytes: limit of an event's payload, if it is more than that of a data frame's.
+        max_frame_bytes: limit of any other frame.
+        staging_bytes: initial size of the staging buffer, which is made at the first read.
+        direct_read_bytes: the socket reads a rest of a payload of at least this size into its buffer.
+        accepted_ids: the messages accepted until ``accept`` is called; None: all.
     """
 
-    def __init__(
-        self,
-        allocator: BufferAllocator | None = None,
-        *,
-        max_data_frame_bytes: int,
-        max_event_bytes: int = 0,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
-        staging_bytes: int = 1 << 19,
-        direct_read_bytes: int = 1 << 17,
-        accepted_ids: frozenset[int] | None = None,
-    ) -> None:
-        """Create a decoder.
+    _allocator: BufferAllocator | None = None
+    _: KW_ONLY
+    max_data_frame_bytes: int
+    max_event_bytes: int = 0
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    staging_bytes: int = 1 << 19
+    direct_read_bytes: int = 1 << 17
+    accepted_ids: InitVar[frozenset[int] | None] = None
 
-        Args:
-            allocator: gives the buffers of payloads; None: payloads are skipped.
-            max_data_frame_bytes: limit of a ``BufferResponse`` without its partial sizes (four bytes each).
-            max_event_bytes: limit of an event's payload, if it is more than that of a data frame's.
-            max_frame_bytes: limit of any other frame.
-            staging_bytes: initial size of the staging buffer, which is made at the first read.
-            direct_read_bytes: the socket reads a rest of a payload of at least this size into its buffer.
-            accepted_ids: the messages accepted until ``accept`` is called; None: all.
-        """
-        assert max_data_frame_bytes >= BUFFER_RESPONSE_HEADER_BYTES, "NetstackConfig has a least segment"
-        assert staging_bytes >= FRAME_HEADER_BYTES, "NetstackConfig has a least read buffer"
-        self._allocator = allocator
-        self._allocate_run = None if allocator is None else allocator.allocate_run
-        self._max_data_frame_bytes = max_data_frame_bytes
-        self._max_event_bytes = max(max_event_bytes, max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES)
-        self._max_frame_bytes = max_frame_bytes
-        self._direct_read_bytes = max(1, direct_read_bytes)
-        self._staging_bytes = staging_bytes
+    def __post_init__(self, accepted_ids: frozenset[int] | None) -> None:
+        assert self.max_data_frame_bytes >= BUFFER_RESPONSE_HEADER_BYTES, "NetstackConfig has a least segment"
+        assert self.staging_bytes >= FRAME_HEADER_BYTES, "NetstackConfig has a least read buffer"
+        self._allocate_run = None if self._allocator is None else self._allocator.allocate_run
+        self.max_event_bytes = max(self.max_event_bytes, self.max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES)
+        self.direct_read_bytes = max(1, self.direct_read_bytes)
         self._staging = _NO_PAYLOAD
         self._start = 0  # first byte of the first incomplete frame
         self._end = 0  # first free byte
@@ -151,13 +147,13 @@ class FrameDecoder:
 
     def get_buffer(self) -> memoryview:
         """The memory that the next bytes are read into, at least one byte."""
-        self._is_direct = len(self._rest) >= self._direct_read_bytes
+        self._is_direct = len(self._rest) >= self.direct_read_bytes
         if self._is_direct:
             return self._rest
         start, end = self._start, self._end
         if start == end:
             self._start = self._end = end = 0
-        wanted = self._staging_bytes if self.is_known else _STRANGERS_STAGING_BYTES
+        wanted = self.staging_bytes if self.is_known else _STRANGERS_STAGING_BYTES
         if max(self._needed, wanted) > len(self._staging):
             self._grow(max(self._needed, wanted))
         elif start and end:
@@ -262,7 +258,7 @@ class FrameDecoder:
     def _decode(self, messages: list[Decoded]) -> None:
         """Append every complete message to ``messages``, and start the payload of an incomplete one."""
         staging, start, end = self._staging, self._start, self._end
-        max_plain_data_frame_bytes = self._max_data_frame_bytes
+        max_plain_data_frame_bytes = self.max_data_frame_bytes
         _, max_data_frame_bytes = self._limits.get(BUFFER_RESPONSE_ID, _NO_LENGTH)
         allocator, allocate_run, is_known, seal = self._allocator, self._allocate_run, self.is_known, self._seal
         while end - start >= FRAME_HEADER_BYTES and (is_known or not messages):
@@ -340,7 +336,9 @@ class FrameDecoder:
             start += stride
         self._start, self._needed = start, FRAME_HEADER_BYTES
         if end - start >= _LENGTH.size:
-            self._check_length(start)
+            (length,) = _LENGTH.unpack_from(staging, start)
+            if length < FRAME_HEADER_BYTES:  # its other bytes will never come: waiting for them holds the connection
+                raise RemoteProtocolError(f"a frame of {length} bytes, the least is {FRAME_HEADER_BYTES}")
 
     def _decode_run(self, start: int, length: int, messages: list[Decoded]) -> tuple[int, int]:
         """Append one ``BufferRun`` for the complete frames from ``start`` on that are alike.
@@ -450,17 +448,9 @@ class FrameDecoder:
     def _limits_of(self, message_id: int) -> tuple[int, int]:
         least, greatest = FRAME_BYTES[message_id]
         if message_id == BUFFER_RESPONSE_ID:
-            greatest_data = self._max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * MAX_PARTIAL_SIZES
-            return least, max(greatest_data, BUFFER_RESPONSE_HEADER_BYTES + self._max_event_bytes)
-        return least, self._max_frame_bytes if greatest is None else min(greatest, self._max_frame_bytes)
-
-    def _check_length(self, start: int) -> None:
-        """Refuse a frame that is too short for a header: its other bytes will never come, and waiting for them holds
-        the connection.
-        """
-        (length,) = _LENGTH.unpack_from(self._staging, start)
-        if length < FRAME_HEADER_BYTES:
-            raise RemoteProtocolError(f"a frame of {length} bytes, the least is {FRAME_HEADER_BYTES}")
+            greatest_data = self.max_data_frame_bytes + _BYTES_PER_PARTIAL_SIZE * MAX_PARTIAL_SIZES
+            return least, max(greatest_data, BUFFER_RESPONSE_HEADER_BYTES + self.max_event_bytes)
+        return least, self.max_frame_bytes if greatest is None else min(greatest, self.max_frame_bytes)
 
     def _check_sizes(self, num_partial: int, size_bytes: int, num_body_bytes: int, data_type: int) -> None:
         if num_partial < 0 or size_bytes < 0 or _BYTES_PER_PARTIAL_SIZE * num_partial + size_bytes != num_body_bytes:
@@ -469,7 +459,7 @@ class FrameDecoder:
                 "bytes follow its header"
             )
         is_event = 0 < data_type < _NUM_DATA_TYPES and not _DATA_TYPES[data_type].is_buffer
-        greatest = self._max_event_bytes if is_event else self._max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES
+        greatest = self.max_event_bytes if is_event else self.max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES
         if size_bytes > greatest:
             raise RemoteProtocolError(
                 f"a BufferResponse has a payload of {size_bytes} bytes, expected at most {greatest}"

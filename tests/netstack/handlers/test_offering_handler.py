@@ -1,8 +1,11 @@
 """What a producer tells its partitions of the gate's answers."""
 
+from typing import cast
+
 from netstack.errors import NetstackError
 from netstack.flow.offer_book import Stage
 from netstack.handlers.offering_handler import OfferingHandler
+from netstack.offering_network import OfferedPartition
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest, TaskEventRequest
 from netstack.wire.offer_messages import OfferRefused, RefusalCode, SubpartitionOffer, decode_held, encode_held
@@ -32,14 +35,14 @@ class Partition:
     def lost(self, subtask: int, error: NetstackError) -> None:
         self.failures.append(str(error))
 
-    def failed(self, error: NetstackError) -> None:
+    def abort(self, error: NetstackError) -> None:
         self.failures.append(str(error))
 
 
 def offered() -> tuple[EmbeddedChannel, OfferingHandler, Partition]:
     handler, partition = OfferingHandler(), Partition()
     channel = EmbeddedChannel(handler)
-    handler.offer(OFFER, partition)
+    handler.offer(OFFER, cast("OfferedPartition", partition))
     assert channel.read_outbound() == OFFER
     return channel, handler, partition
 
