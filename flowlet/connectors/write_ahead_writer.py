@@ -17,7 +17,7 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import KW_ONLY, fields
 from typing import Any, Final
 
 from flowlet.datastream.connectors.base import CommitRequest, Committer, CommittingSinkWriter, SinkWriterContext
@@ -109,6 +109,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@dataclass(eq=False, repr=False)
 class WriteAheadWriter(CommittingSinkWriter[Any]):
     """The writer of one attempt of a subtask.
 
@@ -118,15 +119,11 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
         now_ms: the time since 1970.
     """
 
-    def __init__(
-        self,
-        rows_of: Callable[[Sequence[Any]], Sequence[Any]],
-        max_commit_bytes: int,
-        now_ms: Callable[[], int] = now_ms,
-    ) -> None:
-        self._rows_of = rows_of
-        self._max_commit_bytes = max_commit_bytes
-        self._now_ms = now_ms
+    _rows_of: Callable[[Sequence[Any]], Sequence[Any]]
+    _max_commit_bytes: int
+    now_ms: Callable[[], int] = now_ms
+
+    def __post_init__(self) -> None:
         # Never derived from the subtask: with another parallelism, a former subtask's rows would take a new one's
         # marker for theirs.
         self._writer = secrets.token_hex(16)
@@ -181,7 +178,7 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
     def _end_transaction(self) -> None:
         if self._parts:
             rows = b"".join(self._parts)
-            self._prepared.append(CommittableRows(self._writer, self._number, self._now_ms(), self._num_rows, rows))
+            self._prepared.append(CommittableRows(self._writer, self._number, self.now_ms(), self._num_rows, rows))
             self._number += 1
             self._parts = []
             self._num_rows = 0
@@ -196,6 +193,7 @@ _CLOCK_MARGIN_MS: Final = 86_400_000  # markers are kept for a day longer: the c
 _MAX_WAITS_FOR_PREDECESSOR: Final = 10
 
 
+@dataclass(eq=False, repr=False)
 class WriteAheadCommitter(Committer[CommittableRows]):
     """The committer of one attempt of a subtask.
 
@@ -206,18 +204,13 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         now_ms: the time since 1970.
     """
 
-    def __init__(
-        self,
-        target: WriteAheadTarget,
-        *,
-        marker_retention_ms: int,
-        max_retries: int,
-        now_ms: Callable[[], int] = now_ms,
-    ) -> None:
-        self._target = target
-        self._marker_retention_ms = marker_retention_ms
-        self._max_retries = max_retries
-        self._now_ms = now_ms
+    _target: WriteAheadTarget
+    _: KW_ONLY
+    marker_retention_ms: int
+    max_retries: int
+    now_ms: Callable[[], int] = now_ms
+
+    def __post_init__(self) -> None:
         # By writer, as far as known; a process believed dead may have raised it meanwhile.
         self._committed: dict[str, int] = {}
         self._forgot_ms: int | None = None
@@ -243,7 +236,7 @@ class WriteAheadCommitter(Committer[CommittableRows]):
                     continue
             except CommitLaterError as error:
                 self._committed.pop(rows.writer, None)  # the outcome may be unknown: the target has to be asked
-                if request.get_number_of_retries() >= self._max_retries:
+                if request.get_number_of_retries() >= self.max_retries:
                     request.signal_failed_with_unknown_reason(error)
                     return
             request.retry_later()
@@ -276,22 +269,22 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         return True
 
     def _check_age(self, rows: CommittableRows, marker: int) -> None:
-        age_ms = self._now_ms() - rows.prepared_ms
-        if marker < 0 and age_ms > self._marker_retention_ms:
+        age_ms = self.now_ms() - rows.prepared_ms
+        if marker < 0 and age_ms > self.marker_retention_ms:
             raise FlowletError(
                 f"{rows.num_rows} rows were prepared {_days(age_ms)} days ago, and the target keeps markers for "
-                f"{_days(self._marker_retention_ms)} days: nothing tells whether they were written (writer "
+                f"{_days(self.marker_retention_ms)} days: nothing tells whether they were written (writer "
                 f"{rows.writer}, transaction "
                 f"{rows.number}); start from a newer checkpoint, or keep markers for longer if none was removed yet"
             )
 
     def _forget(self) -> None:
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         if self._forgot_ms is not None and now_ms - self._forgot_ms < _FORGET_INTERVAL_MS:
             return
         self._forgot_ms = now_ms
         try:
-            self._target.forget_before(now_ms - self._marker_retention_ms - _CLOCK_MARGIN_MS)
+            self._target.forget_before(now_ms - self.marker_retention_ms - _CLOCK_MARGIN_MS)
         except CommitLaterError:
             return  # old markers do no harm
 

@@ -22,7 +22,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -79,6 +79,23 @@ _SENTENCES: Final = {
 }
 
 
+def explanation(error: OSError, elsewhere: str, own: Mapping[int, tuple[str, str]]) -> tuple[str, str]:
+    """What happened, and what to do.
+
+    Args:
+        error: from the operating system.
+        elsewhere: how to keep such files elsewhere.
+        own: sentences that fit such files better, by errno.
+    """
+    if error.errno in (errno.EACCES, errno.EPERM):
+        cause = f"user {os.geteuid()} has no permission"
+        advice = "give it the permission (chown, chmod), or {elsewhere}"
+    else:
+        unknown = (error.strerror or str(error), "mend that, or {elsewhere}")
+        cause, advice = {**_SENTENCES, **own}.get(error.errno or 0, unknown)
+    return cause, advice.format(elsewhere=elsewhere)
+
+
 def failure_of(
     error: OSError, path: str, done: str, details: str = "", words: FileWords = _OF_CHECKPOINTS
 ) -> StorageError:
@@ -91,12 +108,7 @@ def failure_of(
         details: more about what happened.
         words: of the file.
     """
-    if error.errno in (errno.EACCES, errno.EPERM):
-        cause = f"user {os.geteuid()} has no permission"
-        advice = "give it the permission (chown, chmod), or {elsewhere}"
-    else:
-        cause, advice = _SENTENCES.get(error.errno or 0, (error.strerror or str(error), "mend that, or {elsewhere}"))
-    advice = advice.format(elsewhere=words.elsewhere)
+    cause, advice = explanation(error, words.elsewhere, {})
     return StorageError(f"{words.kind} {path} cannot be {done}: {cause}{details}; {advice}")
 
 

@@ -170,15 +170,12 @@ class DatabaseDriver(ABC):
                 result = work(cursor)
                 cursor.execute("COMMIT")
             except BaseException:
-                self._roll_back(cursor)
+                try:
+                    cursor.execute("ROLLBACK")
+                except self.errors:
+                    self.close()  # with the connection goes the transaction
                 raise
             return result
-
-    def _roll_back(self, cursor: Any) -> None:
-        try:
-            cursor.execute("ROLLBACK")
-        except self.errors:
-            self.close()  # with the connection goes the transaction
 
     def _guarded(self, call: Callable[[], T]) -> T:
         try:

@@ -16,6 +16,7 @@ Source:     Flink ``JdbcOutputFormat``, ``GenericJdbcSinkFunction``.
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar
 from functools import partial
 from typing import Any, Final, assert_never
 
@@ -25,6 +26,7 @@ from flowlet.connectors.database.statement import DatabaseKind, DatabaseStatemen
 from flowlet.connectors.write_ahead_writer import now_ms
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
+from netstack.late import dataclass
 
 MARKER_TABLE: Final = "flowlet_commits"
 # Markers, by writer, of any database that knows ``ON CONFLICT``; ``DatabaseDriver.run`` writes the placeholders.
@@ -143,6 +145,7 @@ def pause_unless_cancelled(
     check_cancelled()
 
 
+@dataclass(eq=False, repr=False)
 class DatabaseWriter(SinkWriter[Any]):
     """The writer of one subtask.
 
@@ -154,27 +157,22 @@ class DatabaseWriter(SinkWriter[Any]):
         pause: waits so many seconds before it tries again.
     """
 
-    def __init__(
-        self,
-        driver: DatabaseDriver,
-        values: RowValues,
-        options: JdbcExecutionOptions,
-        clock: Any,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._driver = driver
-        self._values = values
+    _driver: DatabaseDriver
+    _values: RowValues
+    options: InitVar[JdbcExecutionOptions]
+    _clock: Any
+    _pause: Callable[[float], None] = time.sleep
+
+    def __post_init__(self, options: JdbcExecutionOptions) -> None:
         self._batch_size = max(1, options.get_batch_size())
         self._interval_ms = options.get_batch_interval_ms()
         self._max_retries = options.get_max_retries()
-        self._clock = clock
-        self._pause = pause
         self._rows: list[tuple[Any, ...]] = []
         self._timer: Any = None
         try:
-            self._retried(driver.check)
+            self._retried(self._driver.check)
         except BaseException:
-            driver.close()
+            self._driver.close()
             raise
 
     def __repr__(self) -> str:

@@ -34,6 +34,7 @@ from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
 from flowlet.sinks.sink_calls import BadRecordError, InitContext
+from flowlet.storage.storage_files import explanation
 from netstack.late import dataclass
 
 _BOOLEANS: Final = {True: "true", False: "false"}  # 1 and 0 are equal to them
@@ -133,16 +134,13 @@ class CsvWriter(FormatWriter):
             lines: list[str] = []
             self._csv_writer(SimpleNamespace(write=lines.append), "\r\n").writerows(rows)  # writes once per line
             data = "".join([line[:-2] + end for line in lines])
-        if self._may_be_no_text(data):
-            self._check_values(rows)
-        return data.encode()
-
-    def _may_be_no_text(self, data: str) -> bool:
-        """Whether parts of the lines look like ``str`` of a value without a text; looks for single characters first,
-        which is fast.
-        """
+        # Parts of the lines may look like ``str`` of a value without a text; single characters are found fast.
         has_quotes = "'" in data or '"' in data
-        return (has_quotes and self._bytes(data) is not None) or "<" in data or _NAT(data) is not None
+        if (has_quotes and self._bytes(data) is not None) or "<" in data or _NAT(data) is not None:
+            for row in rows:
+                for name, value in zip(self._names, row, strict=True):
+                    check_has_text(value, name)
+        return data.encode()
 
     def _csv_writer(self, file: Any, line_end: str) -> Any:
         schema = self._schema
@@ -155,11 +153,6 @@ class CsvWriter(FormatWriter):
             escapechar=schema.escape_char,
             doublequote=schema.escape_char is None,
         )
-
-    def _check_values(self, rows: Iterable[Iterable[Any]]) -> None:
-        for row in rows:
-            for name, value in zip(self._names, row, strict=True):
-                check_has_text(value, name)
 
 
 def check_has_text(value: Any, name: str) -> None:
@@ -218,18 +211,12 @@ def blamed(values: Sequence[Any], write_one: Any, error: Exception) -> Exception
     return error
 
 
-_ELSEWHERE: Final = "or let the sink write to another folder"
-# By errno: what happened, and what to do.
-_SENTENCES: Final = {
-    errno.ENOSPC: ("the disk is full", f"free space there, {_ELSEWHERE}"),
-    errno.EDQUOT: ("the disk quota of this user is used up", f"free space there, ask for a larger quota, {_ELSEWHERE}"),
-    errno.EROFS: ("the file system is read-only", f"mount it for writing, {_ELSEWHERE}"),
-    errno.EIO: ("the disk reports an I/O error", f"check the disk and the log of the kernel, {_ELSEWHERE}"),
+_ELSEWHERE: Final = "let the sink write to another folder"
+_OWN_SENTENCES: Final = {
     errno.ENOENT: ("the file or its folder does not exist", "was it removed, or is a mount missing? Put it back"),
-    errno.ENOTDIR: ("a part of its path is a file instead of a folder", f"remove that, {_ELSEWHERE}"),
-    errno.EEXIST: ("there is a file in the place of the folder", f"remove that, {_ELSEWHERE}"),
+    errno.ENOTDIR: ("a part of its path is a file instead of a folder", "remove that, or {elsewhere}"),
+    errno.EEXIST: ("there is a file in the place of the folder", "remove that, or {elsewhere}"),
     errno.EMFILE: ("this process has too many open files", "raise the limit (ulimit -n), or use fewer buckets"),
-    errno.ESTALE: ("the file server does not know it any more", "mount the file system again"),
     errno.ENAMETOOLONG: ("its path is too long", "use a shorter prefix, suffix or bucket"),
 }
 
@@ -243,17 +230,8 @@ def explained(path: str, done: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise file_failure(error, path, done) from error
-
-
-def file_failure(error: OSError, path: str, done: str) -> FlowletError:
-    """The error for a user."""
-    if error.errno in (errno.EACCES, errno.EPERM):
-        cause = f"user {os.geteuid()} has no permission"
-        advice = f"give it the permission (chown, chmod), {_ELSEWHERE}"
-    else:
-        cause, advice = _SENTENCES.get(error.errno or 0, (error.strerror or str(error), f"mend that, {_ELSEWHERE}"))
-    return FlowletError(f"part file {path} cannot be {done}: {cause}; {advice}")
+        cause, advice = explanation(error, _ELSEWHERE, _OWN_SENTENCES)
+        raise FlowletError(f"part file {path} cannot be {done}: {cause}; {advice}") from error
 
 
 # Some network file systems keep no order of a folder that fsync could settle.

@@ -396,7 +396,8 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
             if last:
                 yield _LineBlock(begin, bytes(carried + block[:last]), is_last=True)
                 return
-            cut = _behind_last_line_end(block)
+            # 0 if no line ends here for sure, because a final \r may be half of \r\n.
+            cut = block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, len(block) - 1) + 1
             if cut:
                 yield _LineBlock(begin, bytes(carried + block[:cut]))
                 carried.clear()
@@ -455,11 +456,6 @@ def _shorter(path: str) -> FlowletError:
 
 # Files in a charset in which line ends cannot be found are converted to this one while they are read.
 _RECODED = "utf-8"
-
-
-def _behind_last_line_end(block: bytes) -> int:
-    r"""The offset after the last line end; 0 if there is none for sure, because a final \r may be half of \r\n."""
-    return block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, len(block) - 1) + 1
 
 
 def _lines(data: bytes, charset: str) -> list[str]:

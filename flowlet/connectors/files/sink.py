@@ -17,6 +17,7 @@ Source:     Flink ``FileWriter``, ``FileWriterBucket``, ``FileWriterBucketState`
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar
 from functools import partial
 from typing import Any, BinaryIO, Final
 
@@ -133,6 +134,7 @@ class _Context(RecordContext, BucketContext):
         return self._now_ms
 
 
+@dataclass(eq=False, repr=False)
 class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWriter):
     """Writes the part files of one subtask.
 
@@ -144,34 +146,29 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         states: of the checkpoint that the job goes on from; what these name stays as it is.
     """
 
-    def __init__(
-        self,
-        sink: FileSink,
-        make_format: MakeFormat,
-        attempt: DraftOwner,
-        clock: ProcessingTimeService,
-        states: Sequence[OpenPart] = (),
-    ) -> None:
-        self._sink = sink
-        self._make_format = make_format
-        self._attempt = attempt
-        self._clock = clock
-        self._base = os.path.abspath(sink.base_path)
-        config = sink.file_config
+    _sink: FileSink
+    _make_format: MakeFormat
+    _attempt: DraftOwner
+    _clock: ProcessingTimeService
+    states: InitVar[Sequence[OpenPart]] = ()
+
+    def __post_init__(self, states: Sequence[OpenPart]) -> None:
+        self._base = os.path.abspath(self._sink.base_path)
+        config = self._sink.file_config
         self._prefix = config.part_prefix
-        self._suffix = getattr(sink.format, "suffix", "") if config.part_suffix is None else config.part_suffix
+        self._suffix = getattr(self._sink.format, "suffix", "") if config.part_suffix is None else config.part_suffix
         self._buckets: dict[str, _Bucket] = {}
         self._pending: list[_Part] = []  # complete and durable
         self._stale: list[StaleFile] = []
         self._unsynced: set[str] = set()  # folders with new names
         make_folder(self._base)
-        if attempt.attempt or attempt.restored:
+        if self._attempt.attempt or self._attempt.restored:
             named = {each.draft for each in states}
-            for path in [each for each in leftovers(self._base, attempt) if each not in named]:
+            for path in [each for each in leftovers(self._base, self._attempt) if each not in named]:
                 remove(path)
         for each in states:
             self._resume(each)
-        self._clock.register_timer(self._clock.current_time_ms() + sink.check_interval_ms, self._check)
+        self._clock.register_timer(self._clock.current_time_ms() + self._sink.check_interval_ms, self._check)
 
     def __repr__(self) -> str:
         return f"<FileSinkWriter of {self._base}, {len(self._buckets)} buckets, {len(self._pending)} files pending>"

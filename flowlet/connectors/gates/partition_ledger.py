@@ -14,6 +14,7 @@ Rules:      positions count the records of one partition that are routed to this
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import InitVar
 from typing import Final, NamedTuple
 
 from flowlet.common.job_settings import RetryRule
@@ -78,6 +79,7 @@ class AttemptCursor:
     """What its producer was told last."""
 
 
+@dataclass(eq=False, repr=False)
 class PartitionLedger:
     """The partitions of one subtask.  Threading: none.
 
@@ -87,14 +89,11 @@ class PartitionLedger:
         max_remembered: see above.
     """
 
-    def __init__(
-        self,
-        rule: RetryRule = RetryRule.SAME_ROWS,
-        restored: Sequence[HeldPartition] = (),
-        max_remembered: int = MAX_REMEMBERED,
-    ) -> None:
-        self._rule = rule
-        self._max_remembered = max_remembered
+    rule: RetryRule = RetryRule.SAME_ROWS
+    restored: InitVar[Sequence[HeldPartition]] = ()
+    max_remembered: int = MAX_REMEMBERED
+
+    def __post_init__(self, restored: Sequence[HeldPartition]) -> None:
         self._entries: OrderedDict[PartitionKey, LedgerEntry] = OrderedDict()  # the oldest first
         # By checkpoint: what it holds, as far as no older one does.
         self._taken: dict[int, list[tuple[LedgerEntry, int, bool]]] = {}
@@ -123,7 +122,7 @@ class PartitionLedger:
                 f"{key} was half in when its job was started with another parallelism, so nobody knows which of its "
                 "records are in: push it as a part of a new write, or start the job with the former parallelism"
             )
-        if entry is None or (self._rule is RetryRule.ANY_ROWS and entry.attempt != attempt):
+        if entry is None or (self.rule is RetryRule.ANY_ROWS and entry.attempt != attempt):
             if entry is not None:
                 entry.is_current = False
             entry = LedgerEntry(attempt)
@@ -221,7 +220,7 @@ class PartitionLedger:
         return entry
 
     def _forget_oldest(self) -> None:
-        if len(self._entries) <= self._max_remembered:
+        if len(self._entries) <= self.max_remembered:
             return
         oldest = next((key for key, entry in self._entries.items() if not entry.num_cursors), None)
         if oldest is not None:

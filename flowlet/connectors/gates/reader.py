@@ -20,7 +20,7 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import KW_ONLY, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,13 +47,12 @@ from flowlet.state.state_snapshots import StateShare
 from flowlet.types.declared_records import DeclaredRecords, declared_records
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
-from netstack.flow.admission import RateLimit
 from netstack.flow.offer_book import GateShape
 from netstack.gate.gate_channels import BufferOrEvent
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.late import dataclass
 from netstack.late import numpy as np
-from netstack.log_lines import LogLines
+from netstack.log_lines import limited_log
 from netstack.wire.events import EndOfData, EndOfPartition
 from netstack.wire.offer_messages import FINGERPRINT_BYTES, RefusalCode
 
@@ -61,13 +60,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_log = LogLines(__name__)
 GateReport = Callable[[GateCounts, list[CountedPartition]], None]
 """Takes the counts of a gate and the partitions that were completed since the last report."""
 _STATE_VERSION: Final = 1
 _MAX_REPORTED: Final = 1_000  # partitions in one message to the JobManager
-# At most, because producers can abort as many attempts as they like; the gate's counts have all of them.
-_LOGS_PER_S: Final = 1.0
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 _MICROS_PER_MILLI: Final = 1000
@@ -188,6 +184,7 @@ def _batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
     return Chunk([batch_of_message(py_buffer(message), schema) for message in chunk.values], chunk.timestamps)
 
 
+@dataclass(eq=False, repr=False)
 class RemoteGateReader(SourceReaderBase):
     """The reader of one subtask.  Threading: the task thread.
 
@@ -207,26 +204,18 @@ class RemoteGateReader(SourceReaderBase):
 
     never_waits = True
 
-    def __init__(
-        self,
-        gate: OfferedInputGate,
-        report: GateReport,
-        request_mark: Callable[[int], None],
-        *,
-        declared: DeclaredRecords | None,
-        restore: Callable[[Chunk], Chunk] | None = None,
-        retries: RetryRule = RetryRule.SAME_ROWS,
-        takes_checkpoints: bool = False,
-        waits_for_checkpoints: bool = False,
-    ) -> None:
-        self._gate = gate
-        self._restore = restore
-        self._declared = declared
-        self._report = report
-        self._request_mark = request_mark
-        self._retries = retries
-        self._waits_for_checkpoints = waits_for_checkpoints
-        self._ledger = PartitionLedger(retries) if takes_checkpoints else None
+    _gate: OfferedInputGate
+    _report: GateReport
+    _request_mark: Callable[[int], None]
+    _: KW_ONLY
+    declared: DeclaredRecords | None
+    restore: Callable[[Chunk], Chunk] | None = None
+    retries: RetryRule = RetryRule.SAME_ROWS
+    takes_checkpoints: bool = False
+    waits_for_checkpoints: bool = False
+
+    def __post_init__(self) -> None:
+        self._ledger = PartitionLedger(self.retries) if self.takes_checkpoints else None
         # By index of an open channel that has received data, if there is a ledger.
         self._cursors: dict[int, AttemptCursor] = {}
         # Below, a mark is a completion mark, or a checkpoint, which is emitted when it is taken.
@@ -236,8 +225,9 @@ class RemoteGateReader(SourceReaderBase):
         self._ended: dict[int, int | None] = {}
         self._deserializers: dict[int, ElementDeserializer] = {}  # by index of an open channel that has received data
         self._elements: deque[tuple[int, AttemptCursor | None, Chunk]] = deque()  # with the channel
-        self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
-        gate.request_partitions()
+        # Limited, because producers can abort as many attempts as they like; the gate's counts have all of them.
+        self._log = limited_log(__name__, time.monotonic)
+        self._gate.request_partitions()
 
     def __repr__(self) -> str:
         return (
@@ -252,14 +242,14 @@ class RemoteGateReader(SourceReaderBase):
 
     def restore_position(self, position: object) -> None:
         """Go on with what a checkpoint holds, and tell the JobManager which partitions are complete."""
-        self._ledger = PartitionLedger(self._retries, _held_in(position, self._gate.shape.name))
+        self._ledger = PartitionLedger(self.retries, _held_in(position, self._gate.shape.name))
         self._report_ended(self._ledger.ended())
 
     def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
         """A checkpoint holds what was given out so far."""
         if self._ledger is not None:
             self._ledger.take(checkpoint_id)
-        if self._waits_for_checkpoints:
+        if self.waits_for_checkpoints:
             self._follow(checkpoint_id)
 
     def position_kept(self, checkpoint_id: int) -> None:
@@ -271,7 +261,7 @@ class RemoteGateReader(SourceReaderBase):
             if cursor.entry.kept > cursor.told:
                 cursor.told = cursor.entry.kept
                 self._gate.tell_held(index, cursor.entry.kept)
-        if self._waits_for_checkpoints:
+        if self.waits_for_checkpoints:
             self._report_ended(ended)
             self._acknowledge(checkpoint_id)
 
@@ -279,7 +269,7 @@ class RemoteGateReader(SourceReaderBase):
         """A checkpoint has failed; the next one will hold what it had, and is wanted if a partition has ended."""
         if self._ledger is not None:
             self._ledger.abort(checkpoint_id)
-        if self._waits_for_checkpoints and self._ended:
+        if self.waits_for_checkpoints and self._ended:
             self._want_mark()
 
     def poll_chunk(self) -> ReaderElement | None:
@@ -343,12 +333,12 @@ class RemoteGateReader(SourceReaderBase):
         deserializer = self._deserializers.get(index)
         if deserializer is None:
             name = f"gate {self._gate.shape.name!r}, {self._gate.offer_of(index)}"
-            deserializer = self._deserializers[index] = ElementDeserializer(name, declared=self._declared)
+            deserializer = self._deserializers[index] = ElementDeserializer(name, declared=self.declared)
         try:
             # Watermarks of producers are ignored: the source makes its own.
             chunks = [element for element in deserializer.feed(view) if isinstance(element, Chunk)]
-            if self._restore is not None:
-                chunks = list(map(self._restore, chunks))
+            if self.restore is not None:
+                chunks = list(map(self.restore, chunks))
             cursor = self._cursor_of(index) if chunks else None
         except SerdeError as error:
             self._abort(index, str(error))
@@ -388,7 +378,7 @@ class RemoteGateReader(SourceReaderBase):
             except UnfitAttemptError as error:
                 self._refuse(index, error)
                 return
-            is_kept = self._waits_for_checkpoints and cursor.entry.is_end_kept
+            is_kept = self.waits_for_checkpoints and cursor.entry.is_end_kept
         if is_kept:
             self._gate.acknowledge_all_records_processed(index)
             return
@@ -402,12 +392,12 @@ class RemoteGateReader(SourceReaderBase):
 
     def mark_emitted(self, number: int) -> None:
         """A completion mark follows the records of all partitions that have ended."""
-        if not self._waits_for_checkpoints:
+        if not self.waits_for_checkpoints:
             self._follow(number)
 
     def mark_completed(self, number: int) -> None:
         """The whole job has processed what the mark follows: acknowledge those partitions."""
-        if not self._waits_for_checkpoints:
+        if not self.waits_for_checkpoints:
             self._acknowledge(number)
 
     def _follow(self, number: int) -> None:
@@ -437,13 +427,12 @@ class RemoteGateReader(SourceReaderBase):
             deserializer = self._deserializers.pop(index, None)
             if deserializer is not None:
                 deserializer.close()
-            if self._logs.take():
-                _log.warning(
-                    "an attempt to push a partition was aborted",
-                    gate=self._gate.shape.name,
-                    offer=str(offer),
-                    error=str(error),
-                )
+            self._log.warning(
+                "an attempt to push a partition was aborted",
+                gate=self._gate.shape.name,
+                offer=str(offer),
+                error=str(error),
+            )
             self._report_counts()
 
     def _report_counts(self) -> None:

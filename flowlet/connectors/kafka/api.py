@@ -273,7 +273,11 @@ class KafkaSourceBuilder(_KafkaBuilder):
             raise JobGraphError("committed_offsets() needs a consumer group: set_group_id()")
         commits = properties.pop(COMMIT_OFFSETS, "true").lower() == "true"
         interval_ms = _milliseconds(properties, DISCOVERY_INTERVAL, _DEFAULT_DISCOVERY_MS)
-        _set_reset(properties)
+        # What happens to an offset that the broker does not have: an error, unless the program says otherwise.
+        given = properties.get("auto.offset.reset", "none")
+        if given not in _RESETS:
+            raise JobGraphError(f"the property auto.offset.reset is one of earliest, latest and none, got {given!r}")
+        properties["auto.offset.reset"] = _RESETS[given]
         topics = KafkaTopics(
             timeout_ms=max(_milliseconds(properties, API_TIMEOUT, _DEFAULT_TIMEOUT_MS), 1),
             properties={"isolation.level": "read_committed", **properties},
@@ -306,14 +310,6 @@ def _milliseconds(properties: dict[str, str], key: str, default: int) -> int:
         return int(text)
     except ValueError as error:
         raise JobGraphError(f"the property {key} is a number of milliseconds, got {text!r}") from error
-
-
-def _set_reset(properties: dict[str, str]) -> None:
-    """What happens to an offset that the broker does not have: an error, unless the program says otherwise."""
-    given = properties.get("auto.offset.reset", "none")
-    if given not in _RESETS:
-        raise JobGraphError(f"the property auto.offset.reset is one of earliest, latest and none, got {given!r}")
-    properties["auto.offset.reset"] = _RESETS[given]
 
 
 KafkaMessage = tuple[str, bytes | None, bytes | None]

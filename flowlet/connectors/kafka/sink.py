@@ -25,12 +25,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from flowlet.connectors.kafka.split import ClientEvents, kafka_module
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.connectors.kafka.api import KafkaMessage, KafkaRecordSerializationSchema
@@ -193,6 +195,7 @@ class _Transactions(KafkaDelivery):
         super().close()
 
 
+@dataclass(eq=False, repr=False)
 class KafkaTarget(WriteAheadTarget):
     """The transactions of the writers whose messages one subtask has.
 
@@ -207,23 +210,17 @@ class KafkaTarget(WriteAheadTarget):
         monotonic: the clock of the timeout.
     """
 
-    def __init__(
-        self,
-        properties: Mapping[str, str],
-        prefix: str,
-        marker_topic: str,
-        *,
-        check_cancelled: Callable[[], None] = lambda: None,
-        timeout_s: float = _TIMEOUT_S,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    _properties: Mapping[str, str]
+    _prefix: str
+    _marker_topic: str
+    _: KW_ONLY
+    check_cancelled: Callable[[], None] = lambda: None
+    timeout_s: float = _TIMEOUT_S
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._kafka = kafka_module()
-        self._properties = dict(properties)
-        self._prefix = prefix
-        self._check_cancelled = check_cancelled
-        self._timeout_s = timeout_s
-        self._monotonic = monotonic
-        self._marker_topic = marker_topic
+        self._properties = dict(self._properties)
         self._clients: dict[str, _Transactions] = {}  # by writer, the one used last at the end
 
     def __repr__(self) -> str:
@@ -279,7 +276,7 @@ class KafkaTarget(WriteAheadTarget):
         while len(self._clients) >= _MAX_CLIENTS:
             self._drop(next(iter(self._clients)))
         name = f"{self._prefix}-{writer}"
-        clients = self._clients[writer] = _Transactions(self._properties, name, self._check_cancelled)
+        clients = self._clients[writer] = _Transactions(self._properties, name, self.check_cancelled)
         with self._failures(writer, "the start of transactions"):
             self._in_slices(clients.producer.init_transactions)
         return clients
@@ -292,18 +289,18 @@ class KafkaTarget(WriteAheadTarget):
             KafkaException: the call failed, or the time is over.
         """
         slice_s = SLICE_S
-        left_s = self._timeout_s
-        deadline_s = self._monotonic() + left_s
+        left_s = self.timeout_s
+        deadline_s = self.monotonic() + left_s
         while True:
             try:
                 return call(min(slice_s, left_s))
             except self._kafka.KafkaException as error:
-                left_s = deadline_s - self._monotonic()
+                left_s = deadline_s - self.monotonic()
                 (cause,) = error.args
                 can_go_on = cause.name() == "_TIMED_OUT" and (is_question or cause.retriable())
                 if not can_go_on or left_s <= 0:
                     raise
-            self._check_cancelled()
+            self.check_cancelled()
             if is_question:
                 slice_s *= 2  # an answer that takes longer than its slice is lost, so far brokers need longer ones
 
@@ -320,17 +317,15 @@ class KafkaTarget(WriteAheadTarget):
         try:
             yield
         except Exception as error:
-            raise self._failed(writer, what, error) from error
-
-    def _failed(self, writer: str, what: str, error: Exception) -> FlowletError:
-        clients = self._clients.get(writer)
-        events = ClientEvents(self._properties) if clients is None else clients.events
-        self._drop(writer)
-        text = str(error)
-        is_passing = isinstance(error, FlowletError)
-        if isinstance(error, self._kafka.KafkaException):
-            text = str(events.failure(what, error))
-            (cause,) = error.args
-            is_timeout = cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
-            is_passing = is_timeout or cause.retriable() or cause.txn_requires_abort()
-        return CommitLaterError(text) if is_passing and events.refusal is None else FlowletError(text)
+            clients = self._clients.get(writer)
+            events = ClientEvents(self._properties) if clients is None else clients.events
+            self._drop(writer)
+            text = str(error)
+            is_passing = isinstance(error, FlowletError)
+            if isinstance(error, self._kafka.KafkaException):
+                text = str(events.failure(what, error))
+                (cause,) = error.args
+                is_timeout = cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
+                is_passing = is_timeout or cause.retriable() or cause.txn_requires_abort()
+            kind = CommitLaterError if is_passing and events.refusal is None else FlowletError
+            raise kind(text) from error

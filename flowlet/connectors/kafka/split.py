@@ -18,8 +18,8 @@ Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is,
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import closing, contextmanager
 from importlib import import_module
 from itertools import chain
 from typing import Any, Final, assert_never
@@ -134,7 +134,8 @@ class KafkaBrokers:
             FlowletError: no answer, a refusal, or a topic that does not exist.
         """
         # All topics are listed, because a question for one of them would create it, if the brokers allow that.
-        found = self._metadata(topics.described)
+        with self._asking(f"no list of the partitions of {topics.described} within {self._timeout_s:g} s"):
+            found: dict[str, Any] = self._admin.list_topics(timeout=self._timeout_s).topics
         if topics.pattern is not None:
             names = [name for name in sorted(found) if re.fullmatch(topics.pattern, name)]
             return list(chain.from_iterable(self._of_topic(name, found) for name in names))
@@ -176,15 +177,14 @@ class KafkaBrokers:
         """Let the client go; its threads end with it."""
         self._admin = None
 
-    def _metadata(self, described: str) -> dict[str, Any]:
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Translate the errors of a question to the brokers; ``what``: what could not be had."""
         try:
-            found: dict[str, Any] = self._admin.list_topics(timeout=self._timeout_s).topics
-        except self._kafka.KafkaException as error:
+            yield
+        except (self._kafka.KafkaException, TimeoutError) as error:
             self._admin.poll(0)  # gives the events to their callback
-            raise self._events.failure(
-                f"no list of the partitions of {described} within {self._timeout_s:g} s", error
-            ) from error
-        return found
+            raise self._events.failure(what, error) from error
 
     def _of_topic(self, name: str, found: Mapping[str, Any]) -> list[Partition]:
         topic = found.get(name)
@@ -196,17 +196,9 @@ class KafkaBrokers:
 
     def _listed(self, partitions: Sequence[Partition], spec: Any) -> dict[Partition, int]:
         asked = {self._kafka.TopicPartition(*each): spec for each in partitions}
-        try:
-            answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
-            return {
-                (each.topic, each.partition): answer.result(self._timeout_s + 1).offset
-                for each, answer in answers.items()
-            }
-        except (self._kafka.KafkaException, TimeoutError) as error:
-            self._admin.poll(0)
-            raise self._events.failure(
-                f"no offsets of {partitions[0][0]} within {self._timeout_s:g} s", error
-            ) from error
+        with self._asking(f"no offsets of {partitions[0][0]} within {self._timeout_s:g} s"):
+            answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s).items()
+            return {(each.topic, each.partition): found.result(self._timeout_s + 1).offset for each, found in answers}
 
 
 def _reason(error: Exception) -> str:
