@@ -20,6 +20,7 @@ Source:     Flink ``CommittableCollector``, ``CheckpointCommittableManagerImpl``
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final
 
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
@@ -244,8 +245,11 @@ class CommitRunner:
             for each in attempted:
                 if each.outcome is Outcome.LOST:
                     self._report_lost(each)
-            if self.commits.failed is not None:
-                self._calls.fail(_failure_of(self.commits.failed), "commit()")
+            failed = self.commits.failed
+            if failed is not None:
+                again = f"was to be committed again after {failed.num_retries - 1} retries"
+                endless = FlowletError(f"{preview(failed.committable)} {again}")
+                self._calls.fail(endless if failed.error is None else failed.error, "commit()")
             self._committed += [each.committable for each in attempted if each.outcome is Outcome.COMMITTED]
         if self._on_committed is not None and not self.commits.has_due:
             committed = self._committed
@@ -267,14 +271,6 @@ class CommitRunner:
         self._timer = None
         if timer is not None:
             timer.cancel()
-
-
-def _failure_of(request: PendingRequest) -> Exception:
-    if request.error is not None:
-        return request.error
-    return FlowletError(
-        f"{preview(request.committable)} was to be committed again after {request.num_retries - 1} retries"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +306,8 @@ class GlobalCommitOperator(StreamOperator):
     def open(self) -> None:
         """Make the committer, and take back what was not committed."""
         self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
-        made = self._calls.call("create_global_committer()", self.sink.create_global_committer, InitContext(self.ctx))
-        committer = self._calls.checked(self.sink, "create_global_committer()", made, Committer)
+        make = partial(self.sink.create_global_committer, InitContext(self.ctx))
+        committer = self._calls.made(self.sink, "create_global_committer()", make, Committer)
         self._runner = CommitRunner(self.ctx, self._calls, committer)
         self._committables = self.ctx.operator_state_backend.get_list_state(ListStateDescriptor("global-committables"))
         for checkpoint_id, subtask, committable in self._committables:

@@ -140,8 +140,9 @@ class SinkCalls:
         end_stranded_child()
         return result
 
-    def checked(self, sink: object, what: str, made: Any, *kinds: type) -> Any:
-        """What a method has made.  Raises FlowletError: it is not of all these classes."""
+    def made(self, sink: object, what: str, make: Callable[[], object], *kinds: type) -> Any:
+        """What a method makes.  Raises FlowletError: it is not of all these classes."""
+        made = self.call(what, make)
         for kind in kinds:
             if not isinstance(made, kind):
                 raise FlowletError(

@@ -78,7 +78,12 @@ class SinkOperator(StreamOperator):
         self._context = RecordContext()
         init = InitContext(self.ctx)
         sink = self.sink
-        self._runner = runner = self._made_runner(init)
+        committer = None
+        if isinstance(sink, SupportsCommitter):
+            make = partial(sink.create_committer, init)
+            committer = self._calls.made(sink, "create_committer()", make, Committer)
+        on_committed = self._send_committed if isinstance(sink, SupportsGlobalCommitter) else None
+        self._runner = runner = CommitRunner(self.ctx, self._calls, committer, on_committed)
         if isinstance(sink, SupportsCommitter):
             self._committables = self.ctx.operator_state_backend.get_list_state(ListStateDescriptor("committables"))
             if self.ctx.restored_checkpoint_id is not None:
@@ -92,15 +97,6 @@ class SinkOperator(StreamOperator):
         if not self._is_finished:
             self._open_writer(init, states)
 
-    def _made_runner(self, init: InitContext) -> CommitRunner:
-        sink = self.sink
-        committer = None
-        if isinstance(sink, SupportsCommitter):
-            made = self._calls.call("create_committer()", sink.create_committer, init)
-            committer = self._calls.checked(sink, "create_committer()", made, Committer)
-        on_committed = self._send_committed if isinstance(sink, SupportsGlobalCommitter) else None
-        return CommitRunner(self.ctx, self._calls, committer, on_committed)
-
     def _open_writer(self, init: InitContext, states: Sequence[Any]) -> None:
         sink = self.sink
         is_restored = self.ctx.restored_checkpoint_id is not None
@@ -111,7 +107,7 @@ class SinkOperator(StreamOperator):
             make: Callable[[], object] = partial(sink.restore_writer, init, states)
         else:
             make = partial(sink.create_writer, init)
-        self._writer = self._calls.checked(sink, "create_writer()", self._calls.call("create_writer()", make), *kinds)
+        self._writer = self._calls.made(sink, "create_writer()", make, *kinds)
         self._write_chunk = self._write_whole if isinstance(self._writer, ChunkWriter) else self._write_values
         self._writes_all = type(self._writer).write_all is not SinkWriter.write_all
 
