@@ -232,7 +232,8 @@ def withdraw_offers(num_items: int, counts: Counts) -> None:
         offer_id = OfferId(number.to_bytes(16, "big"))
         offer_id.counts = counts
         offers.append(SubpartitionOffer(offer_id, PARTITION, number, num_items, 0, "job", 0, 0, 0, b"T" * 16))
-        handler.offer(offers[-1], Partition())
+        listener: Any = Partition()
+        handler.offer(offers[-1], listener)
         channel.write_inbound(
             PartitionRequest(PARTITION, number, 0, type(RECEIVER)(number.to_bytes(len(RECEIVER), "big")), 2)
         )

@@ -340,7 +340,7 @@ class World:
         mix, timeout_s = self.mix, self.config.partition_request_timeout_s
         first = number % mix.num_gates * mix.width
         last = first + mix.width - 1
-        backoff = RequestBackoff(20_000, round(timeout_s * 1000)) if mix.is_retried else None
+        backoff = RequestBackoff(20_000, round(timeout_s * 1000)) if mix.is_retried else RequestBackoff()
         if home == node.index:
             return LocalInputChannel(
                 gate,
