@@ -50,10 +50,6 @@ class CommittableRows:
     num_rows: int
     rows: bytes
 
-    def __getstate__(self) -> list[Any]:
-        """The values of the fields in their order, as of any frozen dataclass with slots."""
-        return [getattr(self, each.name) for each in fields(self)]
-
     def __setstate__(self, state: list[Any]) -> None:
         """Take the fields; rows are written anew where they would bring classes of another program along."""
         for field, value in zip(fields(self), state, strict=True):

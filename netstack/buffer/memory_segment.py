@@ -1,4 +1,4 @@
-"""Pieces of network memory: the arena that they are cut from, who takes them back, and the books of debug mode.
+"""Pieces of network memory: who takes them back, and the books of debug mode.
 
 Side:       shared.  Whoever holds a segment reads and writes it; who that is, leases and pools say.  With
             ``NETSTACK_DEBUG=1`` a ``SegmentLedger`` remembers who holds which segment, and how he came to it; otherwise
@@ -7,17 +7,14 @@ Invariants: a segment is either at home or out, never out twice (FLINK-20654: th
             corruption).
 Units:      sizes in bytes.
 Lock order: ``SegmentLedger._lock`` is a leaf.
-Source:     Flink ``MemorySegment``, ``BufferRecycler``, ``FreeingBufferRecycler``.  Flink allocates each segment on its
-            own, in ``NetworkBufferPool``.
+Source:     Flink ``MemorySegment``, ``BufferRecycler``, ``FreeingBufferRecycler``.
 """
 
-import mmap
 import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Final
@@ -181,27 +178,3 @@ class FreeingBufferRecycler(BufferRecycler):
 
 
 FREEING_RECYCLER: Final = FreeingBufferRecycler()
-
-
-class SegmentArena:
-    """One anonymous mapping, cut into segments.  Pages are touched when they are first used.
-
-    Threading: ``unmap`` once, by whoever holds every segment; no lock is needed.
-    """
-
-    def __init__(self, num_segments: int, segment_size_bytes: int, ledger: SegmentLedger | None) -> None:
-        self._map = mmap.mmap(-1, num_segments * segment_size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._view = memoryview(self._map)
-        self.segments = [
-            MemorySegment(self._view[index * segment_size_bytes : (index + 1) * segment_size_bytes], index, ledger)
-            for index in range(num_segments)
-        ]
-
-    def unmap(self) -> None:
-        """Give the memory back; nobody may use a segment any more."""
-        for segment in self.segments:
-            segment.view.release()
-        self._view.release()
-        # A view of memory that was recycled may still exist; then the mapping goes with the last such view.
-        with suppress(BufferError):
-            self._map.close()

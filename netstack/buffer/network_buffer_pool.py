@@ -14,15 +14,17 @@ Source:     Flink ``NetworkBufferPool``, with its ``redistributeBuffers``.  Its 
             pool listens to, are one lock and one line here.
 """
 
+import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum, unique
 from typing import Final
 
 from netstack.availability import run_all
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment, SegmentArena, SegmentLedger
+from netstack.buffer.memory_segment import MemorySegment, SegmentLedger
 from netstack.buffer.pool_account import AccountState
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
@@ -80,7 +82,7 @@ class NetworkBufferPool:
             ``_num_outstanding``.  Pools that come, go, grow and shrink.
         lines: ``_waiting`` (pools below their size), ``_claims`` (blocked requests).  Whoever finds no segment, and who
             brings one.
-    ``_arena`` is used without the lock: when it is made, and by the one thread that unmaps it.
+    ``_map``, ``_view`` and ``_segments`` are used without the lock: when they are made, and by the thread that unmaps.
     """
 
     def __init__(self, num_segments: int, segment_size_bytes: int) -> None:
@@ -89,10 +91,15 @@ class NetworkBufferPool:
         self.segment_size_bytes = segment_size_bytes
         self.num_total = num_segments
         self.ledger = SegmentLedger() if is_debug() else None
-        self._arena = SegmentArena(num_segments, segment_size_bytes, self.ledger)
+        # One anonymous mapping, cut into segments.  Pages are touched when they are first used.
+        self._map = mmap.mmap(-1, num_segments * segment_size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._view = memoryview(self._map)
+        starts = range(0, num_segments * segment_size_bytes, segment_size_bytes)
+        views = [self._view[start : start + segment_size_bytes] for start in starts]
+        self._segments = [MemorySegment(view, index, self.ledger) for index, view in enumerate(views)]
         self._lock = threading.Lock()
         # All below guarded by _lock.  Last in, first out: warm memory first, and untouched pages stay untouched.
-        self._free = self._arena.segments[::-1]
+        self._free = self._segments[::-1]
         self._pools: list[LocalBufferPool] = []  # of pools that are not destroyed, in the order of their creation
         self._waiting: deque[LocalBufferPool] = deque()
         self._claims: deque[_Claim] = deque()
@@ -509,4 +516,9 @@ class NetworkBufferPool:
             if self._state is not NetworkBufferPoolState.DESTROYED or len(self._free) < self.num_total:
                 return
             self._state = NetworkBufferPoolState.UNMAPPED
-        self._arena.unmap()
+        for segment in self._segments:
+            segment.view.release()
+        self._view.release()
+        # A view of memory that was recycled may still exist; then the mapping goes with the last such view.
+        with suppress(BufferError):
+            self._map.close()

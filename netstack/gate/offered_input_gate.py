@@ -48,24 +48,19 @@ class ProducerQuota:
         self._max_channels = (
             max(1, num_segments * max_percent // _PERCENT // buffers_per_channel) if buffers_per_channel else None
         )
-        self._buffers_per_channel = buffers_per_channel
-        self._max_percent = max_percent
+        self.reason = (
+            f"producers hold {(self._max_channels or 0) * buffers_per_channel} network buffers of its "
+            f"TaskManager, and have {max_percent} % of the network memory at most: push fewer partitions at a "
+            "time, or start the TaskManager with more (--network-memory, or --producer-memory-percent: "
+            "NetstackConfig.max_producer_memory_percent)"
+        )
+        """Why there is no more."""
         self._lock = threading.Lock()
         self.num_taken = 0  # Channels now.  Guarded by _lock for writes.
 
     def __repr__(self) -> str:
         return (
             f"<ProducerQuota {self.num_taken} of {'any number' if self._max_channels is None else self._max_channels}>"
-        )
-
-    @property
-    def reason(self) -> str:
-        """Why ``try_take`` gave nothing, and what to do."""
-        return (
-            f"producers hold {(self._max_channels or 0) * self._buffers_per_channel} network buffers of its "
-            f"TaskManager, and have {self._max_percent} % of the network memory at most: push fewer partitions at a "
-            "time, or start the TaskManager with more (--network-memory, or --producer-memory-percent: "
-            "NetstackConfig.max_producer_memory_percent)"
         )
 
     def try_take(self) -> bool:

@@ -8,7 +8,7 @@ Rules:      the threads are daemons, so that a call that hangs on a dead file se
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from netstack.log_lines import LogLines
 
@@ -16,17 +16,10 @@ log = LogLines(__name__)
 T = TypeVar("T")
 
 
-class CallInBackground(Protocol):
-    """``call_in_background`` or, in tests, what calls at once."""
-
-    def __call__(
-        self,
-        function: Callable[[], Any],
-        on_result: Callable[[Any], None],
-        on_error: Callable[[Exception], None],
-        name: str,
-    ) -> object:
-        """Run ``function`` on another thread, then one of the others on this one."""
+CallInBackground: TypeAlias = Callable[
+    [Callable[[], Any], Callable[[Any], None], Callable[[Exception], None], str], object
+]
+"""``call_in_background`` or, in tests, what calls at once."""
 
 
 class RunInBackground(Protocol):

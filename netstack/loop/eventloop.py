@@ -280,26 +280,22 @@ class EventLoopThread:
         self._thread_id = threading.get_ident()
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(is_running.set)
+        runner = asyncio.Runner(loop_factory=lambda: self.loop)
+        runner.get_loop()  # from here on its ``close`` ends the tasks, the generators, the executor and the loop
         try:
             with serving_thread(self.loop):
                 self.loop.run_forever()
         finally:
-            _cancel_all_tasks(self.loop)
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            self._close_loop()
+            try:
+                runner.close()
+            except (OSError, RuntimeError) as error:  # libuv has a handle that is open, or a callback came meanwhile
+                _log.warning(
+                    "the event loop of a thread that has ended could not be closed; its connections stay open until "
+                    "the process ends",
+                    loop=self.name,
+                    error=f"{type(error).__name__}: {error}",
+                )
             forget_in_children(self.loop)
-
-    def _close_loop(self) -> None:
-        try:
-            self.loop.close()
-        except (OSError, RuntimeError) as error:  # libuv has a handle that is open, or a callback came meanwhile
-            _log.warning(
-                "the event loop of a thread that has ended could not be closed; its connections stay open until the "
-                "process ends",
-                loop=self.name,
-                error=f"{type(error).__name__}: {error}",
-            )
 
     def _stop(self) -> None:
         self._drain_and_detach()
@@ -320,11 +316,3 @@ def _new_loop(*, use_uvloop: bool) -> asyncio.AbstractEventLoop:
 
         return UvLoop()
     return asyncio.new_event_loop()
-
-
-def _cancel_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
