@@ -8,7 +8,6 @@ import contextlib
 import tempfile
 import weakref
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
@@ -85,7 +84,6 @@ class NetworkEnvironment:
         # Loop thread only.
         self.busy_poller = BusyPoller(loop.loop.call_soon, config.busy_poll_us) if config.busy_poll_us else None
         self._connections = ConnectionManager(config, loop, None if self.busy_poller is None else self.busy_poller.news)
-        self._new_remote_channel = partial(RemoteInputChannel, config=config)
         self._server: NetworkServer | None = None
         # Loop thread only; one per connection.
         self._queues: weakref.WeakSet[PartitionRequestQueue] = weakref.WeakSet()
@@ -286,38 +284,22 @@ class NetworkEnvironment:
     def _offered_channel(
         self, gate: SingleInputGate, index: int, offer: SubpartitionOffer, client: OfferedPartitionClient
     ) -> RemoteInputChannel:
-        channel = self._new_remote_channel(
-            gate, index, offer.result_partition, offer.subtask, new_input_channel_id(), client
-        )
+        place = (gate, index, offer.result_partition, offer.subtask)
+        channel = RemoteInputChannel(*place, new_input_channel_id(), client, config=self.config)
         # The loop must not wait.
         channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel, 0.0)
         return channel
 
     def _channel(self, gate: SingleInputGate, index: int, spec: ChannelSpec) -> InputChannel:
         config = self.config
-        backoff = RequestBackoff(config.max_request_backoff_ms, round(config.partition_request_timeout_s * 1000))
+        timeout_ms = config.partition_request_timeout_s * 1000
+        backoff = RequestBackoff(config.max_request_backoff_ms, round(timeout_ms))
+        place = (gate, index, spec.partition_id, spec.subpartition)
         if spec.connection is None:
-            return LocalInputChannel(
-                gate,
-                index,
-                spec.partition_id,
-                spec.subpartition,
-                self.partition_manager,
-                last=spec.last,
-                wait_timeout_ms=config.partition_request_timeout_s * 1000,
-                backoff=backoff,
-            )
-        client = self._connections.client(spec.connection)
-        channel = self._new_remote_channel(
-            gate,
-            index,
-            spec.partition_id,
-            spec.subpartition,
-            new_input_channel_id(),
-            client,
-            last=spec.last,
-            backoff=backoff,
-        )
+            manager = self.partition_manager
+            return LocalInputChannel(*place, manager, last=spec.last, wait_timeout_ms=timeout_ms, backoff=backoff)
+        connection = (new_input_channel_id(), self._connections.client(spec.connection))
+        channel = RemoteInputChannel(*place, *connection, last=spec.last, backoff=backoff, config=config)
         credit = config.exclusive_buffers_per_channel if spec.initial_credit is None else spec.initial_credit
         if not credit and not config.floating_buffers_per_gate:
             raise ConfigError(
