@@ -21,13 +21,13 @@ from typing import Final
 from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.flow.offer_book import OfferProgress, Stage
-from netstack.handlers.offered_partitions_handler import wall_clock_ms
 from netstack.handlers.offering_handler import OfferingHandler
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.ids import ConnectionID
 from netstack.late import dataclass
 from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.loop_timers import wall_clock_ms
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.client import connect

@@ -15,7 +15,6 @@ Source:     Flink ``GenericWriteAheadSink``, its ``PendingCheckpoint``, which na
 
 import secrets
 import struct
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, fields
 from typing import Any, Final
@@ -25,6 +24,7 @@ from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, Wri
 from flowlet.errors import FlowletError, SerdeError
 from flowlet.serde.pickles.record_pickle import dumps_value, has_class_table, is_of_another_program, loads_value
 from netstack.late import dataclass
+from netstack.loop.loop_timers import wall_clock_ms
 
 _SIZE: Final = struct.Struct(">I")
 
@@ -100,11 +100,6 @@ def _parts(data: bytes) -> Iterator[memoryview]:
 _RECORDS_OF_A_PART: Final = 1_000
 
 
-def now_ms() -> int:
-    """The time since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 @dataclass(eq=False, repr=False)
 class WriteAheadWriter(CommittingSinkWriter[Any]):
     """The writer of one attempt of a subtask.
@@ -117,7 +112,7 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
 
     _rows_of: Callable[[Sequence[Any]], Sequence[Any]]
     _max_commit_bytes: int
-    now_ms: Callable[[], int] = now_ms
+    now_ms: Callable[[], int] = wall_clock_ms
 
     def __post_init__(self) -> None:
         # Never derived from the subtask: with another parallelism, a former subtask's rows would take a new one's
@@ -204,7 +199,7 @@ class WriteAheadCommitter(Committer[CommittableRows]):
     _: KW_ONLY
     marker_retention_ms: int
     max_retries: int
-    now_ms: Callable[[], int] = now_ms
+    now_ms: Callable[[], int] = wall_clock_ms
 
     def __post_init__(self) -> None:
         # By writer, as far as known; a process believed dead may have raised it meanwhile.
@@ -278,7 +273,7 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         now_ms = self.now_ms()
         if self._forgot_ms is not None and now_ms - self._forgot_ms < _FORGET_INTERVAL_MS:
             return
-        self._forgot_ms = now_ms
+        self._forgot_ms = wall_clock_ms
         try:
             self._target.forget_before(now_ms - self.marker_retention_ms - _CLOCK_MARGIN_MS)
         except CommitLaterError:

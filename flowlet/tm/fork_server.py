@@ -65,10 +65,13 @@ _CLASSES: Final = {
     "flowlet.tm.task_executor": "ProcessHooks TaskExecutorConfig",
     "flowlet.tm.taskmanager_process": "TaskManagerSettings _Process",
     "netstack.buffer.buffer_compressor": "BufferDecompressor",
-    "netstack.buffer.pool_account": "PoolAccount",
+    "netstack.buffer.local_buffer_pool": "LocalBufferPool",
     "netstack.config": "NetstackConfig",
     "netstack.connection_manager": "NetworkPartitionRequestClient",
     "netstack.environment": "ChannelSpec",
+    "netstack.flow.handshake": "Handshake",
+    "netstack.gate.channels.channel_receiver": "ChannelReceiver",
+    "netstack.gate.channels.local_input_channel": "LocalInputChannel",
     "netstack.gate.gate_channels": "GateStatistics",
     "netstack.handlers.offered_partitions_handler": "ConnectionRoles",
     "netstack.handlers.partition_request_server_handler": "PartitionRequestServerHandler",
@@ -78,6 +81,7 @@ _CLASSES: Final = {
     "netstack.transport.authentication_handler": "AuthenticationHandler PeerCheck",
     "netstack.transport.direct_writer": "DirectWriter",
     "netstack.wire.events": "EndOfData",
+    "netstack.wire.frame_decoder": "FrameDecoder",
     "netstack.wire.messages": "AckAllUserRecordsProcessed CancelPartitionRequest Heartbeat Hello PartitionRequest "
     "Proof Ready",
 }

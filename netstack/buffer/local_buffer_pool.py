@@ -10,21 +10,23 @@ Units:      segments; ``hard_blocked_ns`` in nanoseconds.
 Lock order: ``LocalBufferPool._lock`` before ``NetworkBufferPool._lock``; futures, parked threads, listeners and other
     pools after both.
 Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes every segment that comes, even while another
-            subpartition has its maximum, and overdraft is granted only from segments that nobody was promised.
+            subpartition has its maximum, overdraft is granted only from segments that nobody was promised, and several
+            threads may wait at once.  Their time is that of its ``hardBackPressuredTimeMsPerSecond``.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, InitVar
+from enum import Enum, unique
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper, run_all
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.buffer.pool_account import AccountState, BlockingObserver, BufferListener, ParkedThreads
+from netstack.buffer.network_buffer import BufferListener, NetworkBuffer
 from netstack.errors import ResourceClosedError
 from netstack.late import dataclass
 from netstack.wire.messages import DataType
@@ -33,6 +35,94 @@ if TYPE_CHECKING:
     from netstack.buffer.network_buffer_pool import NetworkBufferPool
 
 NO_SUBPARTITION: Final = -1  # a request that no subpartition's maximum counts
+PARK_SLICE_S: Final = 1.0  # a parked thread looks around this often, even if a wake-up were lost
+
+
+@unique
+class AccountState(Enum):
+    """Where a local pool stands with the network pool.
+
+    ``WAITING``: it found no segment although it is below its size, so it stands in line for the next one::
+
+        OPEN <-- it found nothing, it got one --> WAITING
+          `------ the pool is destroyed ------> CLOSED <-----'
+    """
+
+    OPEN = "open"
+    WAITING = "waiting"
+    CLOSED = "closed"
+
+
+class BlockingObserver(Protocol):
+    """Wants to know while a thread is parked for want of a buffer.  Called on that thread, outside every lock."""
+
+    def mark_start(self) -> None:
+        """It parks."""
+
+    def mark_end(self) -> None:
+        """It goes on, with a buffer or with an error."""
+
+
+class ParkedThreads:
+    """Who is parked, in the order of arrival, and for how long.
+
+    Threading: guarded by the lock of the pool: ``*_locked`` and ``line`` need it, ``begin``, ``wait`` and ``end`` take
+        it and are the waiting thread's.
+    """
+
+    __slots__ = ("_lock", "_since_ns", "_total_ns", "line", "observer")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        # A thread waits for its own lock; whoever takes it out of the line releases it.
+        self.line: deque[threading.Lock] = deque()
+        self.observer: BlockingObserver | None = None  # Written by the owner of the pool before its first request.
+        self._total_ns = 0  # of the waits that are over
+        self._since_ns: dict[int, int] = {}  # thread id -> when it parked
+
+    def begin(self) -> threading.Lock:
+        """The calling thread has to wait; returns what it stands in the line with."""
+        gate = threading.Lock()
+        gate.acquire()  # no wait: the lock is new
+        if self.observer is not None:
+            self.observer.mark_start()
+        with self._lock:
+            self._since_ns[threading.get_ident()] = time.perf_counter_ns()
+        return gate
+
+    def wait(self, gate: threading.Lock) -> None:
+        """Park until the thread is taken out of the line, or for a slice."""
+        # waits for a free buffer of the task's pool; ended by a consumer that reads, or by cancel
+        if gate.acquire(timeout=PARK_SLICE_S):
+            return
+        with self._lock:
+            if gate in self.line:
+                self.line.remove(gate)
+                return
+        gate.acquire()  # waits for the thread that took this one out of the line; ended by its next statement
+
+    def end(self) -> None:
+        """The calling thread goes on."""
+        with self._lock:
+            self._total_ns += time.perf_counter_ns() - self._since_ns.pop(threading.get_ident())
+        if self.observer is not None:
+            self.observer.mark_end()
+
+    def wake_more_locked(self, num_before: int, num_free: int, wakeups: list[Callable[[], object]]) -> None:
+        """Let as many of the ``num_before`` threads go on as there are free segments."""
+        while self.line and num_before - len(self.line) < num_free:
+            wakeups.append(self.line.popleft().release)
+
+    def wake_all_locked(self) -> list[Callable[[], object]]:
+        """Let everybody go on."""
+        wakeups: list[Callable[[], object]] = [gate.release for gate in self.line]
+        self.line.clear()
+        return wakeups
+
+    def total_ns_locked(self) -> int:
+        """How long threads waited so far, the present waits included."""
+        now = time.perf_counter_ns()
+        return self._total_ns + sum(now - since for since in self._since_ns.values())
 
 
 class SubpartitionRecycler(BufferRecycler):

@@ -239,6 +239,24 @@ class NetworkBuffer:
         return self._offset
 
 
+class BufferListener(Protocol):
+    """Waits for a buffer of a pool that has none.
+
+    Called on the thread that recycles or destroys, outside every lock.
+
+    One implementer: ``BufferManager`` imports this module, which therefore cannot import it.
+    """
+
+    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+        """One buffer is free: True takes it over, False leaves it to the next listener.
+
+        The listener is out of the line either way.
+        """
+
+    def notify_buffer_destroyed(self) -> None:
+        """The pool was destroyed; no buffer will come."""
+
+
 def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
     """Give one reference of each buffer back; segments of one pool go home together, with one wake-up for who waits.
 

@@ -23,9 +23,8 @@ from enum import Enum, unique
 from typing import Final
 
 from netstack.availability import run_all
-from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.local_buffer_pool import AccountState, LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment, SegmentLedger
-from netstack.buffer.pool_account import AccountState
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 

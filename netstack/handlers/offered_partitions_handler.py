@@ -10,7 +10,6 @@ Invariants: a connection offers to one gate, that of its token.  After an accept
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from netstack.ids import InputChannelID
 from netstack.late import dataclass
 from netstack.log_lines import limited_log
 from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.loop_timers import wall_clock_ms
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.messages import ChannelOrder
 from netstack.wire.offer_messages import GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer
@@ -35,11 +35,6 @@ P = ParamSpec("P")
 
 _LOOK_INTERVAL_S = 10.0  # how often a connection with an expired token is checked for open offers
 _MS_PER_S = 1000
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 TakeOffer: TypeAlias = Callable[[GateIdentity, SubpartitionOffer, "NetworkOfferedPartitionClient"], None]

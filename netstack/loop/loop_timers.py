@@ -10,12 +10,18 @@ Units:      delays in seconds.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from netstack.errors import ResourceClosedError
 from netstack.flow.heartbeats import Silence
 from netstack.loop.eventloop import EventLoopThread
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 class Cancellable(Protocol):

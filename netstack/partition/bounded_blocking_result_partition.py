@@ -1,22 +1,32 @@
 """A partition that is written to a file first, and then read as often as one likes.
 
 Side:       shared.  The task thread writes and flushes; any thread releases.
-Invariants: readers come only after ``finish``; the file is deleted when the subpartition was released and the last
-            reader, or the write that was going on, is over.
-Units:      backlog in data buffers.
+Invariants: readers come only after ``finish``; the file is deleted when every subpartition was released and the last
+            reader, or the write that was going on, is over.  The subpartitions of a partition share one file and so
+            one descriptor; each has regions of its own in it, and no buffer spans two regions.  What a reader looks at
+            next is known before it is read.
+Units:      backlog in data buffers; sizes and positions in bytes.  The index takes 16 bytes of memory for each buffer,
+            which has a segment of 32 KiB as a rule.
+Errors:     the file system's, as ``ResourceBrokenError`` with the path.
 Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners, the partition and files are called
             after it.  ``BoundedBlockingSubpartitionReader._lock`` is one, too.
 Source:     Flink ``BoundedBlockingResultPartition``, ``BoundedBlockingSubpartition``,
             ``BoundedBlockingSubpartitionReader``.  Readers learn at once of a release; they keep the file, but get
-            nothing more.
-Absent:     direct transfer from file to socket.
+            nothing more.  ``BoundedData``, ``FileChannelBoundedData``, ``BufferReaderWriterUtil``, whose headers in
+            the file are an index in memory here; one file with regions as ``PartitionedFile`` of sort-merge shuffles.
+Absent:     direct transfer from file to socket.  Files that are mapped into memory: their pages count as this process's
+            memory.
 """
 
+import contextlib
+import os
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer
@@ -24,9 +34,8 @@ from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.errors import LocalProtocolError
+from netstack.errors import LocalProtocolError, ResourceBrokenError
 from netstack.ids import ResultPartitionID
-from netstack.partition.bounded_data import BoundedData, BoundedDataFile
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
@@ -42,6 +51,88 @@ from netstack.wire.events import EndOfPartition, event_data_type, serialize_even
 from netstack.wire.messages import DataType
 
 NUM_READ_BUFFERS: Final = 2  # Flink's: one on its way while the next is read
+# A reader goes forward for 1 MiB; what is left of a region is a hole, which takes no disk; not measured.
+REGION_BYTES: Final = 1024 * 1024
+# A second entry of the index: size, data type, whether it is compressed.
+_SIZE_SHIFT: Final = 5
+_TYPE_MASK: Final = 0xF
+
+
+class NextBuffer(NamedTuple):
+    """What the index says of the next buffer."""
+
+    data_type: DataType
+    is_compressed: bool
+    size: int
+
+
+class BoundedDataFile:
+    """The file of one partition, and which part of it is whose.  It has no name: it is gone however the process ends.
+
+    Threading: the task thread writes and reserves; any thread reads, and leaves.
+    Ownership: the file goes when all users have left.
+
+    Args:
+        directory: where it is made.
+        num_users: how many subpartitions lie in it.
+
+    Raises:
+        ResourceBrokenError: the file cannot be made.
+    """
+
+    def __init__(self, directory: Path, num_users: int = 1) -> None:
+        with _translated(directory):
+            self._fd, path = tempfile.mkstemp(prefix="netstack-", suffix=".partition", dir=directory)
+            os.unlink(path)
+        self.path = Path(path)  # what it was called
+        self._num_reserved = 0  # Written by the task thread.
+        self._lock = threading.Lock()
+        self._num_users = num_users  # Guarded by _lock.
+
+    def __repr__(self) -> str:
+        return f"<BoundedDataFile {self.path}, {self._num_reserved} bytes reserved, {self._num_users} users>"
+
+    def reserve(self, num_bytes: int) -> tuple[int, int]:
+        """Start and end of a region that holds at least ``num_bytes``."""
+        start = self._num_reserved
+        self._num_reserved += max(num_bytes, REGION_BYTES)
+        return start, self._num_reserved
+
+    def write(self, position: int, data: memoryview) -> None:
+        """Write all of ``data`` at ``position``."""
+        with _translated(self.path):
+            while data:
+                num_written = os.pwritev(self._fd, [data], position)
+                position += num_written
+                data = data[num_written:]
+
+    def read(self, position: int, data: memoryview) -> None:
+        """Fill ``data`` from ``position``.
+
+        Raises:
+            ResourceBrokenError: the file is shorter, or cannot be read.
+        """
+        with _translated(self.path):
+            num_read = os.preadv(self._fd, [data], position)
+        if num_read != len(data):
+            raise ResourceBrokenError(f"{self.path} ends in the middle of a buffer, at byte {position + num_read}")
+
+    def leave(self) -> None:
+        """One user less; the file goes with the last one."""
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users:
+                return
+        with _translated(self.path):
+            os.close(self._fd)
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ResourceBrokenError(f"the data of a blocking partition in {path}: {error}") from error
 
 
 class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
@@ -54,22 +145,20 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
 
     _subpartition: "BoundedBlockingSubpartition"
 
-    def __init__(
-        self, subpartition: "BoundedBlockingSubpartition", data: BoundedData, listener: BufferAvailabilityListener
-    ) -> None:
+    def __init__(self, subpartition: "BoundedBlockingSubpartition", listener: BufferAvailabilityListener) -> None:
         self.listener = listener
         self._subpartition = subpartition
-        self._data = data
         self._lock = threading.Lock()
         self._is_view_released = False  # Guarded by _lock for the one write.
         # Guarded by _lock.
         self._is_polling = False
-        self._free = [MemorySegment(memoryview(bytearray(data.max_buffer_bytes))) for _ in range(NUM_READ_BUFFERS)]
+        size = subpartition.max_buffer_bytes
+        self._free = [MemorySegment(memoryview(bytearray(size))) for _ in range(NUM_READ_BUFFERS)]
         self._is_starved = False
         # Written by the polling thread; read anywhere, one pass stale is fine.
         self._backlog = subpartition.num_data_buffers
         self._sequence_number = 0
-        self._next = data.entry(0)  # None at the end
+        self._next = subpartition.entry(0)  # None at the end
 
     def __repr__(self) -> str:
         state = "released" if self.is_released else "open"
@@ -105,12 +194,12 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
             segment = self._free.pop()
         number = self._sequence_number
         try:
-            self._data.read(number, segment.view[: found.size])
+            self._subpartition.read(number, segment.view[: found.size])
         except BaseException:
             self.recycle(segment)
             raise
         self._sequence_number = number + 1
-        following = self._next = self._data.entry(number + 1)
+        following = self._next = self._subpartition.entry(number + 1)
         buffer = NetworkBuffer(segment, self, found.size, found.data_type, is_compressed=found.is_compressed)
         if buffer.is_buffer:
             self._backlog -= 1
@@ -172,7 +261,7 @@ class BoundedBlockingSubpartition:
     """First written, then read by any number of readers.
 
     Life cycle: ``SubpartitionState``; it can be read while it is finished.
-    Ownership: owns ``data``, which goes when it was released and nobody reads or writes any more.
+    Ownership: one user of ``file``, in regions of its own, until it was released and nobody reads or writes any more.
     """
 
     takes_contents = False  # everything goes to a file
@@ -180,7 +269,7 @@ class BoundedBlockingSubpartition:
     num_queued_bytes = 0
 
     def __init__(
-        self, index: int, parent: SubpartitionParent, data: BoundedData, compressor: BufferCompressor | None = None
+        self, index: int, parent: SubpartitionParent, file: BoundedDataFile, compressor: BufferCompressor | None = None
     ) -> None:
         self.index = index
         self.parent = parent
@@ -188,11 +277,15 @@ class BoundedBlockingSubpartition:
         self.channel_state: ChannelStateWriter = NO_CHANNEL_STATE
         self.info = ResultSubpartitionInfo(0, index)  # barriers overtake nothing here, so nobody asks for it
         self.state = SubpartitionState.OPEN  # Written under _lock; a bare read may be one pass stale.
-        self.num_data_buffers = 0  # Written by the task thread, before ``finish``.
+        # Written by the task thread, before ``finish``.
+        self.num_data_buffers = 0
+        self.max_buffer_bytes = 0
+        self._index = array("Q")  # two entries for each buffer
+        self._position = self._region_end = 0  # where the next one goes, and how far it may
         self._compressor = compressor
         self._lock = threading.Lock()
-        # All below guarded by _lock; whoever writes or reads uses ``_data`` outside of it, and is counted here.
-        self._data: BoundedData | None = data  # None: the file was deleted
+        # All below guarded by _lock; whoever writes or reads uses ``_file`` outside of it, and is counted here.
+        self._file: BoundedDataFile | None = file  # None: it was left
         self._current: BufferConsumer | None = None  # the last one added: it may still be written
         self._is_writing = False
         self._readers: set[BoundedBlockingSubpartitionReader] = set()
@@ -200,7 +293,7 @@ class BoundedBlockingSubpartition:
     def __repr__(self) -> str:
         return (
             f"<BoundedBlockingSubpartition {self.index} {self.state.value}, {len(self._readers)} readers, "
-            f"{self._data!r}>"
+            f"{len(self._index) // 2} buffers in {self._file!r}>"
         )
 
     @property
@@ -276,27 +369,36 @@ class BoundedBlockingSubpartition:
             if consumer is None:
                 return
             self._is_writing = True
-            data = self._data
-        assert data is not None, "a released subpartition keeps nothing to write"
         try:
-            self._write(consumer, data)
+            self._write(consumer)
         finally:
             consumer.close()
             with self._lock:
                 self._is_writing = False
             self._close_if_unused()
 
-    def _write(self, consumer: BufferConsumer, data: BoundedData) -> None:
+    def _write(self, consumer: BufferConsumer) -> None:
         buffer = consumer.try_build()
         if buffer is None:
             return
         try:
             if self._compressor is not None:
                 buffer = self._compressor.compress(buffer)
-            data.write(buffer)
+            self.write(buffer)
             self.num_data_buffers += buffer.is_buffer
         finally:
             buffer.recycle()
+
+    def write(self, buffer: NetworkBuffer) -> None:
+        """Append a copy of ``buffer``, which stays the caller's."""
+        assert self._file is not None, "a released subpartition keeps nothing to write"
+        size = buffer.size
+        if self._position + size > self._region_end:
+            self._position, self._region_end = self._file.reserve(size)
+        self._file.write(self._position, buffer.view)
+        self._index.extend((self._position, size << _SIZE_SHIFT | buffer.data_type << 1 | buffer.is_compressed))
+        self._position += size
+        self.max_buffer_bytes = max(self.max_buffer_bytes, size)
 
     # ---------------------------------------------------------------- checkpoints: there are none of a bounded result
 
@@ -319,11 +421,22 @@ class BoundedBlockingSubpartition:
                 return None
             if self.state is SubpartitionState.OPEN:
                 raise LocalProtocolError(f"blocking subpartition {self.index} is read before it is finished")
-            assert self._data is not None, "the file goes when it was released"
-            reader = BoundedBlockingSubpartitionReader(self, self._data, listener)
+            reader = BoundedBlockingSubpartitionReader(self, listener)
             self._readers.add(reader)
         listener.notify_data_available()
         return reader
+
+    def entry(self, number: int) -> NextBuffer | None:
+        """What the index says of a buffer, the first is number 0; None behind the last."""
+        if 2 * number == len(self._index):
+            return None
+        packed = self._index[2 * number + 1]
+        return NextBuffer(DataType(packed >> 1 & _TYPE_MASK), bool(packed & 1), packed >> _SIZE_SHIFT)
+
+    def read(self, number: int, view: memoryview) -> None:
+        """Fill ``view``, which has its size, with a buffer."""
+        assert self._file is not None, "the file goes when nobody reads"
+        self._file.read(self._index[2 * number], view)
 
     def on_reader_released(self, reader: BoundedBlockingSubpartitionReader, *, has_read_all: bool) -> None:
         """For the readers: this one is done."""
@@ -349,17 +462,17 @@ class BoundedBlockingSubpartition:
         with self._lock:
             if not self.is_released or self._is_writing or self._readers:
                 return
-            data = self._data
-            self._data = None
-        if data is not None:
-            data.close()
+            file = self._file
+            self._file = None
+        if file is not None:
+            file.leave()
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         with self._lock:
             assert self.state is not SubpartitionState.OPEN or not self._readers, "readers come after the end"
             assert not (self.is_released and self._current), "a released subpartition keeps nothing"
-            assert self._data is None or not self.is_released or self._is_writing or self._readers, (
+            assert self._file is None or not self.is_released or self._is_writing or self._readers, (
                 "nobody uses it and its file is there"
             )
 
@@ -401,9 +514,7 @@ class BoundedBlockingResultPartition(ResultPartition):
             buffer_pool,
             owner,
             partition_type=partition_type,
-            new_subpartition=lambda index, parent: BoundedBlockingSubpartition(
-                index, parent, BoundedData(file), compressor
-            ),
+            new_subpartition=lambda index, parent: BoundedBlockingSubpartition(index, parent, file, compressor),
         )
 
     def flush(self, subpartition: int) -> None:

@@ -22,10 +22,9 @@ from typing import Final
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
 from netstack.buffer.content_consumer import ContentConsumer, SegmentConsumer
-from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.local_buffer_pool import BlockingObserver, LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import BufferContent, recycle_segments
-from netstack.buffer.pool_account import BlockingObserver
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass

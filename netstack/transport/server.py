@@ -19,6 +19,7 @@ from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.log_lines import LogLines, limited_log, shown_state
 from netstack.loop.forks import ClosedInChildren, PortClosedInChildren
+from netstack.loop.loop_timers import wall_clock_ms
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, required_security
 from netstack.transport.authentication_handler import AuthenticationHandler, PeerCheck, refuse_certificate
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
@@ -34,7 +35,6 @@ _log = LogLines(__name__)
 # From accept() to connection_made asyncio takes three turns of the loop (a task, then a callback), uvloop one.
 _ACCEPT_PASSES = 3
 _CLOSE_MARGIN_S = 0.2  # a connection that is cut at its deadline ends one turn of the loop later
-_NS_PER_MS = 1_000_000
 
 
 class _ChannelGroup(ChannelHandler):
@@ -260,7 +260,7 @@ class NetworkServer:
         return (self._group, *behind_decoder(handlers, authentication), heartbeats)
 
     def _gate_key(self, gate: GateIdentity) -> bytes | None:
-        if gate.is_expired(time.time_ns() // _NS_PER_MS):
+        if gate.is_expired(wall_clock_ms()):
             return None
         return derive_key(gate_token(self._security.secret, gate))
 

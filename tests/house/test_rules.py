@@ -123,7 +123,7 @@ def test_imports_upward_and_rooms_that_import_each_other_are_named() -> None:
         ("from flowlet.datastream import MapFunction", set()),
         ("from flowlet.windows.window_operator import WindowOperator", set()),
         ("from flowlet.windows import aligned_windows", {"flowlet.windows.aligned_windows"}),
-        ("from netstack.buffer.pool_account import ParkedThreads", {"netstack.buffer.pool_account"}),
+        ("from netstack.buffer.local_buffer_pool import ParkedThreads", {"netstack.buffer.local_buffer_pool"}),
         ("import flowlet.chain.loop_code", {"flowlet.chain.loop_code"}),
         ("from tests.waiting import PATIENCE_S", set()),
     ],

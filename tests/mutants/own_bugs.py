@@ -334,7 +334,7 @@ OWN_BUGS: Final = (
         "a blocking partition can be read once only",
         "netstack.partition.bounded_blocking_result_partition",
         "        run_all([self._close_if_unused, consumed])\n",
-        "        run_all([self._data.close, consumed])\n",
+        "        run_all([self._file.leave, consumed])\n",
         _SIM,
     ),
     Mutant(

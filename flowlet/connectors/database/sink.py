@@ -23,10 +23,10 @@ from typing import Any, Final, assert_never
 from flowlet.connectors.database.database_driver import DatabaseDriver, PostgresDriver, SqliteDriver
 from flowlet.connectors.database.row_values import DatabaseError, DatabaseUnavailableError, RowValues
 from flowlet.connectors.database.statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
-from flowlet.connectors.write_ahead_writer import now_ms
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 from netstack.late import dataclass
+from netstack.loop.loop_timers import wall_clock_ms
 
 MARKER_TABLE: Final = "flowlet_commits"
 # Markers, by writer, of any database that knows ``ON CONFLICT``; ``DatabaseDriver.run`` writes the placeholders.
@@ -56,7 +56,7 @@ class DatabaseTarget(WriteAheadTarget):
         now_ms: the time since 1970.
     """
 
-    def __init__(self, driver: DatabaseDriver, batch_size: int, now_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(self, driver: DatabaseDriver, batch_size: int, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._driver = driver
         self._batch_size = max(1, batch_size)
         self._now_ms = now_ms

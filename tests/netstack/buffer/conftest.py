@@ -23,7 +23,7 @@ def tiny_switch_interval() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_time_slice_comes_to_the_rescue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake-up that got lost fails the test instead of being found by the next look around."""
-    monkeypatch.setattr("netstack.buffer.pool_account.PARK_SLICE_S", LONG_S)
+    monkeypatch.setattr("netstack.buffer.local_buffer_pool.PARK_SLICE_S", LONG_S)
 
 
 @pytest.fixture

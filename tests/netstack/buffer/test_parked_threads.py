@@ -148,7 +148,7 @@ def test_a_parked_writer_looks_around_by_itself(
     network: NetworkBufferPool, bounded: LocalBufferPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every wait has a deadline: even a wake-up that was really lost costs one time slice, not for ever."""
-    monkeypatch.setattr("netstack.buffer.pool_account.PARK_SLICE_S", 0.001)
+    monkeypatch.setattr("netstack.buffer.local_buffer_pool.PARK_SLICE_S", 0.001)
     segments = [take(bounded) for _ in range(3)]
     writer = Blocked(bounded)
     assert network.ledger is not None

@@ -15,8 +15,8 @@ from netstack.errors import LocalProtocolError, PartitionNotFoundError, Resource
 from netstack.partition.bounded_blocking_result_partition import (
     BoundedBlockingResultPartition,
     BoundedBlockingSubpartition,
+    BoundedDataFile,
 )
-from netstack.partition.bounded_data import BoundedData, BoundedDataFile
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartitionView, SubpartitionState
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
@@ -213,16 +213,16 @@ def test_a_release_during_a_poll_leaves_the_file_to_the_reader(it: Blocking, mon
     it.partition.emit_record(b"a" * SIZE, 0)
     it.end()
     view = it.view()
-    read = BoundedData.read
+    read = BoundedBlockingSubpartition.read
     files = []
 
-    def read_slowly(data: BoundedData, number: int, target: memoryview) -> None:
+    def read_slowly(data: BoundedBlockingSubpartition, number: int, target: memoryview) -> None:
         it.partition.release()
         view.release()
         files.append(num_files(it.directory))
         read(data, number, target)
 
-    monkeypatch.setattr(BoundedData, "read", read_slowly)
+    monkeypatch.setattr(BoundedBlockingSubpartition, "read", read_slowly)
     found = view.next_buffer()
     files.append(num_files(it.directory))
 
@@ -325,10 +325,10 @@ class BrokenDisk:
         self.partition = self.it.partition
         self.partition.broadcast_record(b"a" * 60)
 
-        def fail(data: BoundedData, buffer: NetworkBuffer) -> None:
+        def fail(data: BoundedBlockingSubpartition, buffer: NetworkBuffer) -> None:
             raise ResourceBrokenError("no space left on device")
 
-        monkeypatch.setattr(BoundedData, "write", fail)
+        monkeypatch.setattr(BoundedBlockingSubpartition, "write", fail)
 
 
 @pytest.fixture
@@ -376,8 +376,7 @@ class Single:
 
     def __init__(self, directory: Path) -> None:
         self.parent, self.arena = RecordingParent(), Arena()
-        self.data = BoundedData(BoundedDataFile(directory))
-        self.subpartition = BoundedBlockingSubpartition(0, self.parent, self.data)
+        self.subpartition = BoundedBlockingSubpartition(0, self.parent, BoundedDataFile(directory))
 
     def consumer(self) -> BufferConsumer:
         """Of a finished buffer, whose writer is done with it."""
@@ -404,7 +403,7 @@ def test_recycle_current_buffer_on_failure(single: Single, call: str, monkeypatc
     def fail(buffer: NetworkBuffer) -> None:
         raise ResourceBrokenError("no space left on device")
 
-    monkeypatch.setattr(single.data, "write", fail)
+    monkeypatch.setattr(single.subpartition, "write", fail)
     single.subpartition.add(single.consumer())
     calls = {
         "add": lambda: single.subpartition.add(single.consumer()),
@@ -440,7 +439,7 @@ def test_a_release_while_the_task_writes_leaves_the_file_to_the_task(
     single: Single, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is closed by whoever uses it last: never under a write, and not twice."""
-    write = single.data.write
+    write = single.subpartition.write
 
     def write_slowly(buffer: NetworkBuffer) -> None:
         single.subpartition.release()
@@ -448,7 +447,7 @@ def test_a_release_while_the_task_writes_leaves_the_file_to_the_task(
         write(buffer)
         assert files, "the file was closed while it was written"
 
-    monkeypatch.setattr(single.data, "write", write_slowly)
+    monkeypatch.setattr(single.subpartition, "write", write_slowly)
     single.subpartition.add(single.consumer())
 
     assert single.subpartition.add(single.consumer()) == -1
@@ -463,7 +462,7 @@ def test_empty_buffers_are_not_written(single: Single) -> None:
 
     single.subpartition.finish()
 
-    assert (single.subpartition.num_data_buffers, single.data.num_bytes) == (0, 4)
+    assert (single.subpartition.num_data_buffers, single.subpartition.max_buffer_bytes) == (0, 4)
 
 
 def test_who_waits_for_room_is_not_told_after_its_release(tmp_path: Path) -> None:

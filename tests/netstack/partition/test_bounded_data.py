@@ -1,4 +1,4 @@
-"""``BoundedData``: what is written comes back the same, to every reader."""
+"""``BoundedBlockingSubpartition``: what is written comes back the same, to every reader."""
 
 import os
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from netstack.partition.bounded_blocking_result_partition import (
     NUM_READ_BUFFERS,
     BoundedBlockingSubpartition,
     BoundedBlockingSubpartitionReader,
+    BoundedDataFile,
 )
-from netstack.partition.bounded_data import BoundedData, BoundedDataFile
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import RecordingListener, RecordingParent
 
@@ -29,17 +29,18 @@ SOME: list[Written] = [
 ]
 
 
-def reader_of(data: BoundedData, listener: RecordingListener | None = None) -> BoundedBlockingSubpartitionReader:
-    subpartition = BoundedBlockingSubpartition(0, RecordingParent(), data)
-    return BoundedBlockingSubpartitionReader(subpartition, data, listener or RecordingListener())
+def reader_of(
+    data: BoundedBlockingSubpartition, listener: RecordingListener | None = None
+) -> BoundedBlockingSubpartitionReader:
+    return BoundedBlockingSubpartitionReader(data, listener or RecordingListener())
 
 
-def store(directory: Path) -> BoundedData:
+def store(directory: Path) -> BoundedBlockingSubpartition:
     """One with a file of its own."""
-    return BoundedData(BoundedDataFile(directory))
+    return BoundedBlockingSubpartition(0, RecordingParent(), BoundedDataFile(directory))
 
 
-def write(data: BoundedData, buffers: Sequence[Written]) -> None:
+def write(data: BoundedBlockingSubpartition, buffers: Sequence[Written]) -> None:
     for data_type, is_compressed, content in buffers:
         data.write(NetworkBuffer.unpooled(content, data_type, is_compressed=is_compressed))
 
@@ -64,7 +65,7 @@ def test_write_and_read(tmp_path: Path) -> None:
 
     assert read(reader_of(data)) == SOME
     assert read(outer) == SOME[1:]
-    data.close()
+    data.release()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -76,15 +77,15 @@ def test_any_sizes_come_back(contents: list[bytes], tmp_path_factory: pytest.Tem
     write(data, buffers)
 
     assert read(reader_of(data)) == buffers
-    data.close()
+    data.release()
 
 
 @pytest.mark.parametrize("region_bytes", [30, 1000])
 def test_stores_share_a_file_in_regions(region_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written in turns, each gives its own back; a buffer larger than a region has one for itself."""
-    monkeypatch.setattr("netstack.partition.bounded_data.REGION_BYTES", region_bytes)
+    monkeypatch.setattr("netstack.partition.bounded_blocking_result_partition.REGION_BYTES", region_bytes)
     file = BoundedDataFile(tmp_path, 3)
-    stores = [BoundedData(file) for _ in range(3)]
+    stores = [BoundedBlockingSubpartition(0, RecordingParent(), file) for _ in range(3)]
     expected: list[list[Written]] = [[], [], []]
     for number in range(40):
         index = number * number % 3
@@ -96,7 +97,7 @@ def test_stores_share_a_file_in_regions(region_bytes: int, tmp_path: Path, monke
 
     found = [read(reader_of(each)) for each in stores]
     for each in stores:
-        each.close()
+        each.release()
 
     assert found == expected
 
@@ -110,7 +111,7 @@ def test_buffers_outlive_reader_and_data(tmp_path: Path) -> None:
     assert found is not None
 
     reader.release()
-    data.close()
+    data.release()
 
     assert (bytes(found.buffer.view), reader.next_buffer()) == (b"first", None)
     found.buffer.recycle()
@@ -132,7 +133,7 @@ def test_a_file_reader_waits_for_its_buffers(tmp_path: Path) -> None:
 
     assert (states, listener.count, reader.availability(True)[0]) == ([False, True], 1, True)
     assert read(reader) == SOME[2:]
-    data.close()
+    data.release()
 
 
 def test_writes_in_pieces_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +143,12 @@ def test_writes_in_pieces_are_continued(tmp_path: Path, monkeypatch: pytest.Monk
     def write_three(fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
         return whole(fd, [b"".join(parts)[:3]], position)
 
-    monkeypatch.setattr("netstack.partition.bounded_data.os.pwritev", write_three)
+    monkeypatch.setattr("netstack.partition.bounded_blocking_result_partition.os.pwritev", write_three)
     write(data, SOME)
     monkeypatch.undo()
 
     assert read(reader_of(data)) == SOME
-    data.close()
+    data.release()
 
 
 def fail(*_: object) -> int:
@@ -157,28 +158,28 @@ def fail(*_: object) -> int:
 def test_errors_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file system's trouble is not ours: ResourceBrokenError with the path."""
     data = store(tmp_path)
-    monkeypatch.setattr("netstack.partition.bounded_data.os.pwritev", fail)
+    monkeypatch.setattr("netstack.partition.bounded_blocking_result_partition.os.pwritev", fail)
 
     with pytest.raises(ResourceBrokenError, match=rf"{tmp_path}.*no space left"):
         write(data, SOME)
     with pytest.raises(ResourceBrokenError, match="No such file"):
         store(tmp_path / "nowhere")
-    data.close()
+    data.release()
 
 
 def test_a_cut_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No reader takes half a buffer for a whole one; its read buffer is not lost."""
     data = store(tmp_path)
     write(data, SOME)
-    whole, end = os.preadv, data.num_bytes - 1
+    whole, end = os.preadv, sum(len(content) for *_, content in SOME) - 1
 
     def read_to_the_cut(fd: int, parts: list[memoryview | bytearray], position: int) -> int:
         return min(whole(fd, parts, position), max(0, end - position))
 
-    monkeypatch.setattr("netstack.partition.bounded_data.os.preadv", read_to_the_cut)
+    monkeypatch.setattr("netstack.partition.bounded_blocking_result_partition.os.preadv", read_to_the_cut)
     reader = reader_of(data)
 
     for _ in range(NUM_READ_BUFFERS + 1):
         with pytest.raises(ResourceBrokenError, match="ends in the middle of a buffer"):
             read(reader)
-    data.close()
+    data.release()

@@ -17,8 +17,7 @@ from netstack.buffer.content_consumer import SegmentConsumer
 from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
 from netstack.errors import ResourceBrokenError
-from netstack.partition.bounded_blocking_result_partition import BoundedBlockingSubpartition
-from netstack.partition.bounded_data import BoundedData, BoundedDataFile
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingSubpartition, BoundedDataFile
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.partition.result_subpartition import BufferAndBacklog, SegmentRun
@@ -511,8 +510,7 @@ def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(
 ) -> None:
     """Those that were written, the one that was not, and those behind it."""
     pool, parent = Pool(), RecordingParent()
-    data = BoundedData(BoundedDataFile(tmp_path))
-    subpartition = BoundedBlockingSubpartition(0, parent, data)
+    subpartition = BoundedBlockingSubpartition(0, parent, BoundedDataFile(tmp_path))
     num_left = num_good
 
     def write(buffer: NetworkBuffer) -> None:
@@ -521,7 +519,7 @@ def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(
             raise ResourceBrokenError("no space left on device")
         num_left -= 1
 
-    monkeypatch.setattr(data, "write", write)
+    monkeypatch.setattr(subpartition, "write", write)
     if num_good < 3:
         with pytest.raises(ResourceBrokenError, match="no space left"):
             subpartition.add_all([pool.consumer() for _ in range(4)])
