@@ -13,9 +13,8 @@ from pathlib import Path
 from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.busy_poll import BusyPoller
 from netstack.config import NetstackConfig
-from netstack.connection_manager import ConnectionManager
+from netstack.connection_manager import BusyPoller, ConnectionManager
 from netstack.errors import ConfigError, LocalProtocolError, ResourceClosedError
 from netstack.flow.offer_book import GateShape
 from netstack.gate.channels.input_channel import (

@@ -280,14 +280,13 @@ class EventLoopThread:
         self._thread_id = threading.get_ident()
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(is_running.set)
-        runner = asyncio.Runner(loop_factory=lambda: self.loop)
-        runner.get_loop()  # from here on its ``close`` ends the tasks, the generators, the executor and the loop
         try:
             with serving_thread(self.loop):
                 self.loop.run_forever()
         finally:
             try:
-                runner.close()
+                with asyncio.Runner(loop_factory=lambda: self.loop):  # ends the tasks, the executor and the loop
+                    pass
             except (OSError, RuntimeError) as error:  # libuv has a handle that is open, or a callback came meanwhile
                 _log.warning(
                     "the event loop of a thread that has ended could not be closed; its connections stay open until "

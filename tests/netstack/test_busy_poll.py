@@ -6,7 +6,7 @@ import os
 import pytest
 import uvloop
 
-from netstack.busy_poll import BusyPoller, NewsHandler
+from netstack.connection_manager import BusyPoller, NewsHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext

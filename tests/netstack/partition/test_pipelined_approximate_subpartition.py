@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
-from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
+from netstack.partition.result_partition import PipelinedApproximateSubpartition
 from netstack.partition.result_subpartition import PipelinedSubpartitionView
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, barrier, event
 

@@ -18,8 +18,8 @@ from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
 from netstack.errors import ResourceBrokenError
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingSubpartition, BoundedDataFile
-from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
+from netstack.partition.result_partition import PipelinedApproximateSubpartition
 from netstack.partition.result_subpartition import BufferAndBacklog, SegmentRun
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.pools import num_in_use
