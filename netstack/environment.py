@@ -27,7 +27,7 @@ from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.offered_input_gate import OfferedGates, OfferedInputGate, ProducerQuota
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.handlers.offered_partitions_handler import ConnectionRoles, OfferedPartitionsHandler
+from netstack.handlers.partition_request_client_handler import ConnectionRoles, OfferedPartitionsHandler
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.handlers.view_reader import ViewReaderStatistics

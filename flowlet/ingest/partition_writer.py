@@ -48,9 +48,9 @@ from flowlet.serde.type_serializer import ValueMismatchError
 from flowlet.types.declared_records import declared_records
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
 from netstack.flow.heartbeats import Backoff
-from netstack.handlers.offering_handler import OfferRefusedError
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.offering_network import OfferRefusedError
 from netstack.wire.offer_messages import RefusalCode
 
 if TYPE_CHECKING:

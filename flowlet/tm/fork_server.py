@@ -73,7 +73,7 @@ _CLASSES: Final = {
     "netstack.gate.channels.channel_receiver": "ChannelReceiver",
     "netstack.gate.channels.local_input_channel": "LocalInputChannel",
     "netstack.gate.gate_channels": "GateStatistics",
-    "netstack.handlers.offered_partitions_handler": "ConnectionRoles",
+    "netstack.handlers.partition_request_client_handler": "ConnectionRoles",
     "netstack.handlers.partition_request_server_handler": "PartitionRequestServerHandler",
     "netstack.ids": "ConnectionID ResultPartitionID",
     "netstack.partition.buffer_writing_result_partition": "ResultPartitionStatistics",

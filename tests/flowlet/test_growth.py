@@ -21,7 +21,7 @@ from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.serde.pickles import program_pickle
 from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule, PlannedSplit
 from flowlet.testing import TestProcessingTimeService
-from netstack.handlers.offering_handler import OfferingHandler
+from netstack.offering_network import OfferingHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.messages import PartitionRequest
 from netstack.wire.offer_messages import SubpartitionOffer

@@ -19,7 +19,7 @@ from netstack.environment import NetworkEnvironment
 from netstack.errors import AuthenticationError, ResourceClosedError
 from netstack.flow.offer_book import GateShape, Stage
 from netstack.gate.offered_input_gate import OfferedGates
-from netstack.handlers.offered_partitions_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
+from netstack.handlers.partition_request_client_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
 from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, intermediate_partition_id
 from netstack.loop.eventloop import EventLoopThread
 from netstack.offering_network import IDLE_S, GateAccess, OfferedPartition, OfferingNetwork

@@ -40,7 +40,7 @@ from flowlet.tm.jobmanager_connection import (
 from flowlet.tm.task_executor import TaskExecutor
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectionLostError
-from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler
+from netstack.handlers.partition_request_client_handler import OfferedPartitionsHandler
 from netstack.testing import EmbeddedChannel, EmbeddedEventLoop
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler

@@ -3,7 +3,7 @@
 from netstack.config import NetstackConfig
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.handlers.offered_partitions_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
+from netstack.handlers.partition_request_client_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
 from netstack.ids import InputChannelID
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop

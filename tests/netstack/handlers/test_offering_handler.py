@@ -4,8 +4,7 @@ from typing import cast
 
 from netstack.errors import NetstackError
 from netstack.flow.offer_book import Stage
-from netstack.handlers.offering_handler import OfferingHandler
-from netstack.offering_network import OfferedPartition
+from netstack.offering_network import OfferedPartition, OfferingHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest, TaskEventRequest
 from netstack.wire.offer_messages import OfferRefused, RefusalCode, SubpartitionOffer, decode_held, encode_held
