@@ -5,7 +5,7 @@ Side:       task.  The producer's thread makes a content, the consumer's thread 
 Invariants: the producer drops a chunk that it wrote, and nobody can change its records (``chain.record_copies``) or
             writes into the arrays of its columns (``columns.column``); so the consumer may have the very objects and
             arrays.
-Source:     none in Flink; see ``netstack.buffer.content_consumer``.
+Source:     none in Flink; see ``netstack.buffer.buffer_builder``.
 """
 
 import pickle

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper, run_all
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import BufferListener, NetworkBuffer
+from netstack.buffer.network_buffer import BufferListener, BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import ResourceClosedError
 from netstack.late import dataclass
 from netstack.wire.messages import DataType

@@ -24,7 +24,7 @@ from typing import Final
 
 from netstack.availability import run_all
 from netstack.buffer.local_buffer_pool import AccountState, LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment, SegmentLedger
+from netstack.buffer.network_buffer import MemorySegment, SegmentLedger
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 

@@ -20,11 +20,9 @@ from enum import Enum, unique
 from typing import Final
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
-from netstack.buffer.content_consumer import ContentConsumer, SegmentConsumer
+from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer, ContentConsumer, SegmentConsumer
 from netstack.buffer.local_buffer_pool import BlockingObserver, LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import BufferContent, recycle_segments
+from netstack.buffer.network_buffer import BufferContent, MemorySegment, recycle_segments
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass

@@ -19,8 +19,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.buffer_builder import BufferConsumer
-from netstack.buffer.content_consumer import ContentConsumer
+from netstack.buffer.buffer_builder import BufferConsumer, ContentConsumer
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import LocalProtocolError
 from netstack.late import dataclass

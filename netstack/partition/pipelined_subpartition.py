@@ -41,10 +41,9 @@ from itertools import islice
 from typing import Final
 
 from netstack.availability import run_all
-from netstack.buffer.buffer_builder import BufferConsumer
+from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.content_consumer import SegmentConsumer
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,

@@ -16,8 +16,7 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from netstack.buffer.buffer_builder import BufferConsumer
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
 from netstack.wire.messages import DataType
@@ -233,7 +232,7 @@ class ResultSubpartition(Protocol):
 
     @property
     def takes_contents(self) -> bool:
-        """Whether its reader takes contents (``netstack.buffer.content_consumer``) as they are; once it does, it always
+        """Whether its reader takes contents (``netstack.buffer.buffer_builder``) as they are; once it does, it always
         will.
         """
 

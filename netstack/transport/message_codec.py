@@ -12,8 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from netstack.availability import run_all
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer, recycle_all, recycle_segments
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer, recycle_all, recycle_segments
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError
 from netstack.ids import InputChannelID

@@ -51,7 +51,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "netstack.flow": ("netstack.flow.handshake",),
     "netstack.buffer": (
         "netstack.buffer.local_buffer_pool",
-        "netstack.buffer.memory_segment",
+        "netstack.buffer.network_buffer",
         "netstack.buffer.network_buffer",
         "netstack.buffer.network_buffer_pool",
     ),

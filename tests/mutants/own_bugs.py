@@ -117,7 +117,7 @@ OWN_BUGS: Final = (
         "run_takes_shared_segments",
         "run",
         "a segment that was copied for a checkpoint goes home with the run, although the copy is still to be written",
-        "netstack.buffer.content_consumer",
+        "netstack.buffer.buffer_builder",
         "        if self._made_lease is not None or self._read:\n",
         "        if self._read:\n",
         "tests/promises/partition/test_readers_and_barriers.py::test_a_barrier_that_overtakes_whole_segments_keeps_them_though_their_reader_is_done",

@@ -8,8 +8,7 @@ Units:      credit in buffers.
 
 from dataclasses import dataclass, field
 
-from netstack.buffer.memory_segment import FREEING_RECYCLER
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import FREEING_RECYCLER, NetworkBuffer
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.ids import InputChannelID

@@ -24,8 +24,7 @@ from typing import Final
 
 from netstack.availability import run_all
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import BufferLease, NetworkBuffer, recycle_all
+from netstack.buffer.network_buffer import BufferLease, BufferRecycler, MemorySegment, NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.log_lines import shown_state

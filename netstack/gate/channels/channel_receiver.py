@@ -19,8 +19,7 @@ from dataclasses import field
 from typing import Final
 
 from netstack.availability import AvailabilityFuture, run_all
-from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.buffer.network_buffer import FREEING_RECYCLER, MemorySegment, NetworkBuffer, recycle_all
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager

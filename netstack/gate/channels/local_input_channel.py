@@ -13,7 +13,7 @@ Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet
 from dataclasses import field
 from typing import Final
 
-from netstack.buffer.content_consumer import ContentBuffer
+from netstack.buffer.buffer_builder import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
 from netstack.gate.channels.in_flight_recorder import barrier_of
 from netstack.gate.channels.input_channel import (

@@ -15,7 +15,7 @@ from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment
 
 SEGMENT_BYTES = 32 * 1024
 SEED = 4

@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import PATIENCE_S
 
-MODULES = ("local_buffer_pool", "network_buffer_pool", "memory_segment")
+MODULES = ("local_buffer_pool", "network_buffer_pool", "network_buffer")
 
 
 class Stuck(AssertionError):

@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.errors import ResourceClosedError
 from tests.waiting import PATIENCE_S, spin_until
 

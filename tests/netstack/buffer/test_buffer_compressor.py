@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import RemoteProtocolError
 from netstack.wire.messages import DataType
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from netstack.buffer.content_consumer import ContentBuffer, ContentConsumer, pieces_of
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import BufferContent, NetworkBuffer
+from netstack.buffer.buffer_builder import ContentBuffer, ContentConsumer, pieces_of
+from netstack.buffer.network_buffer import BufferContent, BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import BufferOwnershipError, LocalProtocolError
 from netstack.wire.messages import DataType
 

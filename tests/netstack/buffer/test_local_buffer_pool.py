@@ -8,8 +8,7 @@ import pytest
 
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ResourceClosedError
 from netstack.wire.messages import DataType

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import BufferLease, NetworkBuffer
+from netstack.buffer.network_buffer import BufferLease, BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
 

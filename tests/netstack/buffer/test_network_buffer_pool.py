@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool, NetworkBufferPoolState
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.netstack.buffer.pools import (

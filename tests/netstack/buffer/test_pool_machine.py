@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.netstack.buffer.pools import builder_of, num_overdraft, set_num_buffers

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment, SegmentLedger, callers, describe
-from netstack.buffer.network_buffer import BufferLease, NetworkBuffer
+from netstack.buffer.network_buffer import (
+    BufferLease,
+    BufferRecycler,
+    MemorySegment,
+    NetworkBuffer,
+    SegmentLedger,
+    callers,
+    describe,
+)
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType

@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer, recycle_all, recycle_segments
+from netstack.buffer.network_buffer import (
+    FREEING_RECYCLER,
+    BufferRecycler,
+    MemorySegment,
+    NetworkBuffer,
+    recycle_all,
+    recycle_segments,
+)
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import BufferOwnershipError, ResourceClosedError
 from netstack.wire.messages import DataType

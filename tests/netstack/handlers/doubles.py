@@ -2,8 +2,7 @@
 
 from collections import deque
 
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView

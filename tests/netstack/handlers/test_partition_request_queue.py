@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment
 from netstack.errors import ProducerFailedError
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.result_subpartition import BufferAndBacklog, PipelinedSubpartitionView

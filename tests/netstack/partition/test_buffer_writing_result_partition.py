@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.network_buffer import MemorySegment
 from netstack.errors import (
     ResourceClosedError,
 )

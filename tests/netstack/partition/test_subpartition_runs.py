@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.buffer_builder import BufferConsumer
+from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.content_consumer import SegmentConsumer
-from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
+from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer, recycle_segments
 from netstack.errors import ResourceBrokenError
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingSubpartition, BoundedDataFile
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition

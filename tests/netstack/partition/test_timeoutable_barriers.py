@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.buffer_builder import BufferConsumer
-from netstack.buffer.content_consumer import ContentConsumer
-from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
+from netstack.buffer.buffer_builder import BufferConsumer, ContentConsumer
+from netstack.buffer.network_buffer import FREEING_RECYCLER, MemorySegment
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.wire.events import EndOfSuperstep, deserialize_event, event_data_type, serialize_event

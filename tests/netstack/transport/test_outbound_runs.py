@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import FREEING_RECYCLER, BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
 from netstack.ids import InputChannelID

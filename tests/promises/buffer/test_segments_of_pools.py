@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import recycle_segments
+from netstack.buffer.network_buffer import MemorySegment, recycle_segments
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from tests.netstack.buffer.pools import num_overdraft
 
