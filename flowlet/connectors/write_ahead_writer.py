@@ -273,7 +273,7 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         now_ms = self.now_ms()
         if self._forgot_ms is not None and now_ms - self._forgot_ms < _FORGET_INTERVAL_MS:
             return
-        self._forgot_ms = wall_clock_ms
+        self._forgot_ms = now_ms
         try:
             self._target.forget_before(now_ms - self.marker_retention_ms - _CLOCK_MARGIN_MS)
         except CommitLaterError:
