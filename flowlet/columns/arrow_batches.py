@@ -53,21 +53,6 @@ def columns_of_batch(batch: Any) -> Columns:
     return Columns(batch.num_rows, fields, Shape.ROW, tuple(batch.schema.names))
 
 
-def batch_of_columns(columns: Columns, schema: Any) -> Any:
-    """A ``pyarrow.RecordBatch`` of the schema; the fields are in its order.
-
-    Raises:
-        TypeError: a value is not of its field's type, or there are more or fewer fields.
-    """
-    if len(columns.fields) != len(schema):
-        raise TypeError(f"records of {len(columns.fields)} fields, the schema has {len(schema)}: {schema.names}")
-    fields: Sequence[Column] = columns.fields
-    if columns.field_names:
-        fields = fields_by_name(columns.field_names, fields, tuple(schema.names))
-    arrays = [array_of_column(column, field) for column, field in zip(fields, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
 def array_of_column(column: Column, field: Any) -> Any:
     """A ``pyarrow.Array`` of the type of a ``pyarrow.Field``.
 
@@ -77,25 +62,24 @@ def array_of_column(column: Column, field: Any) -> Any:
     return column.accept(_Typed(field))
 
 
-def columns_of_records(values: list[Any], schema: Any) -> Columns:
-    """Records as columns of the schema: rows, tuples, lists or mappings with its fields; anything else for a schema of
-    one field.
+def batch_of_records(records: "Columns | list[Any]", schema: Any) -> Any:
+    """A ``pyarrow.RecordBatch`` of the schema, of columns or of single records: rows, tuples, lists or mappings with
+    its fields; anything else for a schema of one field.
 
     Raises:
-        TypeError: a record has other fields, or a value is not of its field's type; names it.
+        TypeError: a record has other fields, or more or fewer, or a value is not of its field's type; names it.
     """
-    names = schema.names
-    records = [_fields(value, names) for value in values]
-    arrays = [_array(list(column), field) for column, field in zip(zip(*records, strict=True), schema, strict=True)]
-    return columns_of_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-
-
-def batch_of_records(records: "Columns | list[Any]", schema: Any) -> Any:
-    """A ``pyarrow.RecordBatch`` of the schema, of columns or of single records.
-
-    Raises TypeError: as ``columns_of_records``.
-    """
-    return batch_of_columns(records if isinstance(records, Columns) else columns_of_records(records, schema), schema)
+    if isinstance(records, Columns):
+        if len(records.fields) != len(schema):
+            raise TypeError(f"records of {len(records.fields)} fields, the schema has {len(schema)}: {schema.names}")
+        fields: Sequence[Column] = records.fields
+        if records.field_names:
+            fields = fields_by_name(records.field_names, fields, tuple(schema.names))
+        arrays = [array_of_column(column, field) for column, field in zip(fields, schema, strict=True)]
+    else:
+        columns = zip(*[_fields(value, schema.names) for value in records], strict=True)
+        arrays = [_array(list(column), field) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def column_of_array(array: Any) -> Column:

@@ -121,18 +121,15 @@ def _form_of(kind: Any) -> Callable[[Any], Iterable[Any]] | None:
     None for any other class.
     """
     if issubclass(kind, enum.Enum):
-        return _no_parts
+        return values_of([])
     if issubclass(kind, tuple) and kind.__bases__ == (tuple,) and hasattr(kind, "_fields") and not kind.__dictoffset__:
         return tuple.__iter__
     if all(map(_is_frozen, kind.__mro__)) and "__dataclass_params__" in vars(kind):
         if kind.__dictoffset__:
-            return _attributes
+            return lambda value: vars(value).values()
         names = [field.name for field in dataclasses.fields(kind)]
-        return (
-            _slots_of(names)
-            if {name for base in kind.__mro__ for name in vars(base).get("__slots__", ())} <= set(names)
-            else None
-        )
+        slots = {name for base in kind.__mro__ for name in vars(base).get("__slots__", ())}
+        return values_of(names) if slots <= set(names) else None
     return None
 
 
@@ -146,20 +143,16 @@ def _is_frozen(base: type) -> bool:
     return params is not None and bool(params.frozen)
 
 
-def _no_parts(_: Any) -> tuple[Any, ...]:
-    return ()
-
-
-def _attributes(value: Any) -> Iterable[Any]:
-    attributes: dict[str, Any] = vars(value)
-    return attributes.values()
-
-
-def _slots_of(names: list[str]) -> Any:
-    if not names:
-        return _no_parts
-    get = attrgetter(*names)
-    return get if len(names) > 1 else lambda value: (get(value),)
+def values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """The function that gives the attributes of these names of an object."""
+    match names:
+        case []:
+            return lambda _: ()
+        case [name]:
+            get = attrgetter(name)
+            return lambda value: (get(value),)
+        case _:
+            return attrgetter(*names)
 
 
 if TYPE_CHECKING:

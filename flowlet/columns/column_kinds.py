@@ -335,15 +335,11 @@ def narrowed(array: NDArray[np.int64]) -> ArrayColumn | ConstantColumn | OffsetC
     size = _bytes_for(max(high, ~low).bit_length() + 1)
     based_size = _bytes_for((high - low).bit_length())
     if based_size < size and len(array) >= MIN_BASED:
-        return _above(low, array, based_size)
+        # Without its upper bits first: below 2**bits, a difference is the same modulo 2**bits.
+        offsets = array.astype(f"u{based_size}")
+        offsets -= offsets.dtype.type(low % (1 << _BITS_PER_BYTE * based_size))
+        return OffsetColumn(low, offsets)
     return ArrayColumn(array) if size == _INT64_BYTES else OffsetColumn(0, array.astype(f"i{size}"))
-
-
-def _above(base: int, array: NDArray[np.int64], size: int) -> OffsetColumn:
-    # Without its upper bits first: below 2**bits, a difference is the same modulo 2**bits.
-    offsets = array.astype(f"u{size}")
-    offsets -= offsets.dtype.type(base % (1 << _BITS_PER_BYTE * size))
-    return OffsetColumn(base, offsets)
 
 
 def _bytes_for(num_bits: int) -> int:

@@ -24,13 +24,7 @@ from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.types.declared_records import DeclaredRecords
 from netstack.errors import ResourceClosedError
 from netstack.flow.offer_book import Stage
-from netstack.ids import (
-    ConnectionID,
-    ExecutionAttemptID,
-    ResultPartitionID,
-    execution_attempt_id,
-    intermediate_partition_id,
-)
+from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.late import dataclass
 from netstack.offering_network import GateAccess, OfferedPartition
 from netstack.wire import offer_messages
@@ -115,6 +109,7 @@ _AWAITED_CHECKPOINT: Final = "a checkpoint of the gate's job that holds everythi
 _ROOM_CHECK_S: Final = 1.0
 
 
+@dataclass(eq=False)
 class PartitionPush:
     """One offer.
 
@@ -129,25 +124,23 @@ class PartitionPush:
         first_records: how many records are left out, by subtask.
     """
 
-    def __init__(
-        self,
-        runtime: ProducerRuntime,
-        description: GateDescription,
-        offer: PartitionOffer,
-        stall: StallWatch,
-        first_records: Sequence[int],
-    ) -> None:
-        self._runtime = runtime
-        self._description = description
-        self._offer = offer
-        self._stall = stall
-        self._first_records = tuple(first_records)
-        self._name = f"{offer} to {description}"
-        num_subtasks = len(description.endpoints)
-        self._partition = runtime.environment.create_result_partition(
-            f"the producer of {self._name}", _partition_id(offer), num_subtasks
+    _runtime: ProducerRuntime
+    _description: GateDescription
+    _offer: PartitionOffer
+    _stall: StallWatch
+    _first_records: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Make the partition, whose id is unique in this process, because the nonce is."""
+        self._name = f"{self._offer} to {self._description}"
+        num_subtasks = len(self._description.endpoints)
+        nonce = self._offer.nonce.bytes
+        producer = execution_attempt_id(nonce, nonce, self._offer.partition, self._offer.attempt)
+        partition_id = ResultPartitionID(intermediate_partition_id(nonce, self._offer.partition), producer)
+        self._partition = self._runtime.environment.create_result_partition(
+            f"the producer of {self._name}", partition_id, num_subtasks
         )
-        self._partition.observe_blocking(stall)
+        self._partition.observe_blocking(self._stall)
         self.offered = OfferedPartition(self._partition, num_subtasks)
 
     def __repr__(self) -> str:
@@ -295,10 +288,3 @@ def no_room(offer: PartitionOffer, description: GateDescription, waited_s: float
         "push fewer partitions at a time, or start its TaskManager with a larger limit (--max-producers-per-gate: "
         "NetstackConfig.max_producers_per_gate)"
     )
-
-
-def _partition_id(offer: PartitionOffer) -> ResultPartitionID:
-    """The partition's id in this process; unique, because the nonce is."""
-    nonce = offer.nonce.bytes
-    producer: ExecutionAttemptID = execution_attempt_id(nonce, nonce, offer.partition, offer.attempt)
-    return ResultPartitionID(intermediate_partition_id(nonce, offer.partition), producer)

@@ -124,7 +124,7 @@ class PartitionWriter:
         except BaseException as error:
             self._give_up(error)
             raise
-        self._number = runtime.opened(self, self._name)
+        self._number = runtime.opened(self.abort, self._name)
 
     def __repr__(self) -> str:
         return f"<PartitionWriter of {self._name}{', ended' if self._is_ended else ''}>"

@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from flowlet.errors import shows_all_frames, without_our_frames
 from flowlet.ingest.description import GateError
@@ -99,16 +99,6 @@ class _Watched:
     fail: Callable[[Exception], object]
 
 
-class OpenPartition(Protocol):
-    """A partition that is not finished.
-
-    Its one class, ``PartitionWriter``, has a runtime, so that this module cannot name it.
-    """
-
-    def abort(self, reason: str) -> None:
-        """End it; the gate is told the reason."""
-
-
 class ProducerRuntime:
     """The runtime of this process.  Threading: any thread but the loop's."""
 
@@ -126,7 +116,7 @@ class ProducerRuntime:
             raise
         # By number, with the name: a writer that is dropped takes no part any more, but its partition was not finished
         # either.  Any thread; single operations of the dictionary.
-        self._open: dict[int, tuple[str, weakref.ref[OpenPartition]]] = {}
+        self._open: dict[int, tuple[str, weakref.WeakMethod[Callable[[str], None]]]] = {}
         # Loop thread only.
         self._watches: dict[StallWatch, _Watched] = {}
         self._questions: dict[asyncio.Task[None], None] = {}
@@ -147,10 +137,13 @@ class ProducerRuntime:
             importlib.import_module(_FRAMES_MODULE).install_exception_hook()
             raise without_our_frames(error) from error.__cause__ if shows_all_frames() else None
 
-    def opened(self, partition: OpenPartition, name: str) -> int:
-        """Note that a partition is open, until ``ended`` gets what this returns."""
+    def opened(self, abort: Callable[[str], None], name: str) -> int:
+        """Note that a partition is open, until ``ended`` gets what this returns.
+
+        ``abort``: the method that ends it, and tells the gate the reason.
+        """
         number = next(_numbers)
-        self._open[number] = (name, weakref.ref(partition))
+        self._open[number] = (name, weakref.WeakMethod(abort))
         return number
 
     def ended(self, number: int) -> None:
@@ -161,9 +154,9 @@ class ProducerRuntime:
         """Abort the partitions that are open; returns their names."""
         found = list(self._open.values())
         for _, reference in found:
-            partition = reference()
-            if partition is not None:
-                partition.abort(reason)
+            abort = reference()
+            if abort is not None:
+                abort(reason)
         return [name for name, _ in found]
 
     def watch(
@@ -181,10 +174,7 @@ class ProducerRuntime:
 
     def unwatch(self, watch: StallWatch) -> None:
         """Stop watching."""
-        self.loop.execute_threadsafe(self._unwatch, watch)
-
-    def _unwatch(self, watch: StallWatch) -> None:
-        self._watches.pop(watch, None)
+        self.loop.execute_threadsafe(self._watches.pop, watch, None)
 
     def _watch(self, watch: StallWatch, watched: _Watched) -> None:
         self._watches[watch] = watched

@@ -194,17 +194,13 @@ def _exact_namespaced(key: NamespacedKey) -> Any:
     return exact
 
 
-def _numpy_value(key: Any) -> Any:
-    """The value of Python that is the same key; the key itself, if it is a time that no such value holds."""
-    value = scalars.value_of_numpy(key)
-    if value is key and not isinstance(key, np.datetime64 | np.timedelta64):
-        raise refusal(type(key), "its size depends on the machine")
-    return value
-
-
 def _exact_numpy(key: Any) -> Any:
-    value = _numpy_value(key)
-    return (type(key), str(key)) if value is key else exact_key(value)
+    value = scalars.value_of_numpy(key)
+    if value is not key:
+        return exact_key(value)
+    if not isinstance(key, np.datetime64 | np.timedelta64):
+        raise refusal(type(key), "its size depends on the machine")
+    return type(key), str(key)  # a time that no value of Python holds
 
 
 _Form = Callable[[Any], Any]  # makes the stand-ins of the keys of one class; does not keep the class alive
@@ -323,27 +319,18 @@ def _form_of(key: Any) -> _Form:
     return form
 
 
-def _learn_numpy() -> None:
-    """Know numpy's scalars, once the program has numpy: without it there are none."""
-    if "numpy" in sys.modules and np.generic not in _KNOWN:
+def _new_form(key: Any, cls: type) -> _Form:
+    if "numpy" in sys.modules and np.generic not in _KNOWN:  # without numpy there are none of its scalars
         _NEVER_MORE.add(np.generic)
         _KNOWN[np.generic] = _exact_numpy  # last: another thread that finds it has the rest, too
-
-
-def _new_form(key: Any, cls: type) -> _Form:
-    _learn_numpy()
     for base in cls.__mro__:
         if base is Flag or base is Enum:
-            return _form_of_enum(cls, attrgetter("_value_" if base is Flag else "_name_"))
+            name, identity = qualified_name(cls), attrgetter("_value_" if base is Flag else "_name_")
+            return lambda key: (Enum, name, identity(key))
         if base in _KNOWN:
             form = _KNOWN[base]
             return form if base in _NEVER_MORE or cls.__eq__ is base.__eq__ else _form_unless_more(cls, base, form)
     return _form_of_content(key, cls)
-
-
-def _form_of_enum(cls: type, identity: Callable[[Any], Any]) -> _Form:
-    name = qualified_name(cls)
-    return lambda key: (Enum, name, identity(key))
 
 
 def _form_unless_more(cls: type, base: type, form: _Form) -> _Form:
@@ -388,17 +375,13 @@ def _form_by(parts_of: Callable[[Any], tuple[Any, ...]], name: str) -> _Form:
     def exact(key: Any) -> Any:
         try:
             return object, name, _exact_tuple(parts_of(key))
-        except Exception as error:
-            raise _because_of(key, error) from error
+        except KeyTypeError as error:
+            of_part = f"a value of type {type(key).__name__} cannot be a key, because of a part of it: {error}"
+            raise KeyTypeError(of_part) from error
+        except Exception as error:  # of the user's class
+            raise refusal(type(key), f"it cannot be taken apart ({type(error).__name__}: {error})") from error
 
     return exact
-
-
-def _because_of(key: Any, error: Exception) -> KeyTypeError:
-    """What a part is refused for, or what the user's class raised."""
-    if isinstance(error, KeyTypeError):
-        return KeyTypeError(f"a value of type {type(key).__name__} cannot be a key, because of a part of it: {error}")
-    return refusal(type(key), f"it cannot be taken apart ({type(error).__name__}: {error})")
 
 
 def _too_deep(key: Any) -> KeyTypeError:

@@ -329,13 +329,14 @@ def _polynomials(units: NDArray[Any], starts: NDArray[np.int64], ends: NDArray[n
     return np.add.reduceat(products, starts, dtype=np.uint32) * _POWERS[ends - 1]
 
 
-def _lengths(keys: Sequence[Any]) -> NDArray[np.int64]:
-    return np.fromiter(map(len, keys), np.int64, len(keys))
-
-
 def _hash_str_list(keys: Sequence[str]) -> Int32Array:
     text = "\0".join(keys) + "\0"
-    units = _units_of(text)
+    units: NDArray[Any]
+    if text.isascii():
+        units = np.frombuffer(text.encode(), np.uint8)
+    else:
+        dtype, encoding = _UTF16
+        units = np.frombuffer(text.encode(encoding, "surrogatepass"), dtype)
     if units.size > _BLOCK_UNITS:
         half = len(keys) // 2
         return np.concatenate((_hash_str_list(keys[:half]), _hash_str_list(keys[half:]))) if half else _one_by_one(keys)
@@ -349,15 +350,8 @@ def _hash_str_list(keys: Sequence[str]) -> Int32Array:
     return _polynomials(units, starts, ends).view(np.int32)
 
 
-def _units_of(text: str) -> NDArray[Any]:
-    if text.isascii():
-        return np.frombuffer(text.encode(), np.uint8)
-    dtype, encoding = _UTF16
-    return np.frombuffer(text.encode(encoding, "surrogatepass"), dtype)
-
-
 def _hash_bytes_list(keys: Sequence[bytes]) -> Int32Array:
-    lengths = _lengths(keys)
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
     if lengths.max() > _MAX_UNITS:
         return _one_by_one(keys)
     return _hash_segments(np.frombuffer(b"".join(keys), np.int8), lengths, 1)
@@ -455,10 +449,16 @@ def _hash_arrow(column: Any) -> Int32Array:
             f"a column of keys is a sequence, a numpy array or an Arrow array, got a {type(column).__name__}"
         )
     kinds, kind = pyarrow.types, column.type
+    hashes: Int32Array
     if kinds.is_dictionary(kind):  # which has nulls of its own, and among its names
-        return _hash_arrow_dictionary(column)
+        of_names = np.append(_hash_arrow(column.dictionary), np.int32(_NULL_HASH))
+        indices = column.indices.cast("int64").fill_null(len(column.dictionary))
+        hashes = of_names.take(indices.to_numpy(zero_copy_only=False))
+        return hashes
     if column.null_count:
-        return _hash_arrow_with_nulls(column)
+        hashes = np.full(len(column), _NULL_HASH, np.int32)
+        hashes[column.is_valid().to_numpy(zero_copy_only=False)] = _hash_arrow(column.drop_null())
+        return hashes
     if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind):
         return _hash_numpy(column.to_numpy(zero_copy_only=False))
     if kinds.is_string(kind) or kinds.is_binary(kind):
@@ -470,20 +470,6 @@ def _hash_arrow(column: Any) -> Int32Array:
     if kinds.is_timestamp(kind) and kind.unit != "ns":
         return _hash_arrow(column.cast(pyarrow.timestamp("us", kind.tz)).view(pyarrow.int64()))
     return column_hashes(column.to_pylist())
-
-
-def _hash_arrow_dictionary(column: Any) -> Int32Array:
-    of_names = np.append(_hash_arrow(column.dictionary), np.int32(_NULL_HASH))
-    indices = column.indices.cast("int64").fill_null(len(column.dictionary))
-    hashes: Int32Array = of_names.take(indices.to_numpy(zero_copy_only=False))
-    return hashes
-
-
-def _hash_arrow_with_nulls(column: Any) -> Int32Array:
-    is_valid = column.is_valid().to_numpy(zero_copy_only=False)
-    hashes = np.full(len(column), _NULL_HASH, np.int32)
-    hashes[is_valid] = _hash_arrow(column.drop_null())
-    return hashes
 
 
 def _hash_arrow_text(column: Any, offset_type: type[np.int32] | type[np.int64]) -> Int32Array:
@@ -516,7 +502,7 @@ def key_for(exact: Any) -> Any:
         case (kind, bool(value)) if kind is bool:
             return value
         case (kind, int(bits)) if kind is float:
-            return _double_of(bits)
+            return float(struct.unpack(">d", bits.to_bytes(8, "big"))[0])
         case _:
             return ExactKey(exact)
 
@@ -526,8 +512,3 @@ def _is_key(exact: Any) -> bool:
     if type(exact) is tuple:
         return all(map(_is_key, exact))
     return not isinstance(exact, type)
-
-
-def _double_of(bits: int) -> float:
-    (value,) = struct.unpack(">d", bits.to_bytes(8, "big"))
-    return float(value)

@@ -17,9 +17,9 @@ import dataclasses
 import functools
 import types
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from flowlet.columns.column import values_of
 from flowlet.errors import KeyTypeError
 from flowlet.former_names import first_name
 
@@ -79,7 +79,7 @@ def content_of(cls: type) -> Content:
                 f"without an {name} of its own it goes by its place in memory, which is another one in every process",
             )
     names = _compared_fields(cls)
-    return Content(_reduced_by(cls), is_pickled=True) if names is None else Content(_fields_by(names), is_pickled=False)
+    return Content(_reduced_by(cls), is_pickled=True) if names is None else Content(values_of(names), is_pickled=False)
 
 
 def _compared_fields(cls: type) -> list[str] | None:
@@ -94,17 +94,6 @@ def _compared_fields(cls: type) -> list[str] | None:
             raise refusal(cls, "it has no hash, since it may change: make it frozen=True")
         return list(cls.__struct_fields__)
     return None
-
-
-def _fields_by(names: list[str]) -> PartsOf:
-    match names:
-        case []:
-            return lambda _: ()
-        case [name]:
-            get = attrgetter(name)
-            return lambda key: (get(key),)
-        case _:
-            return attrgetter(*names)
 
 
 # ---------------------------------------------------------------- as pickle takes things apart

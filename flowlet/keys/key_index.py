@@ -181,6 +181,8 @@ class Int64Codes(_OpenCodes):
     """Codes of integers; those that lie close together are looked up in a window."""
 
     __slots__ = ("_window",)
+    _differ = staticmethod(np.not_equal)
+    _take = staticmethod(np.ndarray.take)
 
     def __init__(self) -> None:
         super().__init__(np.zeros(_MIN_KEYS, np.int64))
@@ -207,15 +209,6 @@ class Int64Codes(_OpenCodes):
     @staticmethod
     def _hashes(keys: Int64Array) -> NDArray[np.uint64]:
         return keys.view(np.uint64) * _MULTIPLIER
-
-    @staticmethod
-    def _differ(keys: Int64Array, others: Int64Array) -> NDArray[np.bool_]:
-        is_other: NDArray[np.bool_] = keys != others
-        return is_other
-
-    @staticmethod
-    def _take(keys: Int64Array, indices: NDArray[Any]) -> Int64Array:
-        return keys.take(indices)
 
     @staticmethod
     def _distinct(keys: Int64Array) -> Int64Array:
@@ -444,7 +437,9 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         slots = self._try_texts(values) if kind is str else None
         if slots is not None:
             return slots
-        self._leave_texts()
+        if self._texts is not None:
+            self._objects.update(zip(self._texts.texts(), range(self._texts.num_codes), strict=True))
+            self._texts = None
         try:
             exact = exact_keys(values)
         except KeyTypeError:
@@ -476,11 +471,6 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         short = try_short_texts(values)
         return None if short is None else self.visit_short_texts(short)
 
-    def _leave_texts(self) -> None:
-        if self._texts is not None:
-            self._objects.update(zip(self._texts.texts(), range(self._texts.num_codes), strict=True))
-            self._texts = None
-
     # -- codes
 
     def _table(self, names: NameTable) -> SlotArray:
@@ -498,8 +488,9 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         slots: SlotArray = remap.take(codes)
         if slots.min(initial=0) != _UNKNOWN:
             return slots
-        # Only names that occur are keys: others may belong to records that a filter dropped.
-        fresh = _firsts(codes[slots == _UNKNOWN])
+        # Only names that occur are keys: others may belong to records that a filter dropped.  In order of first sight;
+        # usually few.
+        fresh = np.array([*dict.fromkeys(codes[slots == _UNKNOWN].tolist())], np.intp)
         added = self._of_values([names[code] for code in fresh.tolist()])
         if added is None:
             return None
@@ -534,11 +525,6 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
 
 def _unknown(num_codes: int) -> SlotArray:
     return np.full(num_codes, _UNKNOWN, np.intp)
-
-
-def _firsts(codes: NDArray[Any]) -> NDArray[np.intp]:
-    """The distinct codes in order of first sight; usually few."""
-    return np.array([*dict.fromkeys(codes.tolist())], np.intp)
 
 
 def _float_bits(values: NDArray[np.float64]) -> NDArray[np.int64]:

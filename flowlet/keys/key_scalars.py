@@ -166,18 +166,14 @@ def exact_datetime(key: datetime.datetime) -> Any:
             return None  # NaT of pandas: a missing value
         # A Timestamp of pandas is as exact as its nanoseconds.
         nanosecond = getattr(key, "nanosecond", 0)
-        plain = exact_datetime(_plain_datetime(key))
+        date = datetime.date(key.year, key.month, key.day)
+        time = datetime.time(key.hour, key.minute, key.second, key.microsecond, key.tzinfo, fold=key.fold)
+        plain = exact_datetime(datetime.datetime.combine(date, time))
         return (datetime.datetime, plain, nanosecond) if nanosecond else plain
     if key.tzinfo is None:
         return key
     # Not by ==, which looks at the local parts alone where both have the same zone.
     return key.replace(tzinfo=None) if key.utcoffset() is None else (datetime.datetime, key - _EPOCH_UTC)
-
-
-def _plain_datetime(key: datetime.datetime) -> datetime.datetime:
-    date = datetime.date(key.year, key.month, key.day)
-    time = datetime.time(key.hour, key.minute, key.second, key.microsecond, key.tzinfo, fold=key.fold)
-    return datetime.datetime.combine(date, time)
 
 
 def microseconds_of(key: datetime.time) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.columns import Columns, Shape
-from flowlet.columns.arrow_batches import batch_of_columns, columns_of_batch, columns_of_records
+from flowlet.columns.arrow_batches import batch_of_records, columns_of_batch
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.source_operator import ShareReader, ShareSource
 from flowlet.operators.source_reader import Source, SourceReaderBase
@@ -51,9 +51,7 @@ class ToColumnsOperator(UserFunctionOperator):
 
     def _batch(self, chunk: Chunk) -> Any:
         try:
-            if chunk.columns is not None:
-                return batch_of_columns(chunk.columns, self._schema)
-            return batch_of_columns(columns_of_records(chunk.values, self._schema), self._schema)
+            return batch_of_records(chunk.values if chunk.columns is None else chunk.columns, self._schema)
         except TypeError as error:
             failed, cause = self._first_failure(chunk.values, error)
             raise UserFunctionError(self.name, self.ctx.subtask, preview(failed)) from cause
@@ -61,7 +59,7 @@ class ToColumnsOperator(UserFunctionOperator):
     def _first_failure(self, values: list[Any], error: TypeError) -> tuple[Any, TypeError]:
         for value in values:
             try:
-                columns_of_records([value], self._schema)
+                batch_of_records([value], self._schema)
             except TypeError as its_error:
                 return value, its_error
         return values[0], error

@@ -20,7 +20,6 @@ import threading
 import warnings
 from collections import Counter, deque
 from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.errors import FlowletError, JobSubmissionError
@@ -96,16 +95,11 @@ class SharedGeneratorWarning(UserWarning):
     """A generator of random numbers is copied to several subtasks, which draw the same numbers."""
 
 
-class _Parts:
-    """A file that keeps large contents, of texts, bytes, arrays and buffers, apart from what lies between them."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[bytes, bool]] = []
-
-    def write(self, data: Any) -> int:
-        part = bytes(data)
-        self.found.append((part, len(part) >= MIN_PIECE_BYTES))
-        return len(part)
+def _is_piece(part: bytes) -> bool:
+    """Whether a part of a pickle is a large content, of a text, bytes, an array or a buffer, and not what lies between
+    them.
+    """
+    return len(part) >= MIN_PIECE_BYTES
 
 
 def dump_chain(
@@ -120,7 +114,8 @@ def dump_chain(
     Raises:
         JobSubmissionError: an operator cannot be pickled; the message names it, the variable and the reason.
     """
-    file, operators = _Parts(), list(chain)
+    file = program_pickle.PickleWriter()
+    operators = list(chain)
     pickler = program_pickle.ProgramPickler(file)
     try:
         pickler.dump(operators)
@@ -143,7 +138,11 @@ def share_containers(roots: "Sequence[Any]", blobs: "Sequence[bytes]", pieces: d
     numbers = [number for number, blob in enumerate(blobs) if len(blob) >= MIN_PIECE_BYTES]
     if len(numbers) < 2:
         return list(blobs)
-    found = {number: _large_containers(roots[number]) for number in numbers}
+    found: dict[int, dict[int, Any]] = {}
+    for number in numbers:
+        finder = _ContainerFinder()
+        finder.dump(roots[number])
+        found[number] = finder.found
     times = Counter(key for containers in found.values() for key in containers)
     common = {
         key for containers in found.values() for key, each in containers.items() if times[key] > 1 and _is_large(each)
@@ -171,35 +170,30 @@ class _ContainerFinder(program_pickle.ProgramPickler):
         return None
 
 
-def _large_containers(root: Any) -> dict[int, Any]:
-    finder = _ContainerFinder()
-    finder.dump(root)
-    return finder.found
-
-
 def _is_large(container: Any) -> bool:
-    file = _Parts()
+    file = program_pickle.PickleWriter()
     program_pickle.ProgramPickler(file).dump(container)
-    return sum(len(part) for part, is_piece in file.found if not is_piece) >= MIN_PIECE_BYTES
+    return sum(len(part) for part in file.pieces if not _is_piece(part)) >= MIN_PIECE_BYTES
 
 
 def _dump_behind(containers: list[Any], root: Any, pieces: dict[bytes, bytes]) -> bytes:
     """The blob of an object, behind those of containers in it, to which it then refers."""
-    file = _Parts()
+    file = program_pickle.PickleWriter()
     pickler = program_pickle.ProgramPickler(file)
     parts: list[tuple[bytes, bool]] = []
     for container in containers:
         pickler.dump(container)
-        for is_piece, run in groupby(file.found, key=itemgetter(1)):
-            contents = [part for part, _ in run]
-            parts += [(part, True) for part in (contents if is_piece else [b"".join(contents)])]
-        file.found.clear()
+        for is_piece, run in groupby(file.pieces, key=_is_piece):
+            parts += [(part, True) for part in (run if is_piece else [b"".join(run)])]
+        file.pieces.clear()
     pickler.dump(root)
-    return divide(parts + file.found, pieces)
+    return divide(parts + [(part, _is_piece(part)) for part in file.pieces], pieces)
 
 
-def _divided(file: _Parts, pieces: dict[bytes, bytes] | None) -> bytes:
-    return b"".join(part for part, _ in file.found) if pieces is None else divide(file.found, pieces)
+def _divided(file: program_pickle.PickleWriter, pieces: dict[bytes, bytes] | None) -> bytes:
+    if pieces is None:
+        return b"".join(file.pieces)
+    return divide([(part, _is_piece(part)) for part in file.pieces], pieces)
 
 
 def _warn_of_copies(generators: "Sequence[FoundPart]", vertex: str, parallelism: int) -> None:
@@ -223,7 +217,7 @@ def dump_partitioner(partitioner: "Partitioner", edge: str, pieces: dict[bytes, 
     Raises:
         JobSubmissionError: it cannot be pickled; the message names the edge and the reason.
     """
-    file = _Parts()
+    file = program_pickle.PickleWriter()
     try:
         program_pickle.ProgramPickler(file).dump(partitioner)
     except Exception as error:

@@ -23,6 +23,7 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Iterator
+from dataclasses import field
 from typing import Any, Final
 
 from flowlet.columns import Columns, Shape
@@ -50,6 +51,7 @@ from flowlet.serde.element_serializer import (
     StreamElementSerializer,
     serialize_dictionary,
 )
+from netstack.late import dataclass
 
 _FLAGS: Final = FLAG_TIMESTAMPS | FLAG_KEYS | FLAG_KEY_FIELD
 _BY_TAG: Final = {form.tag: form for form in CONTROL_FORMS.values()}
@@ -197,6 +199,7 @@ class SpillFile:
             ) from error
 
 
+@dataclass(eq=False)
 class ElementDeserializer:
     """Collects the bytes of one channel and decodes its elements.
 
@@ -209,27 +212,22 @@ class ElementDeserializer:
         declared: of the records, if their sender is not trusted: nothing else is read; None: chunks of any objects.
     """
 
-    def __init__(
-        self,
-        name: str = "channel",
-        *,
-        limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
-        declared: RecordFormat | None = None,
-    ) -> None:
-        self._name = name
-        self._limits = limits
-        self._declared = declared
-        self._dictionary = ChannelDictionary()
-        self._partial = bytearray()  # an incomplete element, from its length field on; empty while it is in a file
-        self._spilled: SpillFile | None = None  # the incomplete element once it is too large for memory
-        self._spilled_size = 0  # the full size of that element, with its length field
-        self._offset = 0  # where in the channel the next or incomplete element begins
-        self._error: str | None = None
+    name: str = "channel"
+    limits: ElementLimits = field(default=DEFAULT_ELEMENT_LIMITS, kw_only=True)
+    declared: RecordFormat | None = field(default=None, kw_only=True)
+    _dictionary: ChannelDictionary = field(init=False, default_factory=ChannelDictionary)
+    # An incomplete element, from its length field on; empty while it is in a file.
+    _partial: bytearray = field(init=False, default_factory=bytearray)
+    # The incomplete element once it is too large for memory.
+    _spilled: SpillFile | None = field(init=False, default=None)
+    _spilled_size: int = field(init=False, default=0)  # the full size of that element, with its length field
+    _offset: int = field(init=False, default=0)  # where in the channel the next or incomplete element begins
+    _error: str | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         state = "broken" if self._error is not None else f"{self._num_gathered} bytes of an element"
         return (
-            f"<ElementDeserializer of {self._name} at offset {self._offset}: "
+            f"<ElementDeserializer of {self.name} at offset {self._offset}: "
             f"{state}{'' if self._spilled is None else ', in a file'}>"
         )
 
@@ -263,7 +261,7 @@ class ElementDeserializer:
         try:
             return self._feed(view)
         except SerdeError as error:
-            self._error = f"{self._name}: corrupt stream in the element at offset {self._offset}: {error}"
+            self._error = f"{self.name}: corrupt stream in the element at offset {self._offset}: {error}"
             self.close()
             raise SerdeError(self._error) from error
 
@@ -285,7 +283,7 @@ class ElementDeserializer:
             position = self._complete_spilled(self._spilled, view, elements)
         elif self._partial:
             position = self._complete_partial(view, elements)
-        decode, max_length = self._decode, self._limits.max_element_bytes
+        decode, max_length = self._decode, self.limits.max_element_bytes
         end = len(view)
         while end - position >= LENGTH.size:
             (length,) = LENGTH.unpack_from(view, position)
@@ -310,7 +308,7 @@ class ElementDeserializer:
             return taken
         size = LENGTH.size + self._checked_length(partial, 0)
         missing = size - len(partial)
-        if missing > len(view) - taken > self._limits.spill_above_bytes - len(partial):
+        if missing > len(view) - taken > self.limits.spill_above_bytes - len(partial):
             return taken + self._begin_spilling(size, view[taken:])
         partial += view[taken : taken + missing]
         taken = min(taken + missing, len(view))
@@ -322,7 +320,7 @@ class ElementDeserializer:
         return taken
 
     def _begin_spilling(self, size: int, view: memoryview) -> int:
-        spilled = self._spilled = SpillFile(self._limits.spill_directory)
+        spilled = self._spilled = SpillFile(self.limits.spill_directory)
         self._spilled_size = size
         spilled.append(self._partial)
         self._partial = bytearray()
@@ -350,7 +348,7 @@ class ElementDeserializer:
         tag = body[0]
         try:
             if tag == TAG_CHUNK:
-                elements.append(_decode_chunk(body, self._dictionary, self._declared))
+                elements.append(_decode_chunk(body, self._dictionary, self.declared))
             elif tag == TAG_DICTIONARY:
                 _define(self._dictionary, body)
             else:
@@ -366,9 +364,9 @@ class ElementDeserializer:
 
     def _checked_length(self, data: memoryview | bytearray, position: int) -> int:
         length: int = LENGTH.unpack_from(data, position)[0]
-        if not 0 < length <= self._limits.max_element_bytes:
+        if not 0 < length <= self.limits.max_element_bytes:
             raise SerdeError(
-                f"its length is {length}, allowed are 1 to {self._limits.max_element_bytes} bytes; both ends must have "
+                f"its length is {length}, allowed are 1 to {self.limits.max_element_bytes} bytes; both ends must have "
                 f"the same limit (a job's option {MAX_RECORD_BYTES_OPTION!r})"
             )
         return length

@@ -38,6 +38,7 @@ from flowlet.serde.column_format import Kind, RecordFormat, framed
 from flowlet.serde.column_reader import ChannelDictionary
 from flowlet.serde.column_writer import CodeWriter, encode_column, encode_timestamps, table_parts
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
+from netstack.late import dataclass
 
 TAGS_OF_RECORDS: Final = (0, 1)
 TAG_CHUNK: Final = 64
@@ -87,6 +88,7 @@ CONTROL_FORMS: Final[dict[type, ControlForm]] = {
 }
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class StreamElementSerializer:
     """Serializes elements with their length in front.  Threading: any; it has no state.
 
@@ -95,16 +97,8 @@ class StreamElementSerializer:
         declared: of chunks whose reader knows their type and unpickles nothing.  They are sent without keys.
     """
 
-    __slots__ = ("_declared", "max_element_bytes")
-
-    def __init__(
-        self,
-        *,
-        max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes,
-        declared: RecordFormat | None = None,
-    ) -> None:
-        self._declared = declared
-        self.max_element_bytes = max_element_bytes
+    max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes
+    declared: RecordFormat | None = None
 
     def __repr__(self) -> str:
         return "StreamElementSerializer()"
@@ -136,8 +130,8 @@ class StreamElementSerializer:
             raise SerdeError(f"a chunk of {num_records} records, at most {MAX_CHUNK_RECORDS} go into one")
         columns = chunk.columns if num_records else None
         flags, keys = 0, b""
-        if self._declared is not None and num_records:
-            values = [self._declared.encode(chunk)]
+        if self.declared is not None and num_records:
+            values = [self.declared.encode(chunk)]
             timestamps = encode_timestamps(chunk.timestamp_array) if chunk.timestamp_array is not None else b""
         elif columns is None:
             values = [encode_column(chunk.values)]

@@ -8,7 +8,7 @@ Side:       pure.
 Rules:      instances are made as pickle makes them: without a call of ``__init__``, but with the constructor of a
             ``msgspec.Struct``.  All instances must have the same attributes in the same order.  A class is not flat if
             it customizes pickling, construction or attribute lookup, or has both slots and a ``__dict__``.
-Invariants: ``maker(names)`` turns the columns of ``take_apart`` into equal instances with equal attributes in the same
+Invariants: ``maker_of`` turns the columns of ``take_apart`` into equal instances with equal attributes in the same
             order.
 """
 
@@ -30,6 +30,7 @@ import msgspec
 
 from flowlet.errors import SerdeError
 from flowlet.serde.element_limits import MAX_FIELDS
+from netstack.late import dataclass
 
 Parts = tuple[tuple[str, ...], list[Sequence[Any]]]
 Maker = Callable[[Sequence[Sequence[Any]]], list[Any]]
@@ -51,7 +52,7 @@ _OF_OBJECT: Final = (
 )
 _STATE: Final = ("__getstate__", "__setstate__")
 # The state methods that ``dataclass(slots=True, frozen=True)`` generates.
-_GENERATED_STATE: Final = tuple([getattr(dataclasses, f"_dataclass_{name.strip('_')}", None) for name in _STATE])
+_GENERATED_STATE: Final = tuple([getattr(dataclasses, f"_dataclass_{name.strip('_')}") for name in _STATE])
 _OF_NAMED_TUPLE: Final = ("__getnewargs__", "__new__")
 _STRUCT_META: Final = type(msgspec.Struct)
 _METACLASSES: Final = frozenset({type, abc.ABCMeta, _STRUCT_META})  # another metaclass may redefine equality of classes
@@ -60,48 +61,23 @@ _MANAGED_DICT: Final = 1 << 4  # Py_TPFLAGS_MANAGED_DICT: the instance has no po
 _new: Final = object.__new__
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class FlatClass:
-    """Takes instances of one class apart and makes them.  Threading: any; immutable.
+    """Takes instances of one class apart and makes them.  Threading: any.
 
     Attributes:
         names: of the fields, the same for all instances; empty: each has attributes of its own.
         is_frozen: whether an instance cannot change if its values cannot: the class says so, and
             ``object.__setattr__`` is not considered.
+        take_apart: gives the names of the attributes, and a column of values for each, of instances of exactly this
+            class, at least one; None if the instances do not have the same names.
+        maker: gives the maker for these names, which are those of the class if it has some.
     """
 
-    def __init__(self, cls: Any, names: tuple[str, ...], *, is_frozen: bool) -> None:
-        self._cls = cls
-        self.names = names
-        self.is_frozen = is_frozen
-        self._read = _maker(f" return [{', '.join([f'[instance.{name} for instance in columns]' for name in names])}]")
-
-    def take_apart(self, values: Sequence[Any]) -> Parts | None:
-        """The names of the attributes, and a column of values for each; None if the instances do not have the same
-        names.
-
-        ``values``: instances of exactly this class, at least one.
-        """
-        try:
-            return self.names, self._read(values)
-        except AttributeError:  # an attribute of an instance was never set, or was deleted
-            return None
-
-    def maker(self, names: tuple[str, ...]) -> Maker:
-        """A function that makes a list of instances from a column of values for each name.
-
-        Raises:
-            SerdeError: the class has other fields.
-        """
-        if names != self.names:
-            raise SerdeError(
-                f"instances of {self._cls.__qualname__} with the fields {', '.join(names)}, here it has "
-                f"{', '.join(self.names)}"
-            )
-        return self._maker_of_fields()
-
-    def _maker_of_fields(self) -> Maker:
-        """``maker``, of the names of the class.  Here: the constructor of a ``msgspec.Struct``."""
-        return lambda columns: list(map(self._cls, *columns))
+    names: tuple[str, ...]
+    is_frozen: bool
+    take_apart: Callable[[Sequence[Any]], Parts | None]
+    maker: Callable[[tuple[str, ...]], Maker]
 
 
 def flat_class_of(cls: type) -> FlatClass | None:
@@ -116,16 +92,18 @@ def _flat_class_of(cls: Any) -> FlatClass | None:
     if type(cls) is _STRUCT_META:
         if not _is_plain_struct(cls):
             return None
-        return FlatClass(cls, cls.__struct_fields__, is_frozen=bool(cls.__struct_config__.frozen))
+        names = cls.__struct_fields__
+        is_frozen = bool(cls.__struct_config__.frozen)
+        return FlatClass(names, is_frozen, _reader_of(names), lambda _: lambda columns: list(map(cls, *columns)))
     if issubclass(cls, tuple):
-        return _FlatNamedTuple(cls, cls._fields, is_frozen=True) if _is_plain_named_tuple(cls) else None
+        return _flat_named_tuple(cls) if _is_plain_named_tuple(cls) else None
     return _flat_object(cls)
 
 
 def slot_names_of(cls: type) -> tuple[str, ...] | None:
     """The names of all fields of a flat class without ``__dict__``; None for any other class."""
     flat_class = flat_class_of(cls)
-    return None if flat_class is None or isinstance(flat_class, _FlatNamedTuple) else flat_class.names or None
+    return None if flat_class is None or issubclass(cls, tuple) else flat_class.names or None
 
 
 def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -> Parts | None:
@@ -161,6 +139,11 @@ def maker_of(kind: Any, names: tuple[str, ...]) -> Maker:
         raise SerdeError(
             f"objects of class {kind.__qualname__} by fields, which is another class here: it is pickled in its own way"
         )
+    if flat_class.names not in ((), names):
+        raise SerdeError(
+            f"instances of {kind.__qualname__} with the fields {', '.join(names)}, here it has "
+            f"{', '.join(flat_class.names)}"
+        )
     return flat_class.maker(names)
 
 
@@ -194,9 +177,7 @@ def _is_set(cls: type, name: str) -> bool:
 
 
 def _flat_object(cls: type) -> FlatClass | None:
-    is_generated = (
-        None not in _GENERATED_STATE and tuple([_inherited(cls, name) for name in _STATE]) == _GENERATED_STATE
-    )
+    is_generated = tuple([_inherited(cls, name) for name in _STATE]) == _GENERATED_STATE
     if not _is_pickled_as(cls, object, but=_STATE if is_generated else ()):
         return None
     slots = copyreg._slotnames(cls)  # type: ignore[attr-defined]  # pickle itself calls it
@@ -204,7 +185,7 @@ def _flat_object(cls: type) -> FlatClass | None:
         return None
     if not slots:
         has_own_dict = isinstance(_inherited(cls, "__dict__"), GetSetDescriptorType)
-        return _FlatAttributes(cls, (), is_frozen=_is_frozen_dataclass(cls)) if has_own_dict else None
+        return _flat_attributes(cls) if has_own_dict else None
     # The fields that pickle takes.
     names = tuple([field.name for field in dataclasses.fields(cls)] if is_generated else slots)
     if not _are_plain(names) or not all(isinstance(_inherited(cls, name), MemberDescriptorType) for name in names):
@@ -212,7 +193,7 @@ def _flat_object(cls: type) -> FlatClass | None:
     # Pickle sets slots with ``setattr``, the generated ``__setstate__`` with ``object.__setattr__``.
     if not is_generated and _inherited(cls, "__setattr__") is not _inherited(object, "__setattr__"):
         return None
-    return _FlatSlots(cls, names, is_frozen=_is_frozen_dataclass(cls))
+    return _flat_slots(cls, names)
 
 
 def _is_pickled_as(cls: type, base: type, but: Sequence[str] = ()) -> bool:
@@ -270,58 +251,74 @@ def _code(cls: type, name: str) -> Any:
     return getattr(getattr(found, "__func__", found), "__code__", found)
 
 
-class _FlatAttributes(FlatClass):
+def _flat_attributes(cls: type) -> FlatClass:
     """Instances with a ``__dict__`` and no slots."""
 
-    def take_apart(self, values: Sequence[Any]) -> Parts | None:
-        # Not checked, because an attribute works the same under an equal name of a subclass of str.
-        return parts_of_dicts([value.__dict__ for value in values], are_keys_checked=False)
-
-    def maker(self, names: tuple[str, ...]) -> Maker:
-        if _are_plain(names) and _can_assign(self._cls, names):
+    def maker(names: tuple[str, ...]) -> Maker:
+        if _are_plain(names) and _can_assign(cls, names):
             steps = [f"instance.{name} = v{place}" for place, name in enumerate(names)]
         else:
             # Through __dict__, as pickle does; it takes 200 ns more per instance.
             steps = ["attributes = instance.__dict__"] + [
                 f"attributes[{name!a}] = v{place}" for place, name in enumerate(names)
             ]
-        return _instances_maker(self._cls, names, steps)
+        return _instances_maker(cls, names, steps)
+
+    def take_apart(values: Sequence[Any]) -> Parts | None:
+        # Not checked, because an attribute works the same under an equal name of a subclass of str.
+        return parts_of_dicts([value.__dict__ for value in values], are_keys_checked=False)
+
+    return FlatClass((), _is_frozen_dataclass(cls), take_apart, maker)
 
 
-class _FlatSlots(FlatClass):
+def _flat_slots(cls: type, names: tuple[str, ...]) -> FlatClass:
     """Instances with slots and no ``__dict__``."""
 
-    def _maker_of_fields(self) -> Maker:
-        if _inherited(self._cls, "__setattr__") is _inherited(object, "__setattr__"):
-            steps = [f"instance.{name} = v{place}" for place, name in enumerate(self.names)]
-            return _instances_maker(self._cls, self.names, steps)
-        setters = [_inherited(self._cls, name).__set__ for name in self.names]
+    def maker(_: tuple[str, ...]) -> Maker:
+        if _inherited(cls, "__setattr__") is _inherited(object, "__setattr__"):
+            return _instances_maker(cls, names, [f"instance.{name} = v{place}" for place, name in enumerate(names)])
+        setters = [_inherited(cls, name).__set__ for name in names]
 
         def make(columns: Sequence[Sequence[Any]]) -> list[Any]:
             """Set one field of all instances after the other: 60 ns per field; a loop over the instances takes 85."""
-            made: list[Any] = list(map(_new, repeat(self._cls, len(columns[0]))))
+            made: list[Any] = list(map(_new, repeat(cls, len(columns[0]))))
             for set_field, column in zip(setters, columns, strict=True):
                 collections.deque(map(set_field, made, column), 0)
             return made
 
         return make
 
+    return FlatClass(names, _is_frozen_dataclass(cls), _reader_of(names), maker)
 
-class _FlatNamedTuple(FlatClass):
+
+def _flat_named_tuple(cls: Any) -> FlatClass:
     """Classes made by ``NamedTuple`` or ``namedtuple``, and their subclasses with methods."""
+    names = cls._fields
+    make = partial(tuple.__new__, cls)
 
-    def take_apart(self, values: Sequence[Any]) -> Parts | None:
-        if self._cls.__dictoffset__ and any(map(attrgetter("__dict__"), values)):
+    def take_apart(values: Sequence[Any]) -> Parts | None:
+        if cls.__dictoffset__ and any(map(attrgetter("__dict__"), values)):
             return None
         try:
             columns: list[Sequence[Any]] = list(zip(*values, strict=True))
         except ValueError:
             return None
-        return (self.names, columns) if len(columns) == len(self.names) else None
+        return (names, columns) if len(columns) == len(names) else None
 
-    def _maker_of_fields(self) -> Maker:
-        make = partial(tuple.__new__, self._cls)
-        return lambda columns: list(map(make, zip(*columns, strict=True)))
+    return FlatClass(names, True, take_apart, lambda _: lambda columns: list(map(make, zip(*columns, strict=True))))  # noqa: FBT003
+
+
+def _reader_of(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Parts | None]:
+    """``take_apart``, of instances with attributes of these names."""
+    read = _maker(f" return [{', '.join([f'[instance.{name} for instance in columns]' for name in names])}]")
+
+    def take_apart(values: Sequence[Any]) -> Parts | None:
+        try:
+            return names, read(values)
+        except AttributeError:  # an attribute of an instance was never set, or was deleted
+            return None
+
+    return take_apart
 
 
 def _is_frozen_dataclass(cls: type) -> bool:

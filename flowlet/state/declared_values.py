@@ -47,37 +47,25 @@ from flowlet.keys.exact_keys import exact_key
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 from flowlet.state.state_snapshots import StateKind
 from flowlet.typed.value_conversion import TypeMismatchError, described, exact_type, is_nullable, value_converter
+from netstack.late import dataclass
 from netstack.late import numpy as np
 
 
+@dataclass(eq=False, slots=True)
 class MapEntry:
     """A value of a map, and its key where that is not its own exact key."""
 
-    __slots__ = ("key", "value")
-
-    def __init__(self, key: Any, value: Any) -> None:
-        self.key = key
-        self.value = value
+    key: Any
+    value: Any
 
 
+@dataclass(eq=False, slots=True)
 class PickledRow:
-    """A row that was pickled, because the user may change its values from now on."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-
-class LostRow:
-    """A row that could not be copied before the user got its values: the snapshot fails, the user's
-    function does not.
+    """A row that was pickled, because the user may change its values from now on; or why it could not be: then the
+    snapshot fails, the user's function does not.
     """
 
-    __slots__ = ("error",)
-
-    def __init__(self, error: FlowletError) -> None:
-        self.error = error
+    data: bytes | FlowletError
 
 
 def map_pairs(entries: dict[Any, Any]) -> list[tuple[Any, Any]]:
@@ -96,7 +84,7 @@ def frozen_row(name: str, kind: StateKind, stored: Any) -> Any:
     try:
         return PickledRow(dumped_rows(name, [row]))
     except FlowletError as error:
-        return LostRow(error)
+        return PickledRow(error)
 
 
 def thawed_row(name: str, kind: StateKind, kept: Any) -> Any:
@@ -106,9 +94,9 @@ def thawed_row(name: str, kind: StateKind, kept: Any) -> Any:
         FlowletError: it could not be copied; names the state.
     """
     if type(kept) is PickledRow:
+        if isinstance(kept.data, FlowletError):
+            raise kept.data
         return loads_record(kept.data)[0]
-    if type(kept) is LostRow:
-        raise kept.error
     return copied_rows(name, kind, [kept])[0]
 
 

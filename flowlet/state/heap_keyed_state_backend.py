@@ -13,8 +13,9 @@ Invariants: every entry that is not removed meanwhile is looked at once per roun
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field
 from itertools import chain, islice
-from typing import Any
+from typing import Any, ClassVar
 
 from flowlet.datastream.state import State, StateDescriptor
 from flowlet.errors import StateRestoreError
@@ -43,6 +44,7 @@ from flowlet.state.state_table import StateTable, rows_by_key_group
 from flowlet.state.ttl_states import Expiry
 from flowlet.state.type_compatibility import Convert, converter
 from flowlet.timers.time_api import KeyContext
+from netstack.late import dataclass
 
 
 def row_converter(
@@ -113,17 +115,14 @@ def _element_converter(kind: StateKind, written: TypeForm, declared: TypeForm) -
             return converter(written, declared)
 
 
+@dataclass(eq=False, slots=True)
 class IncrementalCleanup:
     """Looks at ``num_entries`` keys of a table at each call of ``clean``; task thread only."""
 
-    __slots__ = ("_expiry", "_holds_pairs", "_keys", "_num_entries", "_table")
-
-    def __init__(self, table: StateTable, expiry: Expiry, num_entries: int) -> None:
-        self._table = table
-        self._expiry = expiry
-        self._num_entries = num_entries
-        self._holds_pairs = table.description.kind not in (StateKind.LIST, StateKind.MAP)
-        self._keys: Iterator[Any] = iter(())
+    _table: StateTable
+    _expiry: Expiry
+    _num_entries: int
+    _keys: Iterator[Any] = field(init=False, default=iter(()))
 
     def __repr__(self) -> str:
         return f"<IncrementalCleanup of {self._num_entries} keys of {self._table!r}>"
@@ -133,11 +132,11 @@ class IncrementalCleanup:
         keys = list(islice(self._keys, self._num_entries))
         if keys:
             now_ms = self._expiry.now_ms()
-            if self._holds_pairs:
-                self._drop_expired(keys, now_ms)
-            else:
+            if self._table.description.kind in (StateKind.LIST, StateKind.MAP):
                 for key in keys:
                     self._table.retain(key, self._expiry, now_ms)
+            else:
+                self._drop_expired(keys, now_ms)
         elif self._num_entries:
             self._keys = iter(list(self._table.entries))
 
@@ -151,25 +150,21 @@ class IncrementalCleanup:
                 self._table.drop(key)
 
 
+@dataclass(eq=False)
 class HeapKeyedStateBackend(KeyedStateBackend):
     """Implements ``KeyedStateBackend``."""
 
-    _stored: StoredStates = {
+    _stored: ClassVar[StoredStates] = {
         StateKind.VALUE: HeapValueState,
         StateKind.LIST: HeapListState,
         StateKind.MAP: HeapMapState,
     }
-
-    def __init__(
-        self, key_context: KeyContext, now_ms: Callable[[], int], key_groups: range, max_parallelism: int
-    ) -> None:
-        super().__init__(key_context, now_ms, key_groups, max_parallelism)
-        self._tables: dict[str, StateTable] = {}
-        # For states that were not declared yet.
-        self._restored: dict[str, tuple[StateDescription, dict[int, StateRows]]] = {}
-        self._cleanups: list[Callable[[], None]] = []
-        self._holder: RowHolder | None = None
-        self._columns: tuple[ColumnHolder, StateDescription] | None = None
+    _tables: dict[str, StateTable] = field(init=False, default_factory=dict)
+    # For states that were not declared yet.
+    _restored: dict[str, tuple[StateDescription, dict[int, StateRows]]] = field(init=False, default_factory=dict)
+    _cleanups: list[Callable[[], None]] = field(init=False, default_factory=list)
+    _holder: RowHolder | None = field(init=False, default=None)
+    _columns: tuple[ColumnHolder, StateDescription] | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"<HeapKeyedStateBackend of {list(self._tables.values())!r}, not declared yet: {sorted(self._restored)}>"
@@ -293,8 +288,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         if isinstance(snapshot, IncrementalSnapshot):
             raise StateRestoreError(
                 "keyed state was written by RocksDB, incrementally, which only RocksDB reads: set state.backend.type "
-                "to 'rocksdb', and to "
-                "change it take a checkpoint with execution.checkpointing.incremental: false first"
+                "to 'rocksdb', and to change it take a checkpoint with execution.checkpointing.incremental: false first"
             )
         super().restore(snapshot)
 

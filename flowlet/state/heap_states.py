@@ -30,7 +30,7 @@ class _HeapState(EnteredState):
         super().__init__(declared)
         self._table = table
         self._context = table.key_context
-        table.attach(self)
+        table.attach(self.bind)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._table!r}>"

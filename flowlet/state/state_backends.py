@@ -18,8 +18,9 @@ Absent:     time to live of operator state: only keyed state can have it, as in 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from flowlet.columns.column import are_unchanging
 from flowlet.datastream.state import (
@@ -61,39 +62,36 @@ from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValue
 from flowlet.state.type_compatibility import type_form
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.timers.time_api import KeyContext
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.state.rocksdb.cached_columns import CachedColumns
     from flowlet.state.rocksdb.cached_rows import CachedRows
 
 
+@dataclass(eq=False, slots=True)
 class SharedFiles:
     """Files that several checkpoints of a job use.  Threading: any thread; blocking.
 
     Args:
         storage: of the job.
         former: where the checkpoint lies that the job starts from; None: in ``storage``, too.
-        former_classes: if another program wrote that checkpoint.
 
     Attributes:
-        are_restored_ones_own: whether checkpoints may name the files that were restored; not those of another job,
-            which may be removed.
         former_classes: maps the classes in restored files, if another program wrote them; else None.
     """
 
-    def __init__(
-        self,
-        storage: CheckpointStorage,
-        former: CheckpointStorage | None = None,
-        former_classes: RunningClasses | None = None,
-    ) -> None:
-        self._storage = storage
-        self._former = former or storage
-        self.are_restored_ones_own = self._former is storage
-        self.former_classes = former_classes
+    _storage: CheckpointStorage
+    _former: CheckpointStorage | None = None
+    former_classes: RunningClasses | None = None
 
     def __repr__(self) -> str:
         return f"<SharedFiles of {self._storage!r}>"
+
+    @property
+    def are_restored_ones_own(self) -> bool:
+        """Whether checkpoints may name the files that were restored; not those of another job, which may be removed."""
+        return self._former is None or self._former is self._storage
 
     def write_shared(self, path: Path) -> SharedFile:
         """Keep a copy of a local file for good.  Raises StorageError."""
@@ -104,7 +102,7 @@ class SharedFiles:
 
     def read_shared(self, file: SharedFile, path: Path) -> None:
         """Copy what was kept into a new local file.  Raises StorageError: it is missing or changed."""
-        path.write_bytes(self._former.read_state(handle_of(file)))
+        path.write_bytes((self._former or self._storage).read_state(handle_of(file)))
 
 
 def handle_of(file: SharedFile) -> StateHandle:
@@ -132,6 +130,7 @@ the entries, and of the declared type, if values are looked at where they enter.
 """
 
 
+@dataclass(eq=False)
 class KeyedStateBackend(ABC):
     """The keyed states of one operator of one subtask.
 
@@ -145,19 +144,17 @@ class KeyedStateBackend(ABC):
         max_parallelism: the number of key groups.
     """
 
-    _stored: StoredStates
-
-    def __init__(
-        self, key_context: KeyContext, now_ms: Callable[[], int], key_groups: range, max_parallelism: int
-    ) -> None:
-        self._key_context = key_context
-        self._now_ms = now_ms
-        self._key_groups = key_groups
-        self._max_parallelism = max_parallelism
-        self._states: dict[str, State] = {}
-        self._declared: dict[str, tuple[StateDescription, KeyContext]] = {}  # of the states
-        self._expiries: dict[str, Expiry] = {}  # of states whose full snapshots leave out expired entries
-        self._refusal: str | None = None
+    _stored: ClassVar[StoredStates]
+    _key_context: KeyContext
+    _now_ms: Callable[[], int]
+    _key_groups: range
+    _max_parallelism: int
+    _states: dict[str, State] = field(init=False, default_factory=dict)
+    # Of the states.
+    _declared: dict[str, tuple[StateDescription, KeyContext]] = field(init=False, default_factory=dict)
+    # Of states whose full snapshots leave out expired entries.
+    _expiries: dict[str, Expiry] = field(init=False, default_factory=dict)
+    _refusal: str | None = field(init=False, default=None)
 
     @property
     def is_used(self) -> bool:
@@ -427,27 +424,14 @@ class ReadOnlyOperatorBroadcastState(OperatorBroadcastState):
 
     __slots__ = ()
 
-    def put(self, key: Any, value: Any) -> None:
-        """Refused."""
-        self._refuse()
-
-    def put_all(self, dict_value: Any) -> None:
-        """Refused."""
-        self._refuse()
-
-    def remove(self, key: Any) -> None:
-        """Refused."""
-        self._refuse()
-
-    def clear(self) -> None:
-        """Refused."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def put(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse the change."""
         raise FlowletError(
             f"broadcast state {self._name!r} can only be changed in process_broadcast_element(), where every subtask "
             "makes the same change"
         )
+
+    put_all = remove = clear = put
 
 
 class OperatorStateBackend(OperatorStateStore):
@@ -588,10 +572,12 @@ def _named(description: tuple[Redistribution, str]) -> str:
 
 def _frozen(name: str, state: OperatorListState | OperatorBroadcastState) -> Callable[[], list[Any]]:
     """Copies the elements of a list, or the pairs of a map; what is returned gives them, on any thread."""
-    is_list = isinstance(state, OperatorListState)
-    elements: list[Any] = state.elements.copy() if isinstance(state, OperatorListState) else map_pairs(state.entries)
+    if isinstance(state, OperatorListState):
+        kind, elements = StateKind.LIST, state.elements.copy()
+    else:
+        kind, elements = StateKind.MAP, map_pairs(state.entries)
     if state.declared.is_serialized_checked:
-        state.declared.check_rows(StateKind.LIST if is_list else StateKind.MAP, [elements], has_ttl=False)
+        state.declared.check_rows(kind, [elements], has_ttl=False)
     if are_unchanging(elements):
         return lambda: elements
     data = dumped_rows(name, elements)

@@ -21,7 +21,7 @@ Invariants: what ``rows`` gives is the table as it was when the copy began.  The
             and the pool looks for kept rows after it has copied: so a row that was changed in the middle of its copy is
             always found here.  before a row is replaced, dropped or handed out in a form that can change, every copy
             under way has it.  an entry is stored under the exact key (``flowlet.keys.exact_keys``): 1, 1.0 and True
-            have three. ``_user_keys`` holds the key as the user knows it for every entry whose exact key is another
+            have three. ``user_key_of`` holds the key as the user knows it for every entry whose exact key is another
             object, and nothing else.  While a copy is under way, the states read and write through ``CopyingEntries``;
             else they use the dictionary itself.  ``_order`` holds the keys in the order of the dictionary up to its
             newest ones, or is empty.
@@ -36,20 +36,21 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field
 from itertools import chain, islice, repeat
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from flowlet.columns.column import UNCHANGING
-from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import are_plain, exact_key, exact_keys
 from flowlet.state.declared_values import DeclaredValues, copied_rows, frozen_row, thawed_row, thawed_rows
 from flowlet.state.state_snapshots import ColumnRows, StateDescription, StateKind, StateRows
 from flowlet.timers.time_api import NO_KEY, KeyContext
+from netstack.late import dataclass
 from netstack.late import numpy as np
 
 if TYPE_CHECKING:
@@ -61,45 +62,31 @@ if TYPE_CHECKING:
 STEP: Final = 4096
 
 
+@dataclass(eq=False)
 class TableCopy:
     """What one snapshot takes of one table.
 
     Args:
         table: what it takes; changes meanwhile.
+        keys: the exact keys of the table, in an order; may grow meanwhile.
         expiry: leaves expired rows out; None: all are taken.
         now_ms: when the snapshot began.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_declared",
-        "_description",
-        "_entries",
-        "_expiry",
-        "_keys",
-        "_name",
-        "_now_ms",
-        "_num_keys",
-        "_user_keys",
-        "is_complete",
-        "kept",
-        "kept_user_keys",
-    )
+    _table: StateTable
+    _keys: list[Any]
+    _expiry: Expiry | None
+    _now_ms: int
+    # Written by the task thread, each key once; read by the pool.
+    kept: dict[Any, Any] = field(init=False, default_factory=dict)
+    kept_user_keys: dict[Any, Any] = field(init=False, default_factory=dict)
+    is_complete: bool = field(init=False, default=False)  # Written by the pool; read by the task thread, late is fine.
 
-    def __init__(self, table: StateTable, expiry: Expiry | None, now_ms: int) -> None:
-        self._name = table.name
-        self._description = table.description
-        self._entries = table.entries
-        self._user_keys = table._user_keys
-        self._keys = table._order  # exact keys, in an order; may grow meanwhile
+    def __post_init__(self) -> None:
+        """Note how many keys there are now."""
         self._num_keys = len(self._keys)
-        self._expiry = expiry
-        self._now_ms = now_ms
-        self._declared = table.declared if table.declared.is_serialized_checked else None
-        # Written by the task thread, each key once; read by the pool.
-        self.kept: dict[Any, Any] = {}
-        self.kept_user_keys: dict[Any, Any] = {}
-        self.is_complete = False  # Written by the pool; read by the task thread, late is fine.
+        self._name = self._table.name
+        self._kind = self._table.description.kind
 
     def __repr__(self) -> str:
         state = "complete" if self.is_complete else "under way"
@@ -113,13 +100,17 @@ class TableCopy:
         """
         assert not self.is_complete, "what was kept is gone"
         grouped = _GroupedRows()
+        declared = self._table.declared
         try:
-            for exact in self._steps():
+            for start in range(0, self._num_keys, STEP):
+                exact = self._keys[start : min(start + STEP, self._num_keys)]
                 some_keys, some_values = self._users_keys(exact), self._rows_of(exact)
                 if self._expiry is not None:
-                    some_keys, some_values = self._live(self._expiry, some_keys, some_values)
-                if self._declared is not None:
-                    self._declared.check_rows(self._description.kind, some_values, has_ttl=self._description.has_ttl)
+                    rows = [self._expiry.live(self._kind, row, self._now_ms) for row in some_values]
+                    some_keys = [key for key, row in zip(some_keys, rows, strict=True) if row is not None]
+                    some_values = [row for row in rows if row is not None]
+                if declared.is_serialized_checked:
+                    declared.check_rows(self._kind, some_values, has_ttl=self._table.description.has_ttl)
                 if some_keys:
                     # Here, as a task without keys needs no numpy.
                     from flowlet.keys.key_columns import column_key_groups
@@ -131,20 +122,17 @@ class TableCopy:
             self.kept_user_keys.clear()
         return grouped.rows()
 
-    def _steps(self) -> Iterator[list[Any]]:
-        for start in range(0, self._num_keys, STEP):
-            yield self._keys[start : min(start + STEP, self._num_keys)]
-
     def _users_keys(self, exact: list[Any]) -> list[Any]:
-        if not self._user_keys and not self.kept_user_keys:
+        user_keys = self._table.user_key_of
+        if not user_keys and not self.kept_user_keys:
             return exact
         # The table's first: a key that is dropped between the two looks is kept before.
-        known = list(map(self._user_keys.get, exact, repeat(_UNKNOWN)))
+        known = list(map(user_keys.get, exact, repeat(_UNKNOWN)))
         kept = self.kept_user_keys
         return [kept.get(key, key) if found is _UNKNOWN else found for key, found in zip(exact, known, strict=True)]
 
     def _rows_of(self, exact: list[Any]) -> list[Any]:
-        stored = list(map(self._entries.get, exact))
+        stored = list(map(self._table.entries.get, exact))
         rows = self._copied(exact, stored)
         if not self.kept:
             return rows
@@ -153,22 +141,21 @@ class TableCopy:
             rows = list(rows)
             for place, each in enumerate(kept):
                 if each is not None:
-                    rows[place] = thawed_row(self._name, self._description.kind, each)
+                    rows[place] = thawed_row(self._name, self._kind, each)
         return rows
 
     def _copied(self, exact: list[Any], stored: list[Any]) -> list[Any]:
         """Copies; without meaning where the task changed something meanwhile, for that is kept."""
-        kind = self._description.kind
-        if kind in (StateKind.LIST, StateKind.MAP):
+        if self._kind in (StateKind.LIST, StateKind.MAP):
             stored = [() if each is None else each for each in stored]
         try:
-            return copied_rows(self._name, kind, stored)
+            return copied_rows(self._name, self._kind, stored)
         except Exception:  # noqa: BLE001 - perhaps the task was just changing one of them: each by itself
             return [self._copied_row(key, each) for key, each in zip(exact, stored, strict=True)]
 
     def _copied_row(self, key: Any, stored: Any) -> Any:
         try:
-            return copied_rows(self._name, self._description.kind, [stored])[0]
+            return copied_rows(self._name, self._kind, [stored])[0]
         except Exception as error:
             if key in self.kept:
                 return None
@@ -177,13 +164,6 @@ class TableCopy:
             raise FlowletError(
                 f"state {self._name!r}: a value cannot be copied into a snapshot: {type(error).__name__}: {error}"
             ) from error
-
-    def _live(self, expiry: Expiry, keys: list[Any], values: list[Any]) -> tuple[list[Any], list[Any]]:
-        kind, now_ms = self._description.kind, self._now_ms
-        rows = [expiry.live_row(kind, row, now_ms) for row in values]
-        return [key for key, row in zip(keys, rows, strict=True) if row is not None], [
-            row for row in rows if row is not None
-        ]
 
 
 _UNKNOWN: Final = object()
@@ -197,49 +177,33 @@ class _GroupedRows:
     """
 
     def __init__(self) -> None:
-        self._keys = _GroupedColumn()
-        self._values = _GroupedColumn()
+        # The keys and the values of each group: lists, and arrays of numpy.
+        self._pieces: dict[int, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
 
     def add(self, keys: list[Any], values: list[Any], groups: Any) -> None:
         """Take rows, at least one, with the key group of each."""
         order, runs = _runs(groups)
-        self._keys.add(keys, order, runs)
-        self._values.add(values, order, runs)
+        ordered_keys, ordered_values = _ordered(keys, order), _ordered(values, order)
+        for group, start, end in runs:
+            of_keys, of_values = self._pieces[group]
+            of_keys.append(ordered_keys[start:end])
+            of_values.append(ordered_values[start:end])
 
     def rows(self) -> dict[int, StateRows]:
         """All of them."""
-        return {
-            group: StateRows(self._keys.of_group(group), self._values.of_group(group)) for group in self._keys.groups()
-        }
+        return {group: StateRows(*map(_joined, self._pieces[group])) for group in sorted(self._pieces)}
 
 
-class _GroupedColumn:
-    """Keys or values by key group.
+def _joined(pieces: list[Any]) -> Sequence[Any]:
+    """The keys or values of one key group.
 
     Numbers are packed: an array is written in no time, and a list of ints takes 90 ns for each.
     """
-
-    def __init__(self) -> None:
-        self._pieces: dict[int, list[Any]] = defaultdict(list)  # lists, and arrays of numpy
-
-    def add(self, items: list[Any], order: Any, runs: list[tuple[int, int, int]]) -> None:
-        """Take items; ``runs``: key groups, with their places among the items in ``order``."""
-        ordered = _ordered(items, order)
-        for group, start, end in runs:
-            self._pieces[group].append(ordered[start:end])
-
-    def groups(self) -> list[int]:
-        """The key groups that have items."""
-        return sorted(self._pieces)
-
-    def of_group(self, group: int) -> Sequence[Any]:
-        """All items of one key group."""
-        pieces = self._pieces[group]
-        kinds = {piece.dtype.name if isinstance(piece, np.ndarray) else None for piece in pieces}
-        typecode = _TYPECODES.get(kinds.pop()) if len(kinds) == 1 else None
-        if typecode is not None:
-            return array(typecode, np.concatenate(pieces).tobytes())
-        return list(chain.from_iterable(piece.tolist() if isinstance(piece, np.ndarray) else piece for piece in pieces))
+    kinds = {piece.dtype.name if isinstance(piece, np.ndarray) else None for piece in pieces}
+    typecode = _TYPECODES.get(kinds.pop()) if len(kinds) == 1 else None
+    if typecode is not None:
+        return array(typecode, np.concatenate(pieces).tobytes())
+    return list(chain.from_iterable(piece.tolist() if isinstance(piece, np.ndarray) else piece for piece in pieces))
 
 
 def _runs(groups: Any) -> tuple[Any, list[tuple[int, int, int]]]:
@@ -264,11 +228,10 @@ def rows_by_key_group(
     groups = exact_key_groups(exact, max_parallelism)
     keys = exact if are_plain(exact) else list(map(key_for, exact))
     if isinstance(values, ColumnRows):
-        grouped_keys = _GroupedColumn()
         order, runs = _runs(groups)
-        grouped_keys.add(keys, order, runs)
+        ordered = _ordered(keys, order)
         return {
-            group: StateRows(grouped_keys.of_group(group), ColumnRows(values.columns.take(order[start:end])))
+            group: StateRows(_joined([ordered[start:end]]), ColumnRows(values.columns.take(order[start:end])))
             for group, start, end in runs
         }
     grouped = _GroupedRows()
@@ -293,6 +256,7 @@ def _ordered(items: list[Any], order: Any) -> Any:
     return np.fromiter(items, object, len(items))[order].tolist()
 
 
+@dataclass(eq=False, slots=True)
 class CopyingEntries:
     """Reads and writes the entries of a table for its states.
 
@@ -303,26 +267,23 @@ class CopyingEntries:
         on_end: called when an access finds that no copy is under way any more.
     """
 
-    __slots__ = ("_copies", "_entries", "_kept", "_kind", "_name", "_newest", "_on_end")
-
-    def __init__(self, name: str, kind: StateKind, entries: dict[Any, Any], on_end: Callable[[], None]) -> None:
-        self._name = name
-        self._kind = kind
-        self._entries = entries
-        self._on_end = on_end
-        # Weak: a snapshot that was cancelled is given up by whoever would have finished it.
-        self._copies: tuple[ref[TableCopy], ...] = ()
-        self._newest: Callable[[], TableCopy | None] = _no_copy
-        # What the only copy has kept; empty if there are several.  The pool empties it in the end, so that the next
-        # look finds that out.
-        self._kept: Mapping[Any, Any] = {}
+    _name: str
+    _kind: StateKind
+    _entries: dict[Any, Any]
+    _on_end: Callable[[], None]
+    # Weak: a snapshot that was cancelled is given up by whoever would have finished it.
+    _copies: tuple[ref[TableCopy], ...] = field(init=False, default=())
+    _newest: Callable[[], TableCopy | None] = field(init=False, default=lambda: None)
+    # What the only copy has kept; empty if there are several.  The pool empties it in the end, so that the next
+    # look finds that out.
+    _kept: Mapping[Any, Any] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<CopyingEntries of {self._name!r}, {self._copies!r}>"
 
     def add(self, copy: TableCopy) -> None:
         """From now on keep for this copy, too."""
-        self._copies = (*(each for each in self._copies if not _is_over(each())), ref(copy))
+        self._copies = (*map(ref, self._under_way()), ref(copy))
         self._newest = self._copies[-1]
         self._kept = copy.kept if len(self._copies) == 1 else {}
 
@@ -371,17 +332,11 @@ class CopyingEntries:
     def _under_way(self) -> list[TableCopy]:
         copies = [copy for each in self._copies if (copy := each()) is not None and not copy.is_complete]
         if not copies:
-            self._copies, self._newest, self._kept = (), _no_copy, {}
+            self._copies = ()
+            self._newest = lambda: None
+            self._kept = {}
             self._on_end()
         return copies
-
-
-def _is_over(copy: TableCopy | None) -> bool:
-    return copy is None or copy.is_complete
-
-
-def _no_copy() -> None:
-    return None
 
 
 # Keys of these types are their own exact keys.
@@ -389,28 +344,17 @@ PLAIN: Final = frozenset({str, int, bytes, NoneType})
 _UNSET: Final = object()
 
 
-class Entries(Protocol):
-    """Where a state puts what it keeps for a key."""
-
-    def __setitem__(self, exact: Any, stored: Any) -> None: ...
+Entries = dict[Any, Any] | CopyingEntries
+"""Where a state puts what it keeps for a key."""
 
 
-class BoundState(Protocol):
-    """A state that keeps its entries in a table."""
-
-    def bind(self, get: Callable[[Any], Any], entries: Entries) -> None:
-        """From now on read entries with ``get`` and put them into ``entries``."""
-
-
+@dataclass(eq=False)
 class ExactKeys:
     """Finds the exact key of the current key of the state ``name``; task thread only."""
 
-    __slots__ = ("_last_exact", "_last_key", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._last_key: Any = _UNSET
-        self._last_exact: Any = None
+    name: str
+    _last_key: Any = field(init=False, default=_UNSET)
+    _last_exact: Any = field(init=False, default=None)
 
     def exact(self, key: Any) -> Any:
         """The exact key of the current key.  Raises FlowletError: there is none."""
@@ -427,6 +371,7 @@ class ExactKeys:
         return exact
 
 
+@dataclass(eq=False)
 class StateTable(ExactKeys):
     """The entries of one state; task thread only.
 
@@ -434,34 +379,22 @@ class StateTable(ExactKeys):
         name: the state's.
         description: what a snapshot says about it.
         key_context: holds the current key.
-        declared: the declared type; None: any value will do.
+        declared: the declared type.
     """
 
-    __slots__ = (
-        "_copying",
-        "_is_copying",
-        "_order",
-        "_state",
-        "_user_keys",
-        "declared",
-        "description",
-        "entries",
-        "key_context",
-    )
+    description: StateDescription
+    key_context: KeyContext
+    declared: DeclaredValues
+    # Changed in place only: states keep its bound methods.
+    entries: dict[Any, Any] = field(init=False, default_factory=dict)
+    user_key_of: dict[Any, Any] = field(init=False, default_factory=dict)
+    _is_copying: bool = field(init=False, default=False)
+    _order: list[Any] = field(init=False, default_factory=list)  # Only appended to, never changed: copies share it.
 
-    def __init__(
-        self, name: str, description: StateDescription, key_context: KeyContext, declared: DeclaredValues | None = None
-    ) -> None:
-        super().__init__(name)
-        self.declared = declared or DeclaredValues(name, PickledBytesTypeInfo(), StateKind.VALUE)
-        self.description = description
-        self.key_context = key_context
-        self.entries: dict[Any, Any] = {}  # Changed in place only: states keep its bound methods.
-        self._user_keys: dict[Any, Any] = {}
-        self._state: BoundState | None = None
-        self._copying = CopyingEntries(name, description.kind, self.entries, self._settle)
-        self._is_copying = False
-        self._order: list[Any] = []  # Only appended to, never changed: copies share it.
+    def __post_init__(self) -> None:
+        """Be ready to keep what changes during copies."""
+        self._bind: Callable[[Callable[[Any], Any], Entries], None] = lambda _get, _entries: None
+        self._copying = CopyingEntries(self.name, self.description.kind, self.entries, self._settle)
 
     def __repr__(self) -> str:
         return f"<StateTable {self.name!r}, {self.description}, {len(self.entries)} keys>"
@@ -470,7 +403,7 @@ class StateTable(ExactKeys):
         """As ``exact``, of a key whose entry is stored next."""
         exact = self.exact(key)
         if exact is not key:
-            self._user_keys[exact] = key
+            self.user_key_of[exact] = key
         return exact
 
     def clear(self) -> None:
@@ -487,22 +420,26 @@ class StateTable(ExactKeys):
         """Drop all entries; no copy is under way."""
         assert not self.is_copying, "a copy would miss them"
         self.entries.clear()
-        self._user_keys.clear()
+        self.user_key_of.clear()
         self._order = []
         self._last_key = _UNSET
 
-    def attach(self, state: BoundState) -> None:
-        """Bind the one state whose entries these are."""
-        self._state = state
-        state.bind(self.entries.get, self.entries)
+    def attach(self, bind: Callable[[Callable[[Any], Any], Entries], None]) -> None:
+        """Let the one state whose entries these are read with the ``get``, and put into the entries, that ``bind``
+        gets.
+        """
+        self._bind = bind
+        bind(self.entries.get, self.entries)
 
     def drop(self, exact: Any) -> None:
         """Drop the entry of an exact key."""
         if self._is_copying:
-            self._keep_dropped(exact)
+            self._copying.keep(exact)
+            if exact in self.user_key_of:
+                self._copying.keep_user_key(exact, self.user_key_of[exact])
         if self.entries.pop(exact, None) is not None:
             self._order = []
-        self._user_keys.pop(exact, None)
+        self.user_key_of.pop(exact, None)
 
     def retain(self, exact: Any, expiry: Expiry, now_ms: int) -> None:
         """Drop what has expired of the entry of an exact key, if there is one."""
@@ -517,14 +454,9 @@ class StateTable(ExactKeys):
                 self._copying.get(exact)  # frozen, not only kept: what is left of it stays in use
             self.entries[exact] = live
 
-    def _keep_dropped(self, exact: Any) -> None:
-        self._copying.keep(exact)
-        if exact in self._user_keys:
-            self._copying.keep_user_key(exact, self._user_keys[exact])
-
     def user_keys(self) -> list[Any]:
         """The keys of all entries, as the user knows them."""
-        user_keys = self._user_keys
+        user_keys = self.user_key_of
         return [user_keys.get(exact, exact) for exact in self.entries]
 
     # -- snapshots
@@ -538,15 +470,6 @@ class StateTable(ExactKeys):
             expiry: leaves out rows that have expired at ``now_ms``; None: none are left out.
             now_ms: see ``expiry``.
         """
-        self._list_keys()
-        copy = TableCopy(self, expiry, now_ms)
-        self._copying.add(copy)
-        self._is_copying = True
-        if self._state is not None:
-            self._state.bind(self._copying.get, self._copying)
-        return copy
-
-    def _list_keys(self) -> None:
         num_new = len(self.entries) - len(self._order)
         if not self._order:
             self._order = list(self.entries)
@@ -555,12 +478,16 @@ class StateTable(ExactKeys):
             newest = list(islice(reversed(self.entries), num_new))
             newest.reverse()
             self._order += newest
+        copy = TableCopy(self, self._order, expiry, now_ms)
+        self._copying.add(copy)
+        self._is_copying = True
+        self._bind(self._copying.get, self._copying)
+        return copy
 
     def _settle(self) -> None:
         """No copy is under way any more."""
         self._is_copying = False
-        if self._state is not None:
-            self._state.bind(self.entries.get, self.entries)
+        self._bind(self.entries.get, self.entries)
 
     def restore(self, rows: Iterable[StateRows]) -> None:
         """Take over entries; keys that are there already are replaced."""
@@ -569,12 +496,12 @@ class StateTable(ExactKeys):
             exact = exact_keys(keys)
             self.entries.update(zip(exact, thawed_rows(self.description.kind, each.values), strict=True))
             if exact is not keys:
-                self._user_keys.update(
+                self.user_key_of.update(
                     (stored, key) for stored, key in zip(exact, keys, strict=True) if stored is not key
                 )
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module header."""
-        assert self._user_keys.keys() <= self.entries.keys(), "a key without an entry"
-        assert all(exact_key(key) == exact for exact, key in self._user_keys.items()), "a key that is another one"
+        assert self.user_key_of.keys() <= self.entries.keys(), "a key without an entry"
+        assert all(exact_key(key) == exact for exact, key in self.user_key_of.items()), "a key that is another one"
         assert self._order == list(islice(self.entries, len(self._order))), "the order is another one"

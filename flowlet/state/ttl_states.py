@@ -47,27 +47,21 @@ class Expiry:
         return now_ms - used_ms >= self.ttl_ms
 
     def live(self, kind: StateKind, stored: Any, now_ms: int) -> Any:
-        """What is left of what is stored for a key: the same object if nothing expired, None if nothing is left."""
+        """What is left of what is stored for a key, or of a row of a snapshot: the same object if nothing expired, None
+        if nothing is left; any thread.
+        """
         match kind:
             case StateKind.LIST:
-                kept: Any = [pair for pair in stored if not self.has_expired(pair[1], now_ms)]
-            case StateKind.MAP:
+                kept: Any = type(stored)(pair for pair in stored if not self.has_expired(pair[1], now_ms))
+            case StateKind.MAP if isinstance(stored, dict):
                 kept = {key: each for key, each in stored.items() if not self.has_expired(_used_ms(each), now_ms)}
+            case StateKind.MAP:
+                kept = tuple((key, pair) for key, pair in stored if not self.has_expired(pair[1], now_ms))
             case _:
                 return None if self.has_expired(stored[1], now_ms) else stored
         if not kept:
             return None
         return stored if len(kept) == len(stored) else kept
-
-    def live_row(self, kind: StateKind, row: Any, now_ms: int) -> Any:
-        """``live``, of a row of a snapshot; any thread."""
-        match kind:
-            case StateKind.LIST:
-                return tuple(pair for pair in row if not self.has_expired(pair[1], now_ms)) or None
-            case StateKind.MAP:
-                return tuple((key, pair) for key, pair in row if not self.has_expired(pair[1], now_ms)) or None
-            case _:
-                return None if self.has_expired(row[1], now_ms) else row
 
 
 class _TtlState:
@@ -122,7 +116,7 @@ class TtlListState(_TtlState, ListState[Any]):
         """The elements of the current key's list, in a list of the caller's own."""
         expiry = self._expiry
         now_ms = expiry.access_ms()
-        pairs = list(self._stored.get())
+        pairs = self._stored.elements()
         live = [pair for pair in pairs if not expiry.has_expired(pair[1], now_ms)]
         if live and expiry.is_extended_by_reads:
             self._stored.update([(value, now_ms) for value, _ in live])

@@ -294,7 +294,7 @@ class GateFedStreamTask(StreamTask):
                     pieces = [*processor.in_flight(position, channel), *checkpointed.kept_in_flight(channel)]
                     keep_in_flight(writer, checkpoint_id, InputChannelInfo(index, channel), pieces)
 
-    def _create_recovery(self, streams: Sequence[RecoveredStream]) -> InputRecovery:
+    def _create_recovery(self, streams: list[RecoveredStream]) -> InputRecovery:
         environment = self.environment
         targets = {
             environment.gates.index(gate): (reader, place)

@@ -206,7 +206,7 @@ class StreamTask(ABC):
         config = self.environment.checkpointing
         if config is not None:
             self._snapshots.restore(config.restored)
-            self._recovery = self._create_recovery(config.in_flight) if config.in_flight else None
+            self._recovery = self._create_recovery(list(config.in_flight)) if config.in_flight else None
             # The operators have it now, and change it: a second reference would keep the old state for as long as the
             # task runs.
             self.environment.checkpointing = replace(config, restored={}, in_flight=())
@@ -332,7 +332,7 @@ class StreamTask(ABC):
             self._phase = _Phase.PROCESSING
             self._start_running()
 
-    def _create_recovery(self, streams: Sequence[RecoveredStream]) -> "InputRecovery":
+    def _create_recovery(self, streams: list[RecoveredStream]) -> "InputRecovery":
         """What processes data in flight; here, of a task without inputs, those of operators behind its head."""
         for stream in streams:
             if stream.operator == 0:

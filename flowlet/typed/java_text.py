@@ -27,6 +27,7 @@ from flowlet.common.typeinfo import (
 from flowlet.common.types import Row
 from flowlet.common.values.field_values import row_of
 from flowlet.common.written_values import number_text
+from flowlet.keys.key_scalars import hash_str
 from netstack.late import numpy as np
 
 Text = Callable[[Any], str]
@@ -72,10 +73,6 @@ def _plain_text_of(type_info: TypeInformation) -> Text:
             return row_of(_PLAIN, type_info) or str
 
 
-def _boolean_text(value: bool) -> str:  # noqa: FBT001  # it is called with values
-    return "true" if value else "false"
-
-
 def _instant_text(value: Instant) -> str:
     moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=value.seconds)  # noqa: DTZ001  # its text has its own zone
     text = moment.isoformat(timespec="seconds")
@@ -85,10 +82,6 @@ def _instant_text(value: Instant) -> str:
     return f"{text}.{nanos}Z" if nanos else f"{text}Z"
 
 
-def _time_text(value: datetime.time) -> str:
-    return value.isoformat(timespec="seconds")
-
-
 def _timestamp_text(value: datetime.datetime) -> str:
     fraction = f"{value.microsecond:06}".rstrip("0") or "0"
     return f"{value.replace(microsecond=0, tzinfo=None).isoformat(' ')}.{fraction}"
@@ -96,11 +89,11 @@ def _timestamp_text(value: datetime.datetime) -> str:
 
 # Others have Python's own texts.
 _PLAIN: Final[dict[TypeInformation, Text]] = {
-    Types.BOOLEAN(): _boolean_text,
+    Types.BOOLEAN(): lambda value: "true" if value else "false",
     Types.FLOAT(): float_text,
     Types.DOUBLE(): number_text,
     Types.INSTANT(): _instant_text,
-    Types.SQL_TIME(): _time_text,
+    Types.SQL_TIME(): lambda value: value.isoformat(timespec="seconds"),
     Types.SQL_TIMESTAMP(): _timestamp_text,
 }
 
@@ -157,14 +150,6 @@ def _in_java_order(entries: dict[Any, Any], hash_of: Callable[[Any], int]) -> li
     return sorted(entries.items(), key=bucket_of)
 
 
-def _hash_of_text(text: str) -> int:
-    code = 0
-    units = text.encode("utf-16-le", "surrogatepass")
-    for position in range(0, len(units), 2):
-        code = code * 31 + int.from_bytes(units[position : position + 2], "little") & 0xFFFFFFFF
-    return code
-
-
 def _hash_of_long(number: int) -> int:
     bits = number & 0xFFFFFFFFFFFFFFFF
     return bits ^ bits >> 32
@@ -172,7 +157,7 @@ def _hash_of_long(number: int) -> int:
 
 # ``hashCode`` of the keys of maps; maps with other keys keep their order.
 _HASHES: Final[dict[TypeInformation, Callable[[Any], int]]] = {
-    **dict.fromkeys((Types.STRING(), Types.CHAR()), _hash_of_text),
+    **dict.fromkeys((Types.STRING(), Types.CHAR()), hash_str),
     **dict.fromkeys((Types.BYTE(), Types.SHORT(), Types.INT()), int),
     Types.LONG(): _hash_of_long,
 }

@@ -52,15 +52,14 @@ from flowlet.serde.column_format import HAS_KINDS, MAX_PACKED_DECLARED, TEXTS_AR
 from flowlet.serde.element_limits import ElementTooLargeError
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 from flowlet.types.leaf_forms import (
-    BytesForm,
     CharacterForm,
     GateForm,
     LeafForm,
     PickledForm,
     array_of_column,
     arrow_type_of,
-    text_bytes,
-    value_bytes,
+    bytes_form,
+    text_bytes_form,
 )
 
 T = TypeVar("T")
@@ -138,13 +137,11 @@ class FieldsForm(GateForm):
             columns = self._transposed([values[place] for place in places])
         if len(places) < len(values):
             columns = [_spread(column, places, len(values)) for column in columns]
-        arrays = self._head_arrays(values) + self.of_each(GateForm.array_of, columns)
+        arrays = [_kinds_array(values)] if self.head else []
+        arrays += self.of_each(GateForm.array_of, columns)
         if not arrays:
             return pa.array([None if value is None else {} for value in values], self.arrow_type)
         return pa.StructArray.from_arrays(arrays, fields=list(self.arrow_type), mask=_missing(values))
-
-    def _head_arrays(self, values: Sequence[Any]) -> list[pa.Array]:
-        return []
 
     def tuples_of(self, arrays: Sequence[pa.Array], num_records: int) -> list[tuple[Any, ...]]:
         """The fields of each record.  Raises SerdeError: a field does not fit; names it."""
@@ -197,9 +194,6 @@ class RowForm(StructForm):
     __slots__ = ()
     takes: ClassVar[tuple[type, ...]] = (Row, tuple, list, dict)
     head = (KIND,)
-
-    def _head_arrays(self, values: Sequence[Any]) -> list[pa.Array]:
-        return [_kinds_array(values)]
 
     def parted(self, records: Sequence[Any]) -> tuple[list[Sequence[Any]], pa.Array | None]:
         """Implements ``FieldsForm``."""
@@ -425,7 +419,7 @@ def gate_form(type_info: TypeInformation, *, texts_are_bytes: bool = False) -> G
     inner = partial(gate_form, texts_are_bytes=texts_are_bytes)
     match type_info:
         case BasicTypeInfo(basic_type=BasicType.STRING | BasicType.CHAR as kind) if texts_are_bytes:
-            return BytesForm(type_info, text_bytes(is_character=kind is BasicType.CHAR))
+            return text_bytes_form(type_info, is_character=kind is BasicType.CHAR)
         case BasicTypeInfo(basic_type=BasicType.CHAR):
             return CharacterForm(type_info, pa.string())
         case BasicTypeInfo(basic_type=BasicType.FLOAT):
@@ -444,7 +438,7 @@ def gate_form(type_info: TypeInformation, *, texts_are_bytes: bool = False) -> G
             return PickledForm(type_info, pa.binary())
         case _:
             arrow_type = arrow_type_of(type_info)
-            return LeafForm(type_info, arrow_type) if arrow_type else BytesForm(type_info, value_bytes(type_info))
+            return LeafForm(type_info, arrow_type) if arrow_type else bytes_form(type_info)
 
 
 @lru_cache(_MAX_TYPES)

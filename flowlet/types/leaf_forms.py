@@ -1,7 +1,7 @@
 """``GateForm``: the Arrow form of one declared type in a remote gate.  It checks values, makes Arrow arrays of them,
 and takes arrays that were read as columns.  Here are the forms of values without parts.
 
-``arrow_type_of``: the Arrow type of a declared one.  ``value_bytes``: the bytes of values that Arrow lacks.
+``arrow_type_of``: the Arrow type of a declared one.  ``bytes_form``: the form of values that Arrow lacks.
 
 Hot path: C code per column; a Python loop over values that Arrow lacks.
 
@@ -52,7 +52,6 @@ from flowlet.serde.column_writer import are_apart
 from flowlet.serde.element_limits import MAX_MICROS, MIN_MICROS
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.serde.type_serializer import ValueMismatchError, mismatch, preview
-from netstack.late import dataclass
 
 _NONE: Final = frozenset({type(None)})
 _ZONE: Final = operator.attrgetter("tzinfo")
@@ -104,7 +103,7 @@ class GateForm(ABC):
         """The error for a value that does not fit."""
         if isinstance(self.name, pa.DataType):
             return ValueMismatchError(f"{preview(value)} of type {type(value).__name__} is no {self.name}")
-        return ValueMismatchError(f"{preview(value)} is of type {type(value).__name__}, not {self.name}")
+        return mismatch(value, str(self.name))
 
     @abstractmethod
     def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
@@ -433,17 +432,6 @@ _SCALE: Final = struct.Struct(">i")
 _INSTANT: Final = struct.Struct(">qi")
 
 
-@dataclass(frozen=True, slots=True)
-class ValueBytes:
-    """The bytes of the values of one type.
-
-    ``write`` raises ValueMismatchError: the value is not of the type.  ``read`` may raise anything for corrupt bytes.
-    """
-
-    write: Callable[[Any], bytes]
-    read: Callable[[bytes], Any]
-
-
 def _write_big_integer(value: Any) -> bytes:
     if not isinstance(value, int) or isinstance(value, bool):
         raise mismatch(value, "BigInteger")
@@ -491,25 +479,10 @@ def _write_instant(value: Any) -> bytes:
 
 
 _BASIC: Final = {
-    BasicType.BIG_INT: ValueBytes(_write_big_integer, _read_big_integer),
-    BasicType.BIG_DEC: ValueBytes(_write_decimal, _read_decimal),
-    BasicType.INSTANT: ValueBytes(_write_instant, lambda data: Instant(*_INSTANT.unpack(data))),
+    BasicType.BIG_INT: (_write_big_integer, _read_big_integer),
+    BasicType.BIG_DEC: (_write_decimal, _read_decimal),
+    BasicType.INSTANT: (_write_instant, lambda data: Instant(*_INSTANT.unpack(data))),
 }
-
-
-def value_bytes(type_info: TypeInformation) -> ValueBytes:
-    """The bytes of the values of a type.  Raises TypeError: Arrow has such values, or the type is unknown."""
-    match type_info:
-        case BasicTypeInfo() if type_info.basic_type in _BASIC:
-            return _BASIC[type_info.basic_type]
-        case ArrowTypeInfo():
-            schema = type_info.schema
-            return ValueBytes(
-                lambda value: bytes(message_of_batch(value, schema)),
-                lambda data: batch_of_message(pa.py_buffer(data), schema),
-            )
-        case _:
-            raise TypeError(f"no column of {type_info!r}")
 
 
 class BytesForm(GateForm):
@@ -517,17 +490,19 @@ class BytesForm(GateForm):
 
     Args:
         type_info: the declared type.
-        form: its bytes.
+        write: gives the bytes of a value; raises ValueMismatchError: it is not of the type.
+        read: gives the value; may raise anything for corrupt bytes.
     """
 
-    __slots__ = ("_form",)
+    __slots__ = ("read", "write")
 
-    def __init__(self, type_info: TypeInformation, form: ValueBytes) -> None:
+    def __init__(self, type_info: object, write: Callable[[Any], bytes], read: Callable[[bytes], Any]) -> None:
         super().__init__(type_info, pa.binary())
-        self._form = form
+        self.write = write
+        self.read = read
 
     def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
-        return pa.array([None if value is None else self._form.write(value) for value in values], pa.binary())
+        return pa.array([None if value is None else self.write(value) for value in values], pa.binary())
 
     def column_of(self, found: pa.Array) -> Column:
         """Implements ``GateForm``."""
@@ -535,10 +510,25 @@ class BytesForm(GateForm):
 
     def _value(self, data: bytes) -> Any:
         try:
-            return self._form.read(data)
+            return self.read(data)
         except Exception as error:  # constructors may raise anything for corrupt bytes
             reason = str(error) if isinstance(error, SerdeError) else f"{type(error).__name__}: {error}"
             raise SerdeError(f"broken bytes of {self.name}: {reason}") from error
+
+
+def bytes_form(type_info: TypeInformation) -> BytesForm:
+    """The form of a type whose values Arrow lacks.  Raises TypeError: Arrow has them, or the type is unknown."""
+    match type_info:
+        case BasicTypeInfo() if type_info.basic_type in _BASIC:
+            return BytesForm(type_info, *_BASIC[type_info.basic_type])
+        case ArrowTypeInfo(schema=schema):
+            return BytesForm(
+                type_info,
+                lambda value: bytes(message_of_batch(value, schema)),
+                lambda data: batch_of_message(pa.py_buffer(data), schema),
+            )
+        case _:
+            raise TypeError(f"no column of {type_info!r}")
 
 
 def _pickled(value: Any) -> bytes:
@@ -581,12 +571,12 @@ class PickledForm(GateForm):
         return ListColumn(values)
 
 
-def text_bytes(*, is_character: bool) -> ValueBytes:
+def text_bytes_form(type_info: TypeInformation, *, is_character: bool) -> BytesForm:
     """Texts with lone surrogates, which Arrow's lack."""
 
     def write(value: Any) -> bytes:
         if not isinstance(value, str):
-            raise ValueMismatchError(f"{preview(value)} is of type {type(value).__name__}, not String")
+            raise mismatch(value, "String")
         if is_character:
             _check_characters([value])
         return value.encode(ENCODING, SURROGATES)
@@ -597,4 +587,4 @@ def text_bytes(*, is_character: bool) -> ValueBytes:
             _check_characters([value])
         return value
 
-    return ValueBytes(write, read)
+    return BytesForm(type_info, write, read)

@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.chain.stream_operator import MultipleInputStreamOperator
-from flowlet.columns import Columns
-from flowlet.columns.arrow_batches import columns_of_records
+from flowlet.columns.arrow_batches import batch_of_records, columns_of_batch
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.io.key_dictionary import DictionaryBypass
 from flowlet.kernels.grouping import IndexArray
@@ -360,7 +359,9 @@ class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStre
         side = (LEFT, RIGHT)[input_id - 1]
         schema = self._join.schemas[side]
         try:
-            columns: Columns = columns_of_records(chunk.values, schema) if chunk.columns is None else chunk.columns
+            columns = chunk.columns
+            if columns is None:
+                columns = columns_of_batch(batch_of_records(chunk.values, schema))
             num_late = self._windows.add(side, ColumnInputs(columns, schema, checked_timestamps(chunk)))
         except (FlowletError, TypeError) as error:
             raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows") from error

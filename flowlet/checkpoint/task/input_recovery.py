@@ -25,7 +25,7 @@ Rules:      of a stream whose channel is still there, records and watermarks go 
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,7 @@ class KeyRangeFilter:
         return self._keys.keys_of(chunk.values)
 
 
+@dataclass(eq=False)
 class InputRecovery:
     """The recovered streams of one task; task thread only.
 
@@ -108,23 +109,16 @@ class InputRecovery:
         limits: of the elements.
     """
 
-    def __init__(
-        self,
-        streams: Sequence[RecoveredStream],
-        target_of: Callable[[int], tuple[InputProcessor, int]],
-        name: str,
-        limits: ElementLimits,
-        inner: Callable[[int], Callable[[Chunk], int]] | None = None,
-    ) -> None:
-        self._streams = deque(streams)
-        self._target_of = target_of
-        self._inner = inner
-        self._name = name
-        self._limits = limits
-        self._waiting: deque[tuple[Callable[[Chunk], int], Chunk]] = deque()  # read, for operators behind the head
-        self._processor: InputProcessor | None = None  # that got elements last
-        self._pieces: deque[bytes] = deque()  # of the stream that is being processed
-        self._deserializer: ElementDeserializer | None = None  # of the same
+    _streams: list[RecoveredStream]
+    _target_of: Callable[[int], tuple[InputProcessor, int]]
+    _name: str
+    _limits: ElementLimits
+    _inner: Callable[[int], Callable[[Chunk], int]] | None = None
+    # Read, for operators behind the head.
+    _waiting: deque[tuple[Callable[[Chunk], int], Chunk]] = field(init=False, default_factory=deque)
+    _processor: InputProcessor | None = field(init=False, default=None)  # that got elements last
+    _pieces: deque[bytes] = field(init=False, default_factory=deque)  # of the stream that is being processed
+    _deserializer: ElementDeserializer | None = field(init=False, default=None)  # of the same
 
     def __repr__(self) -> str:
         return f"<InputRecovery of {self._name}: {len(self._streams)} streams left>"
@@ -180,7 +174,7 @@ class InputRecovery:
         if not self._pieces:
             if deserializer.has_partial:
                 raise StateRestoreError(f"{deserializer!r}: the data in flight is cut off; restore another checkpoint")
-            self._streams.popleft()
+            self._streams.pop(0)
             self._end_stream()
 
     def _process_elements(self, stream: RecoveredStream, elements: Sequence[StreamElement]) -> None:

@@ -41,7 +41,6 @@ from flowlet.checkpoint.task.snapshots import (
 )
 from flowlet.errors import FlowletError
 from flowlet.messages.control_messages import CheckpointDurations
-from flowlet.state.state_backends import KeyedStateBackend
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, OperatorStateSnapshot
 from netstack.availability import run_all
 from netstack.late import dataclass
@@ -97,7 +96,8 @@ class OperatorSnapshots:
                 by_subtask = None if ctx.operator_state is None else ctx.operator_state.snapshot()
             if own is not None or timers or keyed is not None or by_subtask is not None:
                 finish = partial(_finish, each.name, own, timers, each.state_version, keyed, by_subtask)
-                discard = partial(_discard, ctx.keyed_state, checkpoint_id)
+                release = (lambda _: None) if ctx.keyed_state is None else ctx.keyed_state.discard_snapshot
+                discard = partial(release, checkpoint_id)
                 snapshots[ctx.operator_id.hex()] = OperatorSnapshotFuture(finish, discard)
         return snapshots
 
@@ -134,11 +134,6 @@ class OperatorSnapshots:
         for each in self._operators:
             self._check_cancelled()
             each.notify_checkpoint_aborted(checkpoint_id)
-
-
-def _discard(keyed_state: KeyedStateBackend | None, checkpoint_id: int) -> None:
-    if keyed_state is not None:
-        keyed_state.discard_snapshot(checkpoint_id)
 
 
 @contextmanager

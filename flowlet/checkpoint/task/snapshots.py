@@ -145,6 +145,7 @@ _FORMAT_VERSION: Final = 1
 Head = TypeVar("Head")
 
 
+@dataclass(eq=False, slots=True)
 class HeadedBytes(Generic[Head]):
     """Bytes that begin with a magic number (4 bytes), the version (u16), the size of the head (u32) and the head.
 
@@ -155,11 +156,10 @@ class HeadedBytes(Generic[Head]):
         full_name: the same, where there is none of it.
     """
 
-    def __init__(self, magic: bytes, decoder: msgspec.msgpack.Decoder[Head], name: str, full_name: str) -> None:
-        self._magic = magic
-        self._decoder = decoder
-        self._name = name
-        self._full_name = full_name
+    _magic: bytes
+    _decoder: msgspec.msgpack.Decoder[Head]
+    _name: str
+    _full_name: str
 
     def joined(self, head: Head, pieces: Iterable[bytes | memoryview]) -> bytes:
         """All bytes: the head, and the pieces that it tells of."""

@@ -75,20 +75,16 @@ def _state_of(
     if share.is_the_same:
         own = parts[share.subtask]
         return None if own is None and by_subtask is None else replace(own or OperatorState(), by_subtask=by_subtask)
+    groups = share.key_groups
     state = OperatorState(
         operator.redistribute([None if each is None else each.own for each in parts], share),
-        _timers(kept, share),
+        {group: services for part in kept for group, services in part.timers.items() if group in groups},
         operator.state_version,
         _keyed(operator, [each.keyed for each in kept if each.keyed is not None], share),
         by_subtask,
     )
     is_empty = state.own is None and state.keyed is None and state.by_subtask is None and not state.timers
     return None if is_empty else state
-
-
-def _timers(parts: Sequence[OperatorState], share: StateShare) -> dict[int, Mapping[str, object]]:
-    groups = share.key_groups
-    return {group: services for part in parts for group, services in part.timers.items() if group in groups}
 
 
 def _keyed(
@@ -111,23 +107,20 @@ def _keyed(
         if part.max_parallelism != share.max_parallelism:
             raise StateRestoreError(
                 f"the keyed state of operator {operator.name!r} has {part.max_parallelism} key groups, the operator "
-                "has "
-                f"{share.max_parallelism}: set its max parallelism to {part.max_parallelism}"
+                f"has {share.max_parallelism}: set its max parallelism to {part.max_parallelism}"
             )
         if part.version != parts[0].version:
             raise StateRestoreError(
                 f"the keyed state of operator {operator.name!r} has the versions {part.version} and "
-                f"{parts[0].version}; restore it with "
-                "the flowlet that wrote it"
+                f"{parts[0].version}; restore it with the flowlet that wrote it"
             )
         for name, description in part.descriptions.items():
             known = descriptions.setdefault(name, description)
             if known != description:
                 raise StateRestoreError(
                     f"operator {operator.name!r}: state {name!r} was written as {known} by one subtask and as "
-                    f"{description} by another; "
-                    "restore it with the former parallelism first, and declare the state in open(), so that every "
-                    "subtask does"
+                    f"{description} by another; restore it with the former parallelism first, and declare the state in "
+                    "open(), so that every subtask does"
                 )
         rows |= {group: states for group, states in part.groups.items() if group in share.key_groups}
     return replace(parts[0], descriptions=descriptions, groups=rows)

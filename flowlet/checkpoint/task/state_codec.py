@@ -18,7 +18,6 @@ from contextlib import nullcontext
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-import cloudpickle
 import msgspec
 
 from flowlet.checkpoint.task.snapshots import HeadedBytes, OperatorState, SubtaskState
@@ -34,28 +33,17 @@ from flowlet.serde.pickles.former_classes import (
     NeedsFormsError,
     RunningClasses,
 )
-from flowlet.serde.pickles.record_pickle import classes_found_by
+from flowlet.serde.pickles.program_pickle import PickleWriter
+from flowlet.serde.pickles.record_pickle import classes_found_by, names_what_goes_by_value
 from flowlet.state.state_snapshots import KeyedStateSnapshot
+from netstack.late import dataclass
 
 
-class PickleWriter:
-    """Collects a pickle."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        """The pickle, in order."""
-
-    def write(self, piece: bytes | bytearray | memoryview) -> int:
-        """Keep a frame, or one large value."""
-        self.pieces.append(bytes(piece))  # of bytes, this is the same object
-        return len(piece)
-
-
+@dataclass(eq=False, slots=True)
 class PickleReader:
     """Gives a pickle.  What is asked for beyond its end is cut off, as in a file."""
 
-    def __init__(self, pickled: memoryview) -> None:
-        self._rest = pickled
+    _rest: memoryview
 
     def read(self, size: int) -> bytes:
         """The next bytes."""
@@ -76,7 +64,6 @@ class PickleReader:
 
 _PROTOCOL: Final = 5
 _MIN_BUFFER_BYTES: Final = 4096  # smaller arrays stay in the pickle; not measured
-_MAIN: Final = b"__main__"
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -137,7 +124,7 @@ def decode_state(
             operator and class.
     """
     head, position = _BYTES.head_of(content)
-    reader = _PartReader(content, position, classes)
+    reader = _PartReader(memoryview(content), position, classes)
     operators = {}
     for each in head.operators:
         what = _what(each.operator_id, names)
@@ -166,7 +153,7 @@ def _what(operator_id: str, names: Mapping[str, str] | None) -> str:
 def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _Part:
     try:
         pickled, buffers = _dump(pickle.Pickler, value)
-        if any(map(_names_what_goes_by_value, pickled)):
+        if any(map(names_what_goes_by_value, pickled)):
             pickled, buffers = _dump(FormPickler, value)
     except Exception:  # noqa: BLE001 - for example a lambda: cloudpickle can pickle it, or says why not
         try:
@@ -174,18 +161,10 @@ def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _
         except Exception as error:
             raise SerdeError(
                 f"{what} cannot be pickled: {type(error).__name__}: {error}; keep in state only values that can be "
-                "pickled, and make the "
-                "others in open()"
+                "pickled, and make the others in open()"
             ) from error
     pieces += [*pickled, *buffers]
     return _Part(sum(map(len, pickled)), [each.nbytes for each in buffers])
-
-
-def _names_what_goes_by_value(pickled: bytes) -> bool:
-    """Whether it may name the main module, which is another one where the state is restored, or a module that is
-    registered to go along.
-    """
-    return _MAIN in pickled or any(name.encode() in pickled for name in cloudpickle.list_registry_pickle_by_value())
 
 
 def _dump(pickler: type[pickle.Pickler], value: object) -> tuple[list[bytes], list[memoryview]]:
@@ -204,13 +183,13 @@ def _dump(pickler: type[pickle.Pickler], value: object) -> tuple[list[bytes], li
     return file.pieces, buffers
 
 
+@dataclass(eq=False, slots=True)
 class _PartReader:
     """Reads one part after the other."""
 
-    def __init__(self, content: bytes, position: int, classes: RunningClasses | None) -> None:
-        self._content = memoryview(content)
-        self._position = position
-        self._classes = classes
+    _content: memoryview
+    _position: int
+    _classes: RunningClasses | None
 
     def read(self, part: _Part, what: str) -> Any:
         """The value of the next part."""
@@ -275,8 +254,7 @@ class _NamingUnpickler(FormerUnpickler):
         except Exception as error:
             raise StateRestoreError(
                 f"{self.what} needs {module}.{name}, which this process does not find ({type(error).__name__}: "
-                f"{error}): "
-                "keep the class where it was when the checkpoint was taken, or start without the checkpoint"
+                f"{error}): keep the class where it was when the checkpoint was taken, or start without the checkpoint"
             ) from error
 
 

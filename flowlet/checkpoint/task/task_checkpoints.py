@@ -194,8 +194,8 @@ class TaskCheckpoints:
         except MailboxClosedError:
             closing = CheckpointError(barrier.checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
             self.responder.decline_checkpoint(barrier.checkpoint_id, closing)
-            mail.future.set_result(False)
-        return mail.future
+            mail.set_result(False)
+        return mail
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
         """Every subtask has acknowledged; ignored if the task has ended."""
@@ -501,25 +501,22 @@ class TaskCheckpoints:
             raise CheckpointError(checkpoint_id, reason, f"{self.name} cannot stop with this savepoint")
 
 
-class _TriggerMail:
-    """The mail of one trigger; an exception fails both the future and the task."""
+class _TriggerMail(Future[bool]):
+    """The mail of one trigger, and its result; an exception fails both this and the task.
 
-    __slots__ = ("_action", "future")
+    The mailbox calls ``cancel`` when it drops the mail.
+    """
 
     def __init__(self, action: Callable[[], bool]) -> None:
+        super().__init__()
         self._action = action
-        self.future: Future[bool] = Future()
 
     def __call__(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
+        if not self.set_running_or_notify_cancel():
             return
         try:
             result = self._action()
         except BaseException as error:
-            self.future.set_exception(error)
+            self.set_exception(error)
             raise
-        self.future.set_result(result)
-
-    def cancel(self) -> None:
-        """Called when the mailbox drops the mail."""
-        self.future.cancel()
+        self.set_result(result)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from flowlet.serde.pickles.class_pickle import is_importable, module_name_of
-from flowlet.serde.pickles.program_pickle import ProgramPickler
+from flowlet.serde.pickles.program_pickle import PickleWriter, ProgramPickler
 from netstack.late import dataclass
 
 _PROTOCOL: Final = 5
@@ -145,25 +145,13 @@ class _Trail:
         return ", ".join(filter(None, (f"`{self.name}`" if self.name else "", self.place)))
 
 
-class _Counter:
-    """A file that keeps nothing."""
-
-    def __init__(self) -> None:
-        self.num_bytes = 0
-
-    def write(self, data: Any) -> int:
-        size = data.nbytes if isinstance(data, memoryview) else len(data)
-        self.num_bytes += size
-        return size
-
-
 def _pickle(value: object) -> tuple[int, Exception | None]:
-    file = _Counter()
+    file = PickleWriter()
     try:
         ProgramPickler(file, _PROTOCOL).dump(value)
     except Exception as error:  # noqa: BLE001 - the caller asks for it
         return 0, error
-    return file.num_bytes, None
+    return sum(map(len, file.pieces)), None
 
 
 def _parts_of(value: Any) -> Iterator[_Part]:
@@ -224,7 +212,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[_Part]:
 
 def _globals_sent_with(function: types.FunctionType) -> dict[str, Any]:
     """The globals that travel with a function, by name, as the pickler itself says."""
-    reduction = ProgramPickler(_Counter(), _PROTOCOL).reducer_override(function)
+    reduction = ProgramPickler(PickleWriter(), _PROTOCOL).reducer_override(function)
     match reduction:
         case (_, _, (_, {"__globals__": dict(found)}), *_):
             return found

@@ -244,6 +244,19 @@ class ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         return super().reducer_override(obj)
 
 
+class PickleWriter:
+    """A file that collects a pickle."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        """The pickle, in order: frames, and large values by themselves."""
+
+    def write(self, piece: Any) -> int:
+        """Keep a frame, or one large value."""
+        self.pieces.append(bytes(piece))  # of bytes, this is the same object
+        return len(self.pieces[-1])
+
+
 def _types_of(module: str, *names: str) -> frozenset[type]:
     """Classes of a module that the program has imported: if it has not, there are no objects of them."""
     attributes = getattr(sys.modules.get(module), "__dict__", {})

@@ -73,7 +73,7 @@ def dumps_record(value: Any) -> bytes:
             data = pickle.dumps(value, PROTOCOL)
         except Exception:  # noqa: BLE001 - the next attempts report what they cannot pickle
             return _dumps_with_classes(value)
-        if not _is_program or not _names_what_goes_by_value(data):
+        if not _is_program or not names_what_goes_by_value(data):
             return data
     return _dumps_with_classes(value)
 
@@ -203,7 +203,7 @@ def _dumps_in_python(value: Any) -> bytes:
         raise SerdeError(f"a value of type {type(value).__name__} cannot be pickled: {reason}") from error
 
 
-def _names_what_goes_by_value(data: bytes) -> bool:
+def names_what_goes_by_value(data: bytes) -> bool:
     """Whether a pickle may name the main module, which differs at the reader, or a module
     registered with cloudpickle.
     """

@@ -22,13 +22,14 @@ from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
 from flowlet.keys.exact_keys import key_bytes
 from flowlet.keys.key_columns import exact_key_groups, key_for
-from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
+from flowlet.serde.pickles.record_pickle import loads_value
 from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
-from flowlet.state.rocksdb.row_forms import WITH_KEYS, WITH_KEYS_PREFIX, row_prefix
+from flowlet.state.rocksdb.row_forms import WITH_KEYS, row_content, row_prefix
 from flowlet.state.state_snapshots import RowHolder, StateDescription, StateKind
 from flowlet.state.state_table import ExactKeys
 from flowlet.timers.time_api import KeyContext
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
     import rocksdict
@@ -42,27 +43,20 @@ _SHARE_UNSEEN: Final = 16
 _FORMER_SHARE: Final = 4  # how slowly the estimate follows: by one part in so many
 
 
+@dataclass(eq=False)
 class StateKeys(ExactKeys):
     """The exact keys of one state, and the bytes that its rows begin with."""
 
-    def __init__(
-        self,
-        name: str,
-        state_id: int,
-        store: RocksDBStore,
-        context: KeyContext,
-        declared: DeclaredValues,
-        description: StateDescription,
-    ) -> None:
-        super().__init__(name)
-        self.declared = declared
-        self.kind = description.kind
-        self.has_ttl = description.has_ttl
-        self.is_checked = declared.is_serialized_checked
-        self.budget = store.budget
-        self.state_id = state_id
-        self.store = store
-        self.context = context
+    state_id: int
+    store: RocksDBStore
+    context: KeyContext
+    declared: DeclaredValues
+    description: StateDescription
+
+    def __post_init__(self) -> None:
+        """Keep what each access needs."""
+        self.is_checked = self.declared.is_serialized_checked
+        self.budget = self.store.budget
 
     def prefix(self, key: Any, exact: Any) -> bytes:
         """What the rows of a key begin with."""
@@ -85,24 +79,21 @@ class StateKeys(ExactKeys):
         """How many of the next updates may pass without a look, after a value of this size was seen."""
         return min(_UPDATES_UNSEEN, self.budget.limit // (_SHARE_UNSEEN * size))
 
-    def dumped(self, value: Any, row: Any) -> bytes:
-        """The bytes of a row with this value.
+    def dumped(self, value: Any, *keys: Any) -> bytes:
+        """The content of a row (``row_content``).
 
         Raises FlowletError: it cannot be pickled, or is of another type than declared.
         """
         if self.is_checked:
-            self._check(value)
+            values = value if self.description.kind is StateKind.LIST else [value]
+            self.declared.check_values([each[0] for each in values] if self.description.has_ttl else values)
         try:
-            return dumps_value(row)
+            return row_content(value, *keys)
         except Exception as error:
             raise FlowletError(
                 f"state {self.name!r} holds a value that cannot be pickled into RocksDB ({error}); keep values that "
                 "can be pickled"
             ) from error
-
-    def _check(self, value: Any) -> None:
-        values = value if self.kind is StateKind.LIST else [value]
-        self.declared.check_values([each[0] for each in values] if self.has_ttl else values)
 
 
 class CachedRows:
@@ -163,11 +154,7 @@ class CachedRows:
         held, values = self._holder.held_rows()
         groups = exact_key_groups(held, keys.store.max_parallelism).tolist() if held else ()
         for exact, value, group in zip(held, values, groups, strict=True):
-            content = (
-                keys.dumped(value, value)
-                if type(exact) in PLAIN
-                else WITH_KEYS_PREFIX + keys.dumped(value, (key_for(exact), value))
-            )
+            content = keys.dumped(value, exact if type(exact) in PLAIN else key_for(exact))
             batch.put(row_prefix(group, keys.state_id, key_bytes(exact)), content)
         self._is_over = self.is_shared and not self._is_ending
         if not self._is_over:

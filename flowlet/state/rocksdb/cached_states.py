@@ -23,7 +23,7 @@ from flowlet.serde.pickles.record_pickle import loads_value
 from flowlet.state.declared_values import DeclaredValues, EnteredState, MapByItems
 from flowlet.state.rocksdb.cached_rows import StateKeys
 from flowlet.state.rocksdb.rocksdb_store import memory_size
-from flowlet.state.rocksdb.row_forms import WITH_KEYS, WITH_KEYS_PREFIX
+from flowlet.state.rocksdb.row_forms import WITH_KEYS
 
 if TYPE_CHECKING:
     import rocksdict
@@ -89,9 +89,7 @@ class RowCacheOfKeys:
             if value is None:
                 batch.delete(prefix)
                 continue
-            row = (
-                keys.dumped(value, value) if type(key) in PLAIN else WITH_KEYS_PREFIX + keys.dumped(value, (key, value))
-            )
+            row = keys.dumped(value, key)
             batch.put(prefix, row)
             if len(row) + _ENTRY_BYTES > sizes[exact]:
                 keys.budget.charge(sizes[exact], len(row) + _ENTRY_BYTES)
@@ -383,21 +381,15 @@ class MapCache:
             if current.is_replaced:
                 for row, _ in keys.store.rows(current.prefix):
                     batch.delete(row)
-            is_outer_plain = type(current.key) in PLAIN
             for exact in current.changed:
                 row, entry = current.prefix + key_bytes(exact), current.known[exact]
                 if entry is None:
                     batch.delete(row)
                     continue
                 key, value = entry
-                is_plain = is_outer_plain and type(key) in PLAIN
                 if keys.is_checked:
                     keys.declared.check_serialized_key(key)
-                content = (
-                    keys.dumped(value, value)
-                    if is_plain
-                    else WITH_KEYS_PREFIX + keys.dumped(value, (current.key, key, value))
-                )
+                content = keys.dumped(value, current.key, key)
                 batch.put(row, content)
                 size = _ENTRY_BYTES + len(content)
                 if size > current.sizes[exact]:

@@ -13,9 +13,10 @@ Absent:     clean-up of expired entries by compactions, which Python cannot take
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.state import State, StateDescriptor
@@ -75,34 +76,27 @@ class RocksDBPlace:
     cache_bytes: int = CACHE_BYTES
 
 
+@dataclass(eq=False)
 class RocksDBKeyedStateBackend(KeyedStateBackend):
     """Implements ``KeyedStateBackend``; ``place``: of the files."""
 
-    _stored: StoredStates = {
+    _stored: ClassVar[StoredStates] = {
         StateKind.VALUE: RocksDBValueState,
         StateKind.LIST: RocksDBListState,
         StateKind.MAP: RocksDBMapState,
     }
-
-    def __init__(
-        self,
-        key_context: KeyContext,
-        now_ms: Callable[[], int],
-        key_groups: range,
-        max_parallelism: int,
-        place: RocksDBPlace,
-    ) -> None:
-        super().__init__(key_context, now_ms, key_groups, max_parallelism)
-        self._place = place
-        self._directory: WorkingDirectory | None = None
-        self._root: Path | None = None  # its path, also after ``close``: a snapshot may be discarded then
-        self._store: RocksDBStore | None = None
-        self._ids: dict[str, int] = {}
-        self._descriptions: dict[str, StateDescription] = {}  # of all states, declared or not
-        # By name in the database: the files of the newest complete checkpoint, and of those that may become complete.
-        self._base: Mapping[str, SharedFile] = {}
-        # Set by the snapshot pool, one item each; read by the task thread.
-        self._uploads: dict[int, Mapping[str, SharedFile]] = {}
+    place: RocksDBPlace
+    _directory: WorkingDirectory | None = field(init=False, default=None)
+    # Its path, also after ``close``: a snapshot may be discarded then.
+    _root: Path | None = field(init=False, default=None)
+    _store: RocksDBStore | None = field(init=False, default=None)
+    _ids: dict[str, int] = field(init=False, default_factory=dict)
+    # Of all states, declared or not.
+    _descriptions: dict[str, StateDescription] = field(init=False, default_factory=dict)
+    # By name in the database: the files of the newest complete checkpoint, and of those that may become complete.
+    _base: Mapping[str, SharedFile] = field(init=False, default_factory=dict)
+    # Set by the snapshot pool, one item each; read by the task thread.
+    _uploads: dict[int, Mapping[str, SharedFile]] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<RocksDBKeyedStateBackend of {sorted(self._descriptions)}, {self._store!r}>"
@@ -183,8 +177,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         shutil.rmtree(path, ignore_errors=True)
         store.checkpoint(path)
         ids, descriptions = dict(self._ids), dict(self._descriptions)
-        shared_files = self._place.shared_files
-        if self._place.writes_shared_files and shared_files is not None and not is_full:
+        shared_files = self.place.shared_files
+        if self.place.writes_shared_files and shared_files is not None and not is_full:
             return partial(self._incremental, path, checkpoint_id, shared_files, self._base, ids, descriptions)
         expiries = {self._ids[name]: each for name, each in self._expiries.items()}
         return partial(_full, path, ids, descriptions, self._max_parallelism, expiries, self._now_ms())
@@ -250,7 +244,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         if self._store is None and (snapshot.first_key_group, snapshot.end_key_group) == (groups.start, groups.stop):
             self._download(snapshot, self._path("db"))
             self._ids, self._descriptions = dict(snapshot.state_ids), dict(snapshot.descriptions)
-            files = self._place.shared_files
+            files = self.place.shared_files
             self._base = snapshot.shared if files is not None and files.are_restored_ones_own else {}
             store = self._opened()
             if files is not None and files.former_classes is not None:
@@ -286,7 +280,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         try:
             ids = {snapshot.state_ids[name]: self._id_of(name, each) for name, each in snapshot.descriptions.items()}
             names = {number: name for name, number in snapshot.state_ids.items()}
-            files = self._place.shared_files
+            files = self.place.shared_files
             classes = None if files is None else files.former_classes
             batch = store.new_batch()
             for group in self._key_groups:
@@ -302,7 +296,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             former.close()
 
     def _download(self, snapshot: IncrementalSnapshot, path: Path) -> None:
-        files = self._place.shared_files
+        files = self.place.shared_files
         if files is None and snapshot.shared:
             raise StateRestoreError("keyed state is in shared files, and this task has no storage of checkpoints")
         path.mkdir()
@@ -317,14 +311,14 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def _path(self, name: str) -> Path:
         if self._root is None:
             self._directory = WorkingDirectory(
-                self._place.directory, purpose="rocksdb", advice="set state.backend.rocksdb.localdir"
+                self.place.directory, purpose="rocksdb", advice="set state.backend.rocksdb.localdir"
             )
             self._root = self._directory.path()
         return self._root / name
 
     def _opened(self) -> RocksDBStore:
         if self._store is None:
-            self._store = RocksDBStore(self._path("db"), self._max_parallelism, self._place.cache_bytes)
+            self._store = RocksDBStore(self._path("db"), self._max_parallelism, self.place.cache_bytes)
         return self._store
 
     def close(self) -> None:

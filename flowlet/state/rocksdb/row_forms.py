@@ -57,21 +57,21 @@ def full_snapshot(
     for row, content in rows:
         group, number, outer, inner = taken_apart(row)
         name, description = states[number]
-        key, map_key, value = _read(description.kind, outer, inner, content)
+        (key, *map_key), value = _read(description.kind, outer, inner, content)
         expiry = expiries.get(number)
         # None is a value in a map without expiry.  A row of a map is one entry.
         row_kind = StateKind.LIST if description.kind is StateKind.LIST else StateKind.VALUE
-        if expiry is not None and (value := expiry.live_row(row_kind, value, now_ms)) is None:
+        if expiry is not None and (value := expiry.live(row_kind, value, now_ms)) is None:
             continue
         keys, values = found.setdefault(group, {}).setdefault(name, ([], []))
         if description.kind is not StateKind.MAP:
             keys.append(key)
             values.append(tuple(value) if description.kind is StateKind.LIST else value)
         elif last_map == (group, number, outer):
-            values[-1].append((map_key, value))
+            values[-1].append((*map_key, value))
         else:
             keys.append(key)
-            values.append([(map_key, value)])
+            values.append([(*map_key, value)])
             last_map = group, number, outer
     return {
         group: {
@@ -89,13 +89,13 @@ def rows_of_snapshot(kind: StateKind, group: int, state_id: int, rows: StateRows
         match kind:
             case StateKind.MAP:
                 for map_key, each in value:
-                    yield prefix + key_bytes(exact_key(map_key)), _content_in_map(key, map_key, each)
+                    yield prefix + key_bytes(exact_key(map_key)), row_content(each, key, map_key)
             case StateKind.LIST:
-                yield prefix, _content(key, list(value))
+                yield prefix, row_content(list(value), key)
             case StateKind.COLUMNS:
                 yield row_prefix(group, state_id, key), value
             case _:
-                yield prefix, _content(key, value)
+                yield prefix, row_content(value, key)
 
 
 def with_other_ttl(declared: StateDescription, row: bytes, content: bytes, now_ms: int) -> bytes:
@@ -105,9 +105,8 @@ def with_other_ttl(declared: StateDescription, row: bytes, content: bytes, now_m
         return (entry, now_ms) if declared.has_ttl else entry[0]
 
     _, _, outer, inner = taken_apart(row)
-    key, map_key, value = _read(declared.kind, outer, inner, content)
-    value = list(map(converted, value)) if declared.kind is StateKind.LIST else converted(value)
-    return _content_in_map(key, map_key, value) if declared.kind is StateKind.MAP else _content(key, value)
+    keys, value = _read(declared.kind, outer, inner, content)
+    return row_content(list(map(converted, value)) if declared.kind is StateKind.LIST else converted(value), *keys)
 
 
 def with_running_classes(
@@ -125,15 +124,14 @@ def with_running_classes(
     if not may_hold_classes(body):
         return content
     _, number, outer, inner = taken_apart(row)
-    key, map_key, value = _read(kind, outer, inner, content, lambda data: loads_former(data, classes))
-    prefix = row_prefix(key_group(key, max_parallelism), number, key_bytes(exact_key(key)))
-    if row != (prefix + key_bytes(exact_key(map_key)) if kind is StateKind.MAP else prefix):
+    keys, value = _read(kind, outer, inner, content, lambda data: loads_former(data, classes))
+    key, *map_key = [key_bytes(exact_key(each)) for each in keys]
+    if row != row_prefix(key_group(keys[0], max_parallelism), number, key) + b"".join(map_key):
         raise StateRestoreError(
             "the class of its keys has another name, or other fields that count for ==, than when they were written, "
-            "so that they would be "
-            "other keys; keep both, or start without the state"
+            "so that they would be other keys; keep both, or start without the state"
         )
-    return _content_in_map(key, map_key, value) if kind is StateKind.MAP else _content(key, value)
+    return row_content(value, *keys)
 
 
 def user_keys(kind: StateKind, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Any]:
@@ -145,29 +143,26 @@ def user_keys(kind: StateKind, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[
         group, _, outer, inner = taken_apart(row)
         if last != (group, outer):  # a map has a row for each of its keys
             last = group, outer
-            yield _read(kind, outer, inner, content)[0]
+            yield _read(kind, outer, inner, content)[0][0]
 
 
-def _content(key: Any, value: Any) -> bytes:
-    return dumps_value(value) if type(key) in PLAIN else WITH_KEYS_PREFIX + dumps_value((key, value))
+def row_content(value: Any, *keys: Any) -> bytes:
+    """The content of a row with these keys: of the stream and, in a map, of the map.
 
-
-def _content_in_map(key: Any, map_key: Any, value: Any) -> bytes:
-    is_plain = type(key) in PLAIN and type(map_key) in PLAIN
-    return dumps_value(value) if is_plain else WITH_KEYS_PREFIX + dumps_value((key, map_key, value))
+    Raises SerdeError: the value cannot be pickled.
+    """
+    if PLAIN.issuperset(map(type, keys)):
+        return dumps_value(value)
+    return WITH_KEYS_PREFIX + dumps_value((*keys, value))
 
 
 def _read(
     kind: StateKind, outer: bytes, inner: bytes, content: bytes, loads: Callable[[bytes], Any] = loads_value
-) -> tuple[Any, Any, Any]:
-    """Key of the stream, key of the map (elsewhere None), and value."""
+) -> tuple[tuple[Any, ...], Any]:
+    """The keys, of the stream and in a map that of the map, and the value."""
     if kind is StateKind.COLUMNS:
-        return outer, None, content
+        return (outer,), content
     if content[0] != WITH_KEYS:
-        return plain_key(outer), plain_key(inner), loads(content)
-    keys_and_value = loads(content[1:])
-    if kind is StateKind.MAP:
-        key, map_key, value = keys_and_value
-        return key, map_key, value
-    key, value = keys_and_value
-    return key, None, value
+        return tuple(map(plain_key, (outer, inner) if kind is StateKind.MAP else (outer,))), loads(content)
+    *keys, value = loads(content[1:])
+    return tuple(keys), value

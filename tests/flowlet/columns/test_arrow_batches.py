@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Columns, ConstantColumn, ListColumn, NameTable, Shape
-from flowlet.columns.arrow_batches import array_of_column, batch_of_columns, columns_of_batch, columns_of_records
+from flowlet.columns.arrow_batches import array_of_column, batch_of_records, columns_of_batch
 from flowlet.columns.table import column_of
 from flowlet.common.types import Row
 from tests.pandas_values import FINE, NA, NAT
@@ -27,12 +27,16 @@ EVERY_TYPE = pa.table(
 ).to_batches()[0]
 
 
+def columns_of_records(values: list[Any], schema: Any) -> Columns:
+    return columns_of_batch(batch_of_records(values, schema))
+
+
 def test_a_batch_becomes_columns_and_the_same_batch_again() -> None:
     columns = columns_of_batch(EVERY_TYPE)
 
-    assert batch_of_columns(columns, EVERY_TYPE.schema).equals(EVERY_TYPE)
+    assert batch_of_records(columns, EVERY_TYPE.schema).equals(EVERY_TYPE)
     assert [row.as_dict() for row in columns.to_list()] == EVERY_TYPE.to_pylist()
-    assert batch_of_columns(columns.slice(1, 3), EVERY_TYPE.schema).equals(EVERY_TYPE.slice(1))
+    assert batch_of_records(columns.slice(1, 3), EVERY_TYPE.schema).equals(EVERY_TYPE.slice(1))
 
 
 def test_numbers_are_not_copied() -> None:
@@ -55,7 +59,7 @@ def test_numbers_are_not_copied() -> None:
 def test_every_representation_becomes_the_declared_type(column: Any) -> None:
     numbers = ConstantColumn(7, 3)
 
-    batch = batch_of_columns(Columns(3, (numbers, column), Shape.TUPLE), SCHEMA)
+    batch = batch_of_records(Columns(3, (numbers, column), Shape.TUPLE), SCHEMA)
 
     assert batch.to_pydict() == {"n": [7, 7, 7], "s": ["x", None, "x"]}
 
@@ -111,15 +115,15 @@ def test_what_does_not_fit_the_schema_is_refused(record: Any, message: str) -> N
 
 def test_columns_that_do_not_fit_the_schema_are_refused() -> None:
     with pytest.raises(TypeError, match="records of 1 fields, the schema has 2"):
-        batch_of_columns(Columns(1, (ConstantColumn(1, 1),), Shape.TUPLE), SCHEMA)
+        batch_of_records(Columns(1, (ConstantColumn(1, 1),), Shape.TUPLE), SCHEMA)
     with pytest.raises(TypeError, match="a row without the field 'n', its fields are 's', 'm'"):
-        batch_of_columns(Columns(1, (ConstantColumn("a", 1), ConstantColumn(1, 1)), Shape.ROW, ("s", "m")), SCHEMA)
+        batch_of_records(Columns(1, (ConstantColumn("a", 1), ConstantColumn(1, 1)), Shape.ROW, ("s", "m")), SCHEMA)
     with pytest.raises(TypeError, match="field 'n' is declared as int8, got int64"):
-        batch_of_columns(Columns(1, (ArrayColumn(np.array([300])),), Shape.TUPLE), pa.schema([("n", pa.int8())]))
+        batch_of_records(Columns(1, (ArrayColumn(np.array([300])),), Shape.TUPLE), pa.schema([("n", pa.int8())]))
     with pytest.raises(TypeError, match="field 'n' is declared as int64: got a float"):
-        batch_of_columns(Columns(1, (ArrayColumn(np.array([0.5])), ConstantColumn("a", 1)), Shape.TUPLE), SCHEMA)
+        batch_of_records(Columns(1, (ArrayColumn(np.array([0.5])), ConstantColumn("a", 1)), Shape.TUPLE), SCHEMA)
     with pytest.raises(TypeError, match="without nulls"):
-        batch_of_columns(
+        batch_of_records(
             Columns(1, (ListColumn([None]),), Shape.TUPLE), pa.schema([pa.field("n", pa.int64(), nullable=False)])
         )
 
@@ -170,7 +174,7 @@ def test_values_of_another_type_are_refused_in_whatever_representation(
     schema = pa.schema([("x", kind)])
     for column in representations(values):
         with pytest.raises(TypeError, match=f"'x' is declared as .*{message}"):
-            batch_of_columns(Columns(2, (column,), Shape.TUPLE), schema)
+            batch_of_records(Columns(2, (column,), Shape.TUPLE), schema)
     with pytest.raises(TypeError, match=f"'x' is declared as .*{message}"):
         columns_of_records([(value,) for value in values], schema)
 
@@ -196,7 +200,7 @@ def test_values_that_fit_are_the_same_in_whatever_representation(values: list[An
     whole = pa.array(values, kind)
 
     for column in representations(values):
-        assert batch_of_columns(Columns(2, (column,), Shape.TUPLE), schema).column(0).equals(whole)
+        assert batch_of_records(Columns(2, (column,), Shape.TUPLE), schema).column(0).equals(whole)
     assert columns_of_records([(value,) for value in values], schema).fields[0].to_list() == whole.to_pylist() == values
 
 
@@ -210,7 +214,7 @@ def test_a_missing_value_where_none_may_be_is_refused_in_whatever_representation
         ArrowColumn(pa.array([None, None])),
     ):
         with pytest.raises(TypeError, match="'x' is declared as int64 without nulls, got None"):
-            batch_of_columns(Columns(2, (column,), Shape.TUPLE), schema)
+            batch_of_records(Columns(2, (column,), Shape.TUPLE), schema)
 
 
 PLACE = pa.struct([("city", pa.string()), ("zip", pa.int32())])
@@ -268,7 +272,7 @@ def test_rows_and_columns_count_by_name_and_other_names_are_refused() -> None:
     assert [tuple(row) for row in columns_of_records([Row(1, "a"), Row(s="a", n=1)], SCHEMA).to_list()] == [
         (1, "a")
     ] * 2
-    assert batch_of_columns(columns, SCHEMA).to_pylist() == [{"n": 1, "s": "a"}]
+    assert batch_of_records(columns, SCHEMA).to_pylist() == [{"n": 1, "s": "a"}]
     with pytest.raises(TypeError, match="a row without the field 's', its fields are 'n', 't'"):
         columns_of_records([Row(n=1, t="a")], SCHEMA)
     with pytest.raises(TypeError, match="a row with the field 't', which is not declared"):

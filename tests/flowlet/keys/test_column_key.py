@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from flowlet.common.types import Row
 from flowlet.errors import KeyTypeError
-from flowlet.keys.column_key import ColumnKey, column_key_hashes
+from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import key_hash
+from flowlet.keys.key_columns import column_hashes
 
 INSTANTS = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1))  # noqa: DTZ001 - some columns have no time zone
 COLUMNS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
@@ -46,8 +47,8 @@ def test_the_hash_of_a_column_is_that_of_each_row(
 
     expected = [key_hash(key.get_key(Row(k=value))) for value in array.to_pylist()]
 
-    assert column_key_hashes(array).tolist() == expected
-    assert column_key_hashes(array[1:]).tolist() == expected[1:]
+    assert column_hashes(array).tolist() == expected
+    assert column_hashes(array[1:]).tolist() == expected[1:]
 
 
 def test_keys_are_what_users_see_except_for_what_cannot_be_one() -> None:
@@ -64,4 +65,4 @@ def test_keys_are_what_users_see_except_for_what_cannot_be_one() -> None:
 
 def test_values_without_a_hash_are_refused() -> None:
     with pytest.raises(KeyTypeError, match="dict"):
-        column_key_hashes(pa.array([{"a": 1}]))
+        column_hashes(pa.array([{"a": 1}]))

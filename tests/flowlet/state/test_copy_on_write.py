@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.common import Time
+from flowlet.common import Time, Types
 from flowlet.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -23,6 +23,7 @@ from flowlet.datastream.state import (
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.state import state_table as table_copy
+from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import KeyedStateSnapshot, StateDescription, StateKind
 from flowlet.state.state_table import StateTable
@@ -353,9 +354,10 @@ class Bound:
 @pytest.mark.parametrize("access", ["read", "write", "drop"])
 def test_a_state_uses_its_dictionary_again_after_the_next_access(ends: str, access: str) -> None:
     """So that snapshots cost nothing while there is none."""
-    table = StateTable("s", StateDescription(StateKind.VALUE, "Integer"), KeyContext())
+    values = DeclaredValues("s", Types.INT(), StateKind.VALUE)
+    table = StateTable("s", StateDescription(StateKind.VALUE, "Integer"), KeyContext(), values)
     state = Bound()
-    table.attach(state)
+    table.attach(state.bind)
     table.entries["k"] = 1
     first, second = table.copy(), table.copy()
 

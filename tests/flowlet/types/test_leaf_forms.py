@@ -15,7 +15,7 @@ from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.errors import SerdeError
 from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
 from flowlet.serde.type_serializer import ValueMismatchError
-from flowlet.types.leaf_forms import value_bytes
+from flowlet.types.leaf_forms import bytes_form
 from tests.flowlet.serde.exact import exact
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -42,7 +42,7 @@ TYPED: list[tuple[TypeInformation, st.SearchStrategy[Any]]] = [
 @given(st.sampled_from(TYPED).flatmap(lambda pair: st.tuples(st.just(pair[0]), pair[1])))
 def test_values_come_back_exactly(pair: tuple[TypeInformation, Any]) -> None:
     type_info, value = pair
-    form = value_bytes(type_info)
+    form = bytes_form(type_info)
 
     assert exact(form.read(form.write(value))) == exact(value)
 
@@ -77,7 +77,7 @@ MISMATCHES: list[tuple[TypeInformation, Any, str]] = [
 def test_a_value_of_another_type_is_refused_with_its_field_and_value(
     type_info: TypeInformation, value: Any, message: str
 ) -> None:
-    form = value_bytes(type_info)
+    form = bytes_form(type_info)
 
     with pytest.raises(ValueMismatchError, match=message):
         form.write(value)
@@ -94,14 +94,14 @@ CORRUPT: list[tuple[TypeInformation, str, str]] = [
     ("type_info", "data", "message"), CORRUPT, ids=[f"{row[0]!r}-{index}" for index, row in enumerate(CORRUPT)]
 )
 def test_corrupt_bytes_are_refused(type_info: TypeInformation, data: str, message: str) -> None:
-    form = value_bytes(type_info)
+    form = bytes_form(type_info)
 
     with pytest.raises(SerdeError, match=message):
         form.read(bytes.fromhex(data))
 
 
 def test_record_batches_come_back() -> None:
-    form = value_bytes(Types.ARROW(SCHEMA))
+    form = bytes_form(Types.ARROW(SCHEMA))
     original = batch([1, None, 3], ["a", None, "ccc"])
 
     found = form.read(form.write(original))
@@ -112,7 +112,7 @@ def test_record_batches_come_back() -> None:
 
 def test_a_record_batch_whose_offsets_point_outside_is_refused() -> None:
     """It is validated before anybody follows them."""
-    form = value_bytes(Types.ARROW(SCHEMA))
+    form = bytes_form(Types.ARROW(SCHEMA))
     raw = bytearray(form.write(batch([1], ["abcd"])))
     ends = struct.pack("<2i", 0, 4)
     where = raw.rindex(ends)
@@ -126,7 +126,7 @@ def test_decimals_keep_more_digits_than_the_context() -> None:
     value = decimal.Decimal("-" + "123456789" * 20 + ".10")
 
     with decimal.localcontext(prec=5):
-        form = value_bytes(Types.BIG_DEC())
+        form = bytes_form(Types.BIG_DEC())
         assert form.read(form.write(value)).as_tuple() == value.as_tuple()
 
 
@@ -135,7 +135,7 @@ def test_a_type_without_a_form_is_named() -> None:
         __slots__ = ()
 
     with pytest.raises(TypeError, match="no column of Unknown"):
-        value_bytes(Unknown())
+        bytes_form(Unknown())
 
 
 def test_a_message_that_would_grow_is_not_read() -> None:

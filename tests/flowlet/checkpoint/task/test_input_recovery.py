@@ -20,7 +20,7 @@ MARKER = LatencyMarker(5, bytes(16), 0)
 
 
 def recovery(processor: InputProcessor, *streams: RecoveredStream) -> InputRecovery:
-    return InputRecovery(streams, lambda gate: (processor, gate), "reduce (1/2)", DEFAULT_ELEMENT_LIMITS)
+    return InputRecovery(list(streams), lambda gate: (processor, gate), "reduce (1/2)", DEFAULT_ELEMENT_LIMITS)
 
 
 def stream(gate: int, channel: int | None, *elements: StreamElement, piece_bytes: int = 7) -> RecoveredStream:

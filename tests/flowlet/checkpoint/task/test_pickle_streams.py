@@ -6,7 +6,8 @@ import pytest
 
 from flowlet.checkpoint.task import state_codec
 from flowlet.checkpoint.task.snapshots import OperatorState, SubtaskState
-from flowlet.checkpoint.task.state_codec import PickleReader, PickleWriter
+from flowlet.checkpoint.task.state_codec import PickleReader
+from flowlet.serde.pickles.program_pickle import PickleWriter
 
 
 def test_what_was_written_does_not_change_with_its_source() -> None:

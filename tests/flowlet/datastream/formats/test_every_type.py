@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns.arrow_batches import columns_of_records
+from flowlet.columns.arrow_batches import batch_of_records, columns_of_batch
 from flowlet.common import Row, TypeInformation, Types
 from flowlet.connectors.database.sink import row_values_of
 from flowlet.connectors.files.parquet_writer import ParquetFormatWriter
@@ -74,7 +74,7 @@ def parquet_again(row: Row, row_type: Any) -> Row:
 
 
 def arrow_again(row: Row, row_type: Any) -> Row:
-    found: Row = columns_of_records([row], declared_schema(row_type)).to_list()[0]
+    found: Row = columns_of_batch(batch_of_records([row], declared_schema(row_type))).to_list()[0]
     return found
 
 
