@@ -20,7 +20,7 @@ class NameTable:
     """The values that dictionary codes stand for: code ``n`` is ``names[n]``.  It only grows.
 
     The object is the identity of one generation of one dictionary: who keeps something per code keeps it per table
-    (weakly, if need be), and looks at ``version`` for what came in since.
+    (weakly, if need be), and looks at its length for what came in since.
 
     Ownership: who made the table appends to ``names``; everybody else only looks.
     """
@@ -36,11 +36,6 @@ class NameTable:
         return f"<NameTable of {len(self.names)} values>"
 
     def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def version(self) -> int:
-        """Grows with every value."""
         return len(self.names)
 
     @property
@@ -138,11 +133,9 @@ class CodedColumn(Column):
     def concatenate(self, columns: Sequence[Column]) -> CodedColumn | None:
         """Of one table only."""
         coded = [column for column in columns if isinstance(column, CodedColumn) and column.names is self.names]
-        return (
-            CodedColumn(np.concatenate([column.codes for column in coded]), self.names)
-            if len(coded) == len(columns)
-            else None
-        )
+        if len(coded) < len(columns):
+            return None
+        return CodedColumn(np.concatenate([column.codes for column in coded]), self.names)
 
     def detached(self) -> ListColumn:
         """The values in a list."""

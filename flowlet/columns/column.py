@@ -38,6 +38,15 @@ from netstack.late import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from flowlet.columns.coded_column import CodedColumn
+    from flowlet.columns.column_kinds import ArrayColumn, ArrowColumn, ConstantColumn, ListColumn, OffsetColumn
+    from flowlet.columns.short_text_column import ShortTextColumn
+
+    IndexArray = NDArray[np.intp]
+    MaskArray = NDArray[np.bool_]
+else:
+    IndexArray = MaskArray = Any  # for annotations: numpy is imported late
+
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -154,18 +163,6 @@ def values_of(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
         case _:
             return attrgetter(*names)
 
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from flowlet.columns.coded_column import CodedColumn
-    from flowlet.columns.column_kinds import ArrayColumn, ArrowColumn, ConstantColumn, ListColumn, OffsetColumn
-    from flowlet.columns.short_text_column import ShortTextColumn
-
-    IndexArray = NDArray[np.intp]
-    MaskArray = NDArray[np.bool_]
-else:
-    IndexArray = MaskArray = Any  # for annotations: numpy is imported late
 
 _T = TypeVar("_T")
 

@@ -101,9 +101,8 @@ class ListColumn(Column):
 
     def concatenate(self, columns: Sequence[Column]) -> ListColumn | None:
         """Implements ``Column``."""
-        return (
-            joined(columns) if all(isinstance(column, ListColumn) or column.is_constant for column in columns) else None
-        )
+        are_alike = all(isinstance(column, ListColumn) or column.is_constant for column in columns)
+        return joined(columns) if are_alike else None
 
 
 def joined(columns: Sequence[Column]) -> ListColumn:

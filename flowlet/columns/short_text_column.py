@@ -144,12 +144,5 @@ def try_short_texts(texts: Sequence[str]) -> ShortTextColumn | None:
     return ShortTextColumn(packed16.reshape(-1, 2))
 
 
-def _packed16_masks() -> NDArray[Any]:
-    """By the length of a text: ones where the bytes are its own."""
-    masks = np.zeros((PACKED16_BYTES + 1, PACKED16_BYTES), np.uint8)
-    for length in range(PACKED16_BYTES + 1):
-        masks[length, :length] = 0xFF
-    return masks.view(PACKED16)[:, 0]
-
-
-_PACKED16_MASKS: Final = _packed16_masks()
+# By the length of a text: ones where the bytes are its own.
+_PACKED16_MASKS: Final = (0xFF * np.tri(PACKED16_BYTES + 1, PACKED16_BYTES, -1, np.uint8)).view(PACKED16)[:, 0]

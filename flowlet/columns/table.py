@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Final
 
 from flowlet.columns.column import Column, ColumnVisitor, IndexArray
@@ -74,7 +75,11 @@ class Columns:
             assert self.maker is not None, "objects come with their maker"
             return self.maker([column.to_list() for column in self.fields])
         tuples = list(zip(*[column.to_list() for column in self.fields], strict=True))
-        return tuples if self.shape is Shape.TUPLE else _rows(tuples, self.field_names)
+        if self.shape is Shape.TUPLE:
+            return tuples
+        from flowlet.common.types import rows_of  # flowlet.common itself needs records, and so this module
+
+        return rows_of(self.field_names, tuples)
 
     def records(self) -> Iterator[Any]:
         """The same one by one; tuples are made as they are asked for, 30 ns each less than all at once (they stay in
@@ -119,16 +124,9 @@ class Columns:
         """The same records."""
         return self._with(self.fields, key_position)
 
-    def _with(self, fields: tuple[Column, ...], key_position: int | None) -> Columns:
+    def _with(self, fields: tuple[Column, ...], key: int | None) -> Columns:
         return Columns(
-            len(fields[0]),
-            fields,
-            self.shape,
-            self.field_names,
-            key_position,
-            self.record_type,
-            self.maker,
-            self.record_key,
+            len(fields[0]), fields, self.shape, self.field_names, key, self.record_type, self.maker, self.record_key
         )
 
 
@@ -141,12 +139,6 @@ class _Narrowing(ColumnVisitor[Column]):
 
 
 _NARROWING: Final = _Narrowing()
-
-
-def _rows(tuples: list[tuple[Any, ...]], field_names: tuple[str, ...]) -> list[Any]:
-    from flowlet.common.types import rows_of  # flowlet.common itself needs records, and so this module
-
-    return rows_of(field_names, tuples)
 
 
 def try_concatenate(tables: Sequence[Columns]) -> Columns | None:
@@ -168,9 +160,7 @@ def _concatenated(tables: Sequence[Columns], join: Callable[[list[Column]], Colu
     first = tables[0]
     if len(tables) == 1:
         return first
-    if any(_differ(table, first) for table in tables):
-        return None
-    if any(len(table.fields) != len(first.fields) for table in tables):
+    if len(set(map(_KIND_OF_RECORDS, tables))) > 1 or len({len(table.fields) for table in tables}) > 1:
         return None
     fields: list[Column] = []
     for position in range(len(first.fields)):
@@ -181,12 +171,8 @@ def _concatenated(tables: Sequence[Columns], join: Callable[[list[Column]], Colu
     return first.with_fields(tuple(fields)).with_key_position(first.key_position)
 
 
-def _differ(table: Columns, other: Columns) -> bool:
-    """Whether the records are of other kinds, or have other keys."""
-    is_same = (
-        table.shape is other.shape and table.field_names == other.field_names and table.record_type is other.record_type
-    )
-    return not is_same or table.key_position != other.key_position or table.record_key != other.record_key
+_KIND_OF_RECORDS: Final = attrgetter("shape", "field_names", "record_type", "key_position", "record_key")
+"""Tells which tables have records of one kind, with the same key."""
 
 
 def _try_concatenate(columns: list[Column]) -> Column | None:

@@ -16,10 +16,7 @@ from dataclasses import field
 from typing import Any
 
 from flowlet.columns import Columns
-from flowlet.common.typeinfo import (
-    ArrowTypeInfo,
-    TypeInformation,
-)
+from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.errors import FlowletError
 from flowlet.graph.partitioner import Partitioner, Rebalance
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk

@@ -81,9 +81,9 @@ async def describe_gate(
         GateError: as ``flowlet.ingest.producer.open_gate``.
     """
     tasks_timeout_s = min(tasks_timeout_s, timeout_s * _ANSWER_SHARE)
-    query = {"timeout_ms": round(tasks_timeout_s * 1000)} | (
-        {} if committed_job is None else {"committed_job": committed_job}
-    )
+    query: dict[str, object] = {"timeout_ms": round(tasks_timeout_s * 1000)}
+    if committed_job is not None:
+        query["committed_job"] = committed_job
     path = f"/gates/{quote(gate, safe='')}?{urlencode(query)}"
     answer = await _ask(gate, jobmanager, "GET", path, timeout_s, secret)
     if answer.status == _NO_CONTENT:
@@ -131,13 +131,7 @@ async def want_checkpoint(description: GateDescription, timeout_s: float) -> Non
 
 
 async def end_write(
-    description: GateDescription,
-    job: str,
-    epoch: int,
-    timeout_s: float,
-    patience_s: float,
-    *,
-    num_partitions: int | None,
+    description: GateDescription, job: str, epoch: int, num_partitions: int | None, timeout_s: float, patience_s: float
 ) -> None:
     """Commit a write of so many partitions, or abort it if None; for ``patience_s`` asked again until a checkpoint
     holds it.
@@ -146,12 +140,11 @@ async def end_write(
         GateError: as ``GateClient.commit``.
     """
     mode = {"mode": "abort"} if num_partitions is None else {"mode": "commit", "partitions": num_partitions}
+    query = {"job": job, "epoch": epoch} | mode
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
-            answer = await _ask_with_token(
-                description, "PATCH", "write", {"job": job, "epoch": epoch} | mode, timeout_s
-            )
+            answer = await _ask_with_token(description, "PATCH", "write", query, timeout_s)
         except GateUnreachableError:
             if time.monotonic() >= deadline_s:
                 raise

@@ -40,7 +40,7 @@ from flowlet.ingest.description import (
     checked_records,
 )
 from flowlet.ingest.partition_push import PartitionPush, UnacknowledgedRows, no_room
-from flowlet.ingest.runtime import ProducerRuntime, StallWatch
+from flowlet.ingest.runtime import ProducerRuntime, StallWatch, Watched
 from flowlet.io.chunk_content import estimated_bytes
 from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.records import Chunk
@@ -57,14 +57,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 _log = LogLines(__name__)
-# A function in the gate's TaskManager may keep the interpreter's lock for 50 s, Flink's heartbeat.timeout.
-DEFAULT_TIMEOUT_S: Final = 60.0
-DEFAULT_WAIT_FOR_ROOM_S: Final = 300.0  # a producer holds its place until its partition ends
-# A TaskManager that stands still is lost after 50 s, and a job that restarts waits up to a minute.
-DEFAULT_RESUME_TIMEOUT_S: Final = 120.0
-DEFAULT_MAX_KEPT_BYTES: Final = 32 << 20  # not measured
 # The JobManager waits up to 2 s for the cause of a failure, and for tasks.
-_OUTCOME_TIMEOUT_S: Final = DEFAULT_TIMEOUT_S
+_OUTCOME_TIMEOUT_S: Final = 60.0
 _BACKOFF_S: Final = Backoff(first=0.05, longest=1.0, jitter=0.5)  # before an offer is repeated
 _JOB_ENDED: Final = (GateEndedError, GateLostError, GateUnreachableError)  # the job may have failed
 _ENDS: Final = ("FAILING", "FAILED", "CANCELLING", "CANCELED", "FINISHED")
@@ -81,10 +75,15 @@ class PushLimits:
     takes checkpoints.
     """
 
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    wait_for_room_s: float = DEFAULT_WAIT_FOR_ROOM_S
-    resume_timeout_s: float = DEFAULT_RESUME_TIMEOUT_S
-    max_kept_bytes: int = DEFAULT_MAX_KEPT_BYTES
+    # A function in the gate's TaskManager may keep the interpreter's lock for 50 s, Flink's heartbeat.timeout.
+    timeout_s: float = 60.0
+    wait_for_room_s: float = 300.0  # a producer holds its place until its partition ends
+    # A TaskManager that stands still is lost after 50 s, and a job that restarts waits up to a minute.
+    resume_timeout_s: float = 120.0
+    max_kept_bytes: int = 32 << 20  # not measured
+
+
+DEFAULT_LIMITS: Final = PushLimits()
 
 
 class PartitionWriter:
@@ -272,7 +271,7 @@ class PartitionWriter:
             time.sleep(pause_s)
             self._renew_push()
         self._push.begin(self._declared, None if self._rows is None else self._rows.num_before)
-        self._runtime.watch(self._stall, self._name, self._why_in_vain, self._push.offered.abort)
+        self._runtime.watch(self._stall, Watched(self._name, self._why_in_vain, self._push.offered.abort))
 
     def _renew_push(self) -> None:
         # Messages about the last offer may still be on their way.

@@ -7,14 +7,7 @@ Promises:   docs/remote-gates.md; ``PartitionWriter``.
 from pathlib import Path
 
 from flowlet.ingest.description import GateDescription, PartitionOffer
-from flowlet.ingest.partition_writer import (
-    DEFAULT_MAX_KEPT_BYTES,
-    DEFAULT_RESUME_TIMEOUT_S,
-    DEFAULT_TIMEOUT_S,
-    DEFAULT_WAIT_FOR_ROOM_S,
-    PartitionWriter,
-    PushLimits,
-)
+from flowlet.ingest.partition_writer import DEFAULT_LIMITS, PartitionWriter, PushLimits
 from flowlet.ingest.runtime import producer_runtime
 
 
@@ -22,13 +15,13 @@ def open_gate(
     gate: str,
     *,
     jobmanager: str,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
+    timeout_s: float = DEFAULT_LIMITS.timeout_s,
     secret_file: str | Path | None = None,
     wait_for_gate_s: float = 0.0,
-    wait_for_room_s: float = DEFAULT_WAIT_FOR_ROOM_S,
+    wait_for_room_s: float = DEFAULT_LIMITS.wait_for_room_s,
     committed_job: str | None = None,
-    resume_timeout_s: float = DEFAULT_RESUME_TIMEOUT_S,
-    max_kept_bytes: int = DEFAULT_MAX_KEPT_BYTES,
+    resume_timeout_s: float = DEFAULT_LIMITS.resume_timeout_s,
+    max_kept_bytes: int = DEFAULT_LIMITS.max_kept_bytes,
 ) -> "GateClient":
     """Look up a remote gate.
 
@@ -64,7 +57,7 @@ def open_gate(
 
 
 def finish_gate(
-    gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOUT_S, secret_file: str | Path | None = None
+    gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_LIMITS.timeout_s, secret_file: str | Path | None = None
 ) -> None:
     """Tell ``gate`` to accept no more partitions and end after the open ones.  Returns without waiting for that.
 
@@ -97,10 +90,10 @@ class GateClient:
         self,
         description: GateDescription,
         *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        wait_for_room_s: float = DEFAULT_WAIT_FOR_ROOM_S,
-        resume_timeout_s: float = DEFAULT_RESUME_TIMEOUT_S,
-        max_kept_bytes: int = DEFAULT_MAX_KEPT_BYTES,
+        timeout_s: float = DEFAULT_LIMITS.timeout_s,
+        wait_for_room_s: float = DEFAULT_LIMITS.wait_for_room_s,
+        resume_timeout_s: float = DEFAULT_LIMITS.resume_timeout_s,
+        max_kept_bytes: int = DEFAULT_LIMITS.max_kept_bytes,
     ) -> None:
         self.description = description
         self._limits = PushLimits(timeout_s, wait_for_room_s, resume_timeout_s, max_kept_bytes)
@@ -147,6 +140,4 @@ class GateClient:
 
         limits = self._limits
         patience_s = limits.resume_timeout_s if self.description.has_checkpoints else 0.0
-        producer_runtime().run(
-            end_write(self.description, job, epoch, limits.timeout_s, patience_s, num_partitions=num_partitions)
-        )
+        producer_runtime().run(end_write(self.description, job, epoch, num_partitions, limits.timeout_s, patience_s))

@@ -93,7 +93,13 @@ class StallWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
+class Watched:
+    """Who waits.
+
+    ``what``: for the log.  ``question``: asks for what the wait is in vain.  ``fail`` is called on the loop thread with
+    an error that the question found.
+    """
+
     what: str
     question: Callable[[], Coroutine[Any, Any, Exception | None]]
     fail: Callable[[Exception], object]
@@ -118,7 +124,7 @@ class ProducerRuntime:
         # either.  Any thread; single operations of the dictionary.
         self._open: dict[int, tuple[str, weakref.WeakMethod[Callable[[str], None]]]] = {}
         # Loop thread only.
-        self._watches: dict[StallWatch, _Watched] = {}
+        self._watches: dict[StallWatch, Watched] = {}
         self._questions: dict[asyncio.Task[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -159,24 +165,15 @@ class ProducerRuntime:
                 abort(reason)
         return [name for name, _ in found]
 
-    def watch(
-        self,
-        watch: StallWatch,
-        what: str,
-        question: Callable[[], Coroutine[Any, Any, Exception | None]],
-        fail: Callable[[Exception], object],
-    ) -> None:
-        """Until ``unwatch``, log a warning that names ``what`` when it waits too long for credit, and ask ``question``.
-
-        ``fail`` is called on the loop thread with an error that the question found.
-        """
-        self.loop.execute_threadsafe(self._watch, watch, _Watched(what, question, fail))
+    def watch(self, watch: StallWatch, watched: Watched) -> None:
+        """Until ``unwatch``, log a warning that names it when it waits too long for credit, and ask its question."""
+        self.loop.execute_threadsafe(self._watch, watch, watched)
 
     def unwatch(self, watch: StallWatch) -> None:
         """Stop watching."""
         self.loop.execute_threadsafe(self._watches.pop, watch, None)
 
-    def _watch(self, watch: StallWatch, watched: _Watched) -> None:
+    def _watch(self, watch: StallWatch, watched: Watched) -> None:
         self._watches[watch] = watched
         if self._timer is None:
             self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
@@ -194,7 +191,7 @@ class ProducerRuntime:
         if self._watches:
             self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
 
-    async def _ask(self, watch: StallWatch, watched: _Watched) -> None:
+    async def _ask(self, watch: StallWatch, watched: Watched) -> None:
         error = await watched.question()
         if error is not None and watch in self._watches:
             watched.fail(error)

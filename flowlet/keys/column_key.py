@@ -15,18 +15,18 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - instants without
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
-class ColumnKey:
-    """A key selector: the value of one column.
-
-    Args:
-        name: of the column.
-    """
+class _OfColumn:
+    """A key selector of the column ``name``."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"ColumnKey({self.name!r})"
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class ColumnKey(_OfColumn):
+    """A key selector: the value of one column."""
 
     def get_key(self, value: Any) -> Any:
         """The key of a ``Row``, or of anything else that gives its fields by name."""
@@ -39,18 +39,8 @@ class ColumnKey:
         return key
 
 
-class ColumnValue:
-    """The key selector of functions that see the key: the value of one column, as the row has it.
-
-    Args:
-        name: of the column.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"ColumnValue({self.name!r})"
+class ColumnValue(_OfColumn):
+    """The key selector of functions that see the key: the value of one column, as the row has it."""
 
     def get_key(self, value: Any) -> Any:
         """The value of the column in a ``Row``; it has the hash of the key that ``ColumnKey`` gives."""

@@ -111,7 +111,6 @@ def _powers(base: int, size: int) -> NDArray[np.uint32]:
 
 _POWERS: Final = _powers(31, _BLOCK_UNITS)
 _INVERSE_POWERS: Final = _powers(pow(31, -1, _MODULUS), _BLOCK_UNITS)
-_MAX_UTF16_UNIT: Final = 0xFFFF
 # Not "utf-16": that one writes a byte order mark.
 _UTF16: Final = np.dtype("<u2"), "utf-16-le"
 
@@ -412,8 +411,6 @@ def _hash_numpy(column: NDArray[Any]) -> Int32Array:
             return _hash_bools(native)
         case "f" if column.dtype.itemsize <= np.dtype(np.float64).itemsize:
             return _hash_floats(native)
-        case "U" | "S" if column.size and 0 < column.dtype.itemsize <= _MAX_UNITS:
-            return _hash_fixed_width(native)
         # So no NaT, either.
         case "M" if native.dtype == _INSTANTS and ((native >= _FIRST_INSTANT) & (native <= _LAST_INSTANT)).all():
             return _hash_counts(native)
@@ -421,19 +418,6 @@ def _hash_numpy(column: NDArray[Any]) -> Int32Array:
             return column_hashes(list(column))
         case _:
             return column_hashes(column.tolist())
-
-
-def _hash_fixed_width(column: NDArray[Any]) -> Int32Array:
-    is_text = column.dtype.kind == "U"
-    cells = np.ascontiguousarray(column).view(np.uint32 if is_text else np.int8).reshape(len(column), -1)
-    if is_text and cells.max(initial=0) > _MAX_UTF16_UNIT:
-        return column_hashes(column.tolist())
-    width = cells.shape[1]
-    # numpy gives values without their trailing zeros.
-    is_filled = cells[:, ::-1] != 0
-    lengths = np.where(is_filled.any(axis=1), width - is_filled.argmax(axis=1), 0)
-    units = cells[np.arange(width) < lengths[:, np.newaxis]]
-    return _hash_segments(units, lengths, 0 if is_text else 1)
 
 
 # ---------------------------------------------------------------- Arrow

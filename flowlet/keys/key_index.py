@@ -181,8 +181,8 @@ class Int64Codes(_OpenCodes):
     """Codes of integers; those that lie close together are looked up in a window."""
 
     __slots__ = ("_window",)
-    _differ = staticmethod(np.not_equal)
-    _take = staticmethod(np.ndarray.take)
+    _differ = staticmethod(np.not_equal)  # type: ignore[assignment]  # numpy's has more parameters
+    _take = staticmethod(np.ndarray.take)  # type: ignore[assignment]  # as above
 
     def __init__(self) -> None:
         super().__init__(np.zeros(_MIN_KEYS, np.int64))
@@ -384,7 +384,11 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         if numbers.kind.is_instant and not self._allows_null:
             return None
         if numbers.array.dtype == np.float64:
-            return self._of_wide(numbers, _float_bits(numbers.array), KeyKind.FLOAT)
+            bits = numbers.array.view(np.int64)
+            is_nan = np.isnan(numbers.array)
+            return self._of_wide(
+                numbers, np.where(is_nan, _CANONICAL_NAN, bits) if is_nan.any() else bits, KeyKind.FLOAT
+            )
         return self._of_wide(numbers, numbers.array, KeyKind.INT)
 
     def _of_wide(self, numbers: Numbers, keys: NDArray[np.int64], kind: KeyKind) -> SlotArray | None:
@@ -525,10 +529,3 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
 
 def _unknown(num_codes: int) -> SlotArray:
     return np.full(num_codes, _UNKNOWN, np.intp)
-
-
-def _float_bits(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The bits of floats, the same for every NaN."""
-    bits: NDArray[np.int64] = values.view(np.int64)
-    is_nan = np.isnan(values)
-    return np.where(is_nan, _CANONICAL_NAN, bits) if is_nan.any() else bits

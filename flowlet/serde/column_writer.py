@@ -139,7 +139,7 @@ def _encode_ints(values: Sequence[int]) -> bytes:
         return _encode_pickle(values)
     if len(values) < _MIN_NARROWED:
         return framed(Kind.INT64, packed)
-    return encode_narrowed(narrowed(np.frombuffer(packed, NUMBERS[Kind.INT64])))
+    return encode_int64(np.frombuffer(packed, NUMBERS[Kind.INT64]))
 
 
 class _NarrowedEncoder(ColumnVisitor[bytes]):
@@ -163,9 +163,9 @@ class _NarrowedEncoder(ColumnVisitor[bytes]):
 _NARROWED_ENCODER: Final = _NarrowedEncoder()
 
 
-def encode_narrowed(column: Column) -> bytes:
-    """Encode the result of ``narrowed``."""
-    return column.accept(_NARROWED_ENCODER)
+def encode_int64(array: NDArray[np.int64]) -> bytes:
+    """Encode integers of 64 bits, such as timestamps in milliseconds; at least one."""
+    return narrowed(array).accept(_NARROWED_ENCODER)
 
 
 def encode_texts(values: Sequence[str]) -> bytes:
@@ -412,11 +412,6 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
     return [header(kind, head, *fields), head, *fields]
 
 
-def encode_timestamps(array: NDArray[np.int64]) -> bytes:
-    """Encode timestamps in milliseconds; at least one."""
-    return encode_narrowed(narrowed(array))
-
-
 class _FieldEncoder(ColumnVisitor[bytes]):
     """Encodes one field.
 
@@ -439,7 +434,7 @@ class _FieldEncoder(ColumnVisitor[bytes]):
     def visit_array(self, column: ArrayColumn) -> bytes:
         array = column.array
         if array.dtype == _INT64:
-            return encode_narrowed(narrowed(array))
+            return encode_int64(array)
         if array.dtype == np.float64:
             return framed(Kind.FLOAT64, raw(array, NUMBERS[Kind.FLOAT64]))
         if array.dtype == np.bool_:
@@ -448,7 +443,7 @@ class _FieldEncoder(ColumnVisitor[bytes]):
         return framed(Kind.ARRAY, bytes((kind,)), raw(array, ARRAY_TYPES[kind]))
 
     def visit_offsets(self, column: OffsetColumn) -> bytes:
-        return encode_narrowed(column)
+        return column.accept(_NARROWED_ENCODER)
 
     def visit_constant(self, column: ConstantColumn) -> bytes:
         one = encode_column([column.value], depth=_CONSTANT_DEPTH)

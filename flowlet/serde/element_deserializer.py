@@ -58,21 +58,6 @@ _BY_TAG: Final = {form.tag: form for form in CONTROL_FORMS.values()}
 _SERIALIZER: Final = StreamElementSerializer()  # stands in messages
 
 
-def _decode_control(tag: int, body: memoryview) -> StreamElement:
-    form = _BY_TAG.get(tag)
-    if form is None:
-        single = ", a single record, in a stream of chunks" if tag in TAGS_OF_RECORDS else ""
-        raise SerdeError(f"found tag {tag}{single}")
-    return form.make(*form.layout.unpack(body[1:]))
-
-
-def _define(dictionary: ChannelDictionary, body: memoryview) -> None:
-    _, version = DICTIONARY_HEADER.unpack_from(body)
-    if version != DICTIONARY_VERSION:
-        raise SerdeError(f"a dictionary of version {version}, known is version {DICTIONARY_VERSION}")
-    dictionary.define(body[DICTIONARY_HEADER.size :])
-
-
 def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: RecordFormat | None) -> Chunk:
     _, version, flags, num_records = CHUNK_HEADER.unpack_from(body)
     if version != CHUNK_VERSION or flags & ~_FLAGS:
@@ -350,9 +335,16 @@ class ElementDeserializer:
             if tag == TAG_CHUNK:
                 elements.append(_decode_chunk(body, self._dictionary, self.declared))
             elif tag == TAG_DICTIONARY:
-                _define(self._dictionary, body)
+                _, version = DICTIONARY_HEADER.unpack_from(body)
+                if version != DICTIONARY_VERSION:
+                    raise SerdeError(f"a dictionary of version {version}, known is version {DICTIONARY_VERSION}")
+                self._dictionary.define(body[DICTIONARY_HEADER.size :])
+            elif tag in _BY_TAG:
+                form = _BY_TAG[tag]
+                elements.append(form.make(*form.layout.unpack(body[1:])))
             else:
-                elements.append(_decode_control(tag, body))
+                single = ", a single record, in a stream of chunks" if tag in TAGS_OF_RECORDS else ""
+                raise SerdeError(f"found tag {tag}{single}")
         except SerdeError as error:
             raise SerdeError(f"{_SERIALIZER!r}: {error}") from error
         except (struct.error, KeyError, ValueError, IndexError) as error:

@@ -36,7 +36,7 @@ from flowlet.records import (
 )
 from flowlet.serde.column_format import Kind, RecordFormat, framed
 from flowlet.serde.column_reader import ChannelDictionary
-from flowlet.serde.column_writer import CodeWriter, encode_column, encode_timestamps, table_parts
+from flowlet.serde.column_writer import CodeWriter, encode_column, encode_int64, table_parts
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from netstack.late import dataclass
 
@@ -69,10 +69,6 @@ class ControlForm(NamedTuple):
     make: Callable[..., StreamElement]
 
 
-def _internal_watermark(subpartition: int, timestamp: int) -> InternalWatermark:
-    return InternalWatermark(timestamp, subpartition)
-
-
 _STATUSES: Final = {0: ACTIVE, -1: IDLE}
 _BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is_backlog=True)}
 _MARKER_FIELDS: Final = attrgetter("marked_time_ms", "operator_id", "subtask")
@@ -82,7 +78,7 @@ CONTROL_FORMS: Final[dict[type, ControlForm]] = {
     WatermarkStatus: ControlForm(4, struct.Struct(">i"), lambda element: (-element.is_idle,), _STATUSES.__getitem__),
     RecordAttributes: ControlForm(5, struct.Struct(">B"), lambda element: (element.is_backlog,), _BACKLOG.__getitem__),
     InternalWatermark: ControlForm(
-        6, struct.Struct(">iq"), attrgetter("subpartition", "timestamp"), _internal_watermark
+        6, struct.Struct(">iq"), attrgetter("subpartition", "timestamp"), lambda each, at: InternalWatermark(at, each)
     ),
     CompletionMark: ControlForm(66, struct.Struct(">q"), lambda element: (element.number,), CompletionMark),
 }
@@ -132,7 +128,7 @@ class StreamElementSerializer:
         flags, keys = 0, b""
         if self.declared is not None and num_records:
             values = [self.declared.encode(chunk)]
-            timestamps = encode_timestamps(chunk.timestamp_array) if chunk.timestamp_array is not None else b""
+            timestamps = encode_int64(chunk.timestamp_array) if chunk.timestamp_array is not None else b""
         elif columns is None:
             values = [encode_column(chunk.values)]
             timestamps = b""
@@ -142,7 +138,7 @@ class StreamElementSerializer:
                 flags, keys = _encode_keys(chunk.keys, chunk.values)
         else:
             values = table_parts(columns, codes)
-            timestamps = b"" if chunk.timestamp_array is None else encode_timestamps(chunk.timestamp_array)
+            timestamps = b"" if chunk.timestamp_array is None else encode_int64(chunk.timestamp_array)
             if columns.key_position is not None:
                 flags, keys = FLAG_KEY_FIELD, bytes((columns.key_position,))
         if timestamps:

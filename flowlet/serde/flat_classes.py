@@ -165,15 +165,11 @@ def instance_maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any] | No
 
 def _can_assign(cls: type, names: tuple[str, ...]) -> bool:
     """Whether assigning these attributes only stores them in ``__dict__``, without a call of the class's code."""
-    return _inherited(cls, "__setattr__") is _inherited(object, "__setattr__") and not any(
-        _is_set(cls, name) for name in names
-    )
-
-
-def _is_set(cls: type, name: str) -> bool:
-    """Whether the class has a data descriptor (such as a property) of that name: assignment would call it."""
-    kind = type(_inherited(cls, name))
-    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+    if _inherited(cls, "__setattr__") is not _inherited(object, "__setattr__"):
+        return False
+    # A data descriptor, such as a property, would be called.
+    kinds = [type(_inherited(cls, name)) for name in names]
+    return not any(hasattr(kind, "__set__") or hasattr(kind, "__delete__") for kind in kinds)
 
 
 def _flat_object(cls: type) -> FlatClass | None:

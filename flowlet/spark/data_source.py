@@ -23,13 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.ingest.description import GateDescription, GateError
-from flowlet.ingest.partition_writer import (
-    DEFAULT_MAX_KEPT_BYTES,
-    DEFAULT_RESUME_TIMEOUT_S,
-    DEFAULT_TIMEOUT_S,
-    DEFAULT_WAIT_FOR_ROOM_S,
-    PushLimits,
-)
+from flowlet.ingest.partition_writer import DEFAULT_LIMITS, PushLimits
 from flowlet.ingest.producer import GateClient, open_gate
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.gate_sink import offer_of_this_task, push
@@ -79,7 +73,7 @@ class GateTarget:
         """
         gate = _needed(options, "gate")
         jobmanager = _needed(options, "jobmanager")
-        timeout_s = _seconds(options, "timeoutSeconds", DEFAULT_TIMEOUT_S)
+        timeout_s = _seconds(options, "timeoutSeconds", DEFAULT_LIMITS.timeout_s)
         announced = None if write_id is not None else f"spark-{uuid.uuid4().hex}"
         client = open_gate(
             gate,
@@ -91,9 +85,9 @@ class GateTarget:
         )
         limits = PushLimits(
             timeout_s,
-            _seconds(options, "waitForRoom", DEFAULT_WAIT_FOR_ROOM_S),
-            _seconds(options, "resumeTimeout", DEFAULT_RESUME_TIMEOUT_S),
-            int(_seconds(options, "maxKeptBytes", DEFAULT_MAX_KEPT_BYTES, "bytes")),
+            _seconds(options, "waitForRoom", DEFAULT_LIMITS.wait_for_room_s),
+            _seconds(options, "resumeTimeout", DEFAULT_LIMITS.resume_timeout_s),
+            int(_seconds(options, "maxKeptBytes", DEFAULT_LIMITS.max_kept_bytes, "bytes")),
         )
         target = cls(client.description, columns, limits, write_id or announced or "")
         target.converter()

@@ -34,14 +34,7 @@ from pyspark.sql import types as st
 from flowlet.columns import Columns
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateTypeError, PartitionOffer
-from flowlet.ingest.partition_writer import (
-    DEFAULT_MAX_KEPT_BYTES,
-    DEFAULT_RESUME_TIMEOUT_S,
-    DEFAULT_TIMEOUT_S,
-    DEFAULT_WAIT_FOR_ROOM_S,
-    PartitionWriter,
-    PushLimits,
-)
+from flowlet.ingest.partition_writer import DEFAULT_LIMITS, PartitionWriter, PushLimits
 from flowlet.ingest.producer import GateClient, open_gate
 from flowlet.serde.type_serializer import preview
 from flowlet.spark.gate_schema import GateSchema
@@ -110,13 +103,13 @@ class GateSink:
         *,
         jobmanager: str,
         secret_file: str | Path | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        timeout_s: float = DEFAULT_LIMITS.timeout_s,
         schema: st.StructType | None = None,
         chunk_rows: int = DEFAULT_CHUNK_ROWS,
         wait_for_gate_s: float = 0.0,
-        wait_for_room_s: float = DEFAULT_WAIT_FOR_ROOM_S,
-        resume_timeout_s: float = DEFAULT_RESUME_TIMEOUT_S,
-        max_kept_bytes: int = DEFAULT_MAX_KEPT_BYTES,
+        wait_for_room_s: float = DEFAULT_LIMITS.wait_for_room_s,
+        resume_timeout_s: float = DEFAULT_LIMITS.resume_timeout_s,
+        max_kept_bytes: int = DEFAULT_LIMITS.max_kept_bytes,
     ) -> None:
         if chunk_rows < 1:
             raise ConfigError(f"chunk_rows is {chunk_rows}, it must be 1 or more")

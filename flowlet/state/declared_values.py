@@ -21,7 +21,6 @@ Source:     PyFlink ``coders.from_type_info``, which its states serialize with; 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -354,30 +353,3 @@ class EnteredState:
         self._declared = declared
         self._exact = None if declared is None else declared.exact
         self._all_entered: Callable[[Iterable[Any]], list[Any]] = list if declared is None else declared.all_entered
-
-
-class MapByItems(ABC):
-    """Goes before a class of map states that has ``put`` and ``items``."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key of the map."""
-
-    @abstractmethod
-    def items(self) -> list[tuple[Any, Any]]:
-        """Keys and values of the map, in a list of the caller's own."""
-
-    def put_all(self, dict_value: Any) -> None:
-        """Set the values of many keys of the map: a dictionary or pairs."""
-        for key, value in dict_value.items() if hasattr(dict_value, "items") else dict_value:
-            self.put(key, value)
-
-    def keys(self) -> list[Any]:
-        """The keys of the map, in a list of the caller's own."""
-        return [key for key, _ in self.items()]
-
-    def values(self) -> list[Any]:
-        """The values of the map, in a list of the caller's own."""
-        return [value for _, value in self.items()]

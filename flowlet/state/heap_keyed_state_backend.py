@@ -187,21 +187,15 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         name = descriptor.name
         table = StateTable(name, declared, context, values)
         if name in self._restored:
-            table.restore(self._compatible_rows(name, declared))
+            written, groups = self._restored[name]
+            convert = row_converter(name, written, declared, self._now_ms())
+            table.restore(
+                rows if convert is None else StateRows(rows.keys, tuple(map(convert, rows.values)))
+                for rows in groups.values()
+            )
             del self._restored[name]
         self._tables[name] = table
         return self._state_of(descriptor, declared.kind, table, values)
-
-    def _compatible_rows(self, name: str, declared: StateDescription) -> Iterable[StateRows]:
-        """The restored rows of a state in the form that is declared.
-
-        Raises:
-            StateRestoreError: it was written as another kind, or with a type that cannot become the declared one.
-        """
-        written, groups = self._restored[name]
-        convert = row_converter(name, written, declared, self._now_ms())
-        for rows in groups.values():
-            yield rows if convert is None else StateRows(rows.keys, tuple(map(convert, rows.values)))
 
     def _expiry_of(self, descriptor: StateDescriptor) -> Expiry | None:
         expiry = super()._expiry_of(descriptor)

@@ -11,14 +11,15 @@ Source:     Flink ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``Hea
             as PyFlink's do, by type and value.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from flowlet.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
+from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
 from flowlet.keys.exact_keys import exact_key
-from flowlet.state.declared_values import DeclaredValues, EnteredState, MapByItems, MapEntry, map_pairs
-from flowlet.state.state_table import PLAIN, Entries, StateTable
+from flowlet.state.declared_values import DeclaredValues, EnteredState, MapEntry, map_pairs
+from flowlet.state.state_table import Entries, StateTable
 
 
 class _HeapState(EnteredState):
@@ -177,7 +178,7 @@ class HeapListState(_HeapState, ListState[Any]):
         self._entries[key if type(key) in PLAIN else self._table.exact_to_store(key)] = elements
 
 
-class MapOfEntries(MapByItems):
+class MapOfEntries(ABC):
     """Goes before a class of map states; reads a map by exact key, whose other keys are in ``MapEntry``."""
 
     __slots__ = ()

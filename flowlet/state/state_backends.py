@@ -149,9 +149,7 @@ class KeyedStateBackend(ABC):
     _now_ms: Callable[[], int]
     _key_groups: range
     _max_parallelism: int
-    _states: dict[str, State] = field(init=False, default_factory=dict)
-    # Of the states.
-    _declared: dict[str, tuple[StateDescription, KeyContext]] = field(init=False, default_factory=dict)
+    _states: dict[str, tuple[State, StateDescription, KeyContext]] = field(init=False, default_factory=dict)
     # Of states whose full snapshots leave out expired entries.
     _expiries: dict[str, Expiry] = field(init=False, default_factory=dict)
     _refusal: str | None = field(init=False, default=None)
@@ -202,16 +200,15 @@ class KeyedStateBackend(ABC):
             if self._refusal is not None:
                 raise FlowletError(f"state {name!r}: {self._refusal}")
             values = DeclaredValues(name, type_info, declared.kind)
-            self._states[name] = self._new_state(descriptor, declared, context, values)
-            self._declared[name] = declared, context
-        known, known_context = self._declared[name]
+            self._states[name] = self._new_state(descriptor, declared, context, values), declared, context
+        state, known, known_context = self._states[name]
         if known_context is not context:
             raise FlowletError(
                 f"state {name!r} is declared twice: for a window and for all windows of a key; use two names"
             )
         if known != declared:
             raise FlowletError(f"state {name!r} is declared twice: as {known} and as {declared}; use two names")
-        return self._states[name]
+        return state
 
     @abstractmethod
     def _new_state(
@@ -471,25 +468,19 @@ class OperatorStateBackend(OperatorStateStore):
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> OperatorBroadcastState:
         """A map that is the same in every subtask; raises as ``OperatorStateStore`` says."""
-        found = self._states.get(self._declared(state_descriptor, MapStateDescriptor, Redistribution.BROADCAST))
-        if found is None:
-            name = state_descriptor.name
+        name = self._declared(state_descriptor, MapStateDescriptor, Redistribution.BROADCAST)
+        if name not in self._states:
+            values = DeclaredValues(name, state_descriptor.type_info, StateKind.MAP)
             entries = dict(stored_pair(key, value) for key, value in self._taken(name))
-            found = self._states[name] = OperatorBroadcastState(
-                name, entries, DeclaredValues(name, state_descriptor.type_info, StateKind.MAP)
-            )
-        assert isinstance(found, OperatorBroadcastState), "its description was compared"
-        return found
+            self._states[name] = OperatorBroadcastState(name, entries, values)
+        return self._states[name]  # type: ignore[return-value]  # its description was compared
 
     def _list_state(self, descriptor: ListStateDescriptor, redistribution: Redistribution) -> OperatorListState:
-        found = self._states.get(self._declared(descriptor, ListStateDescriptor, redistribution))
-        if found is None:
-            name = descriptor.name
-            found = self._states[name] = OperatorListState(
-                name, self._taken(name), DeclaredValues(name, descriptor.type_info, StateKind.LIST)
-            )
-        assert isinstance(found, OperatorListState), "its description was compared"
-        return found
+        name = self._declared(descriptor, ListStateDescriptor, redistribution)
+        if name not in self._states:
+            values = DeclaredValues(name, descriptor.type_info, StateKind.LIST)
+            self._states[name] = OperatorListState(name, self._taken(name), values)
+        return self._states[name]  # type: ignore[return-value]  # its description was compared
 
     def _declared(
         self, descriptor: StateDescriptor, kind: type[StateDescriptor], redistribution: Redistribution

@@ -40,12 +40,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from itertools import chain, islice, repeat
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from flowlet.columns.column import UNCHANGING
 from flowlet.errors import FlowletError
+from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
 from flowlet.keys.exact_keys import are_plain, exact_key, exact_keys
 from flowlet.state.declared_values import DeclaredValues, copied_rows, frozen_row, thawed_row, thawed_rows
 from flowlet.state.state_snapshots import ColumnRows, StateDescription, StateKind, StateRows
@@ -339,8 +339,6 @@ class CopyingEntries:
         return copies
 
 
-# Keys of these types are their own exact keys.
-PLAIN: Final = frozenset({str, int, bytes, NoneType})
 _UNSET: Final = object()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from flowlet.datastream.state import ListState, MapState, ValueState
 from flowlet.datastream.states.state_ttl_config import StateTtlConfig
-from flowlet.state.declared_values import DeclaredValues, MapByItems, MapEntry
+from flowlet.state.declared_values import DeclaredValues, MapEntry
 from flowlet.state.state_snapshots import StateKind
 
 
@@ -146,7 +146,7 @@ class TtlListState(_TtlState, ListState[Any]):
         self._stored.update([(value, now_ms) for value in elements])
 
 
-class TtlMapState(_TtlState, MapByItems, MapState[Any, Any]):
+class TtlMapState(_TtlState, MapState[Any, Any]):
     """A map per key of the stream, each of whose entries expires."""
 
     __slots__ = ()

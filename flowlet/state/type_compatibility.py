@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from flowlet.common.typeinfo import COMPOSITE_TYPES, BasicTypeInfo, RowTypeInfo, TypeInformation, part_types
-from flowlet.common.types import Row, fields_of_record
+from flowlet.common.types import Row, field_names_of, fields_of_record
 from flowlet.errors import StateRestoreError
 from flowlet.state.state_snapshots import TypeForm
 
@@ -112,7 +112,7 @@ def _fields_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
             return None
         converted = Row(*values(fields_of_record(of, old_names)))
         converted.set_row_kind(of.get_row_kind())
-        if _has_names(of):
+        if field_names_of(of) is not None:
             converted.set_field_names(list(names))
         return converted
 
@@ -120,14 +120,6 @@ def _fields_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
         return None if of is None else tuple(values(of))
 
     return row if declared.name == "Row" else record
-
-
-def _has_names(row: Row) -> bool:
-    try:
-        row.as_dict()
-    except TypeError:
-        return False
-    return True
 
 
 def _elements_converter(written: TypeForm, declared: TypeForm) -> Convert | None:

@@ -59,11 +59,9 @@ class RecordConversion:
     def __init__(self, output: DeclaredOutput, show: Convert, operator: str, subtask: int) -> None:
         self.type_info = output.type_info
         # Of the fields of a tuple or row, or of the record itself.
-        self._types = (
-            output.type_info.get_field_types()
-            if isinstance(output.type_info, TupleTypeInfo | RowTypeInfo)
-            else [output.type_info]
-        )
+        self._types = [output.type_info]
+        if isinstance(output.type_info, TupleTypeInfo | RowTypeInfo):
+            self._types = output.type_info.get_field_types()
         self._show = show
         self._operator = operator
         self._subtask = subtask

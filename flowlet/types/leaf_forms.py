@@ -308,7 +308,8 @@ class LeafForm(GateForm):
 
     def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
         if self.arrow_type.id in _UNZONED and getattr(self.arrow_type, "tz", None) is None:
-            values = self._without_zones(values)
+            if any(map(_ZONE, filter(None, values))):
+                values = [each if each is None or each.tzinfo is None else self._without_zone(each) for each in values]
             if self.arrow_type == _TIMESTAMP and (instants := instants_array(values)) is not None:
                 return instants
         elif kinds == {int} or kinds == {float}:
@@ -348,11 +349,6 @@ class LeafForm(GateForm):
             if int(number) == value:
                 return number
         raise ValueMismatchError(f"{preview(value)} is an int that no {self.name} holds exactly")
-
-    def _without_zones(self, values: Sequence[Any]) -> Sequence[Any]:
-        if not any(map(_ZONE, filter(None, values))):
-            return values
-        return [value if value is None or value.tzinfo is None else self._without_zone(value) for value in values]
 
     def _without_zone(self, value: Any) -> Any:
         if not self._is_exact:

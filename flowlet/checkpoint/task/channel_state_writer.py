@@ -17,7 +17,7 @@ Absent:     files, and sharing them among subtasks; data is copied on the thread
 """
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import field
@@ -39,27 +39,26 @@ from netstack.partition.channel_state import InFlightData, InputChannelInfo, Res
 _MAX_ABORTED: Final = 32
 
 
+_INPUTS: Final = 0
+_OUTPUTS: Final = 1
+_Pieces = defaultdict[Channel, list[bytes]]
+
+
 @dataclass(slots=True, eq=False)
 class _Open:
     """One checkpoint's data so far.  Guarded by the writer's lock.
 
-    ``num_pending``: futures of output data that are not done.
+    ``pieces``: of the inputs and of the outputs.  ``sides``: which of them more data may come of.  ``num_pending``:
+    futures of output data that are not done.
     """
 
     result: Future[ChannelStateSnapshot] = field(default_factory=Future)
-    inputs: dict[Channel, list[bytes]] = field(default_factory=dict)
-    outputs: dict[Channel, list[bytes]] = field(default_factory=dict)
-    has_input: bool = True
-    has_output: bool = True
+    pieces: tuple[_Pieces, _Pieces] = field(default_factory=lambda: (defaultdict(list), defaultdict(list)))
+    sides: set[int] = field(default_factory=lambda: {_INPUTS, _OUTPUTS})
     num_pending: int = 0
 
-    @property
-    def is_complete(self) -> bool:
-        return not (self.has_input or self.has_output or self.num_pending)
-
     def snapshot(self) -> ChannelStateSnapshot:
-        inputs = {channel: tuple(pieces) for channel, pieces in self.inputs.items()}
-        return ChannelStateSnapshot(inputs, {channel: tuple(pieces) for channel, pieces in self.outputs.items()})
+        return ChannelStateSnapshot(*({each: tuple(pieces) for each, pieces in side.items()} for side in self.pieces))
 
 
 class InMemoryChannelStateWriter:
@@ -96,27 +95,26 @@ class InMemoryChannelStateWriter:
                 details = "its channel state was started or aborted before"
                 raise CheckpointError(checkpoint_id, CheckpointFailureReason.CHANNEL_STATE_FAILED, details)
             self._newest_started = checkpoint_id
-            older = list(self._open)
-            calls = [call for each in older for call in self._abort_locked(each, _subsumed(each, checkpoint_id))]
+            why, details = CheckpointFailureReason.SUBSUMED, f"checkpoint {checkpoint_id} was started"
+            errors = [CheckpointError(each, why, details) for each in self._open]
+            calls = [call for each in errors for call in self._abort_locked(each.checkpoint_id, each)]
             found = self._open[checkpoint_id] = _Open()
             self._results[checkpoint_id] = found.result
         run_all(calls)
 
     def finish_input(self, checkpoint_id: int) -> None:
         """No more input data of ``checkpoint_id`` will come; ignored if it is not open."""
-        self._finish(checkpoint_id, is_input=True)
+        self._finish(checkpoint_id, _INPUTS)
 
     def finish_output(self, checkpoint_id: int) -> None:
         """No more output data of ``checkpoint_id`` will come, except what was announced as a future."""
-        self._finish(checkpoint_id, is_input=False)
+        self._finish(checkpoint_id, _OUTPUTS)
 
-    def _finish(self, checkpoint_id: int, *, is_input: bool) -> None:
+    def _finish(self, checkpoint_id: int, side: int) -> None:
         with self._lock:
             found = self._open.get(checkpoint_id)
-            if found is not None and is_input:
-                found.has_input = False
-            elif found is not None:
-                found.has_output = False
+            if found is not None:
+                found.sides.discard(side)
             calls = self._complete_locked(checkpoint_id)
         run_all(calls)
 
@@ -157,21 +155,20 @@ class InMemoryChannelStateWriter:
 
     def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """Copy and recycle the buffers of an input channel."""
-        pieces = _copies(buffers)
-        with self._lock:
-            found = self._open.get(checkpoint_id)
-            if found is not None and found.has_input:
-                found.inputs.setdefault(channel, []).extend(pieces)
+        self._add(checkpoint_id, _INPUTS, channel, buffers)
 
     def add_output_data(
         self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
     ) -> None:
         """Copy and recycle the buffers of a subpartition."""
+        self._add(checkpoint_id, _OUTPUTS, subpartition, buffers)
+
+    def _add(self, checkpoint_id: int, side: int, channel: Channel, buffers: Sequence[NetworkBuffer]) -> None:
         pieces = _copies(buffers)
         with self._lock:
             found = self._open.get(checkpoint_id)
-            if found is not None and found.has_output:
-                found.outputs.setdefault(subpartition, []).extend(pieces)
+            if found is not None and side in found.sides:
+                found.pieces[side][channel] += pieces
 
     def add_output_data_future(
         self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
@@ -179,7 +176,7 @@ class InMemoryChannelStateWriter:
         """Wait for ``data`` without blocking; the checkpoint is complete only with it."""
         with self._lock:
             found = self._open.get(checkpoint_id)
-            if found is not None and found.has_output:
+            if found is not None and _OUTPUTS in found.sides:
                 found.num_pending += 1
             else:
                 found = None
@@ -194,7 +191,7 @@ class InMemoryChannelStateWriter:
                 return
             found.num_pending -= 1
             if pieces:
-                found.outputs.setdefault(subpartition, []).extend(pieces)
+                found.pieces[_OUTPUTS][subpartition] += pieces
             if cause is None:
                 calls = self._complete_locked(checkpoint_id)
             else:
@@ -207,7 +204,7 @@ class InMemoryChannelStateWriter:
 
     def _complete_locked(self, checkpoint_id: int) -> list[Callable[[], None]]:
         found = self._open.get(checkpoint_id)
-        if found is None or not found.is_complete:
+        if found is None or found.sides or found.num_pending:
             return []
         del self._open[checkpoint_id]
         return [partial(found.result.set_result, found.snapshot())]
@@ -223,10 +220,6 @@ def _copies(buffers: Sequence[NetworkBuffer]) -> list[bytes]:
         return [bytes(buffer.view) for buffer in buffers]
     finally:
         recycle_all(buffers)
-
-
-def _subsumed(checkpoint_id: int, newer: int) -> CheckpointError:
-    return CheckpointError(checkpoint_id, CheckpointFailureReason.SUBSUMED, f"checkpoint {newer} was started")
 
 
 class _Stream(msgspec.Struct, frozen=True, array_like=True):

@@ -58,12 +58,6 @@ class CheckpointBarrierHandler:
     def __repr__(self) -> str:
         return f"<CheckpointBarrierHandler {'closed' if self._is_closed else 'open'}, {self.machine!r}>"
 
-    def lets_overtake(self, checkpoint_id: int) -> bool:
-        """Whether the alignment of this checkpoint has timed out: its barriers may overtake data, which the checkpoint
-        then keeps.
-        """
-        return self.machine.lets_overtake(checkpoint_id)
-
     @property
     def is_aligning(self) -> bool:
         """Whether alignment is measured; then callers report what they process with ``add_processed_bytes``."""
@@ -115,12 +109,9 @@ class CheckpointBarrierHandler:
                 if not isinstance(order, barriers.StartInputs | barriers.PrioritizeBarrier):
                     raise
                 # A newer barrier is already in the channel: this checkpoint cannot be taken, but the task can go on.
-                checkpoint_id = (
-                    order.barrier.checkpoint_id if isinstance(order, barriers.StartInputs) else order.checkpoint_id
-                )
-                refused = refused or barriers.CheckpointRefused(
-                    checkpoint_id, CheckpointFailureReason.SUBSUMED, str(error)
-                )
+                of = order.barrier if isinstance(order, barriers.StartInputs) else order
+                why = CheckpointFailureReason.SUBSUMED
+                refused = refused or barriers.CheckpointRefused(of.checkpoint_id, why, str(error))
             except CheckpointError as error:
                 if not isinstance(order, barriers.InitInputs):
                     raise

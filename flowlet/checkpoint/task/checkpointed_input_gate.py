@@ -213,14 +213,12 @@ class CheckpointedInputGate:
             case EventAnnouncement():
                 return True
             case CheckpointBarrier(checkpoint_id=checkpoint_id, options=options):
-                is_free = options.is_unaligned or self._handler.lets_overtake(checkpoint_id)
-                return is_free or not self._is_behind_data(found.channel_index)
+                if options.is_unaligned or self._handler.machine.lets_overtake(checkpoint_id):
+                    return True
+                index = found.channel_index  # with polled data that is not processed yet?
+                return not (self._has_polled(index) or any(kept.channel_index == index for kept in self._kept))
             case _:
                 return False
-
-    def _is_behind_data(self, channel_index: int) -> bool:
-        """Whether polled data of the channel is not processed yet."""
-        return self._has_polled(channel_index) or any(kept.channel_index == channel_index for kept in self._kept)
 
     def acknowledge_all_records_processed(self, channel_index: int) -> None:
         """Does nothing, because ``_notify_handler`` has acknowledged the end of data."""

@@ -41,7 +41,6 @@ from flowlet.checkpoint.task.snapshots import (
 )
 from flowlet.errors import FlowletError
 from flowlet.messages.control_messages import CheckpointDurations
-from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, OperatorStateSnapshot
 from netstack.availability import run_all
 from netstack.late import dataclass
 from netstack.loop.forks import end_stranded_child
@@ -82,23 +81,11 @@ class OperatorSnapshots:
             Exception: whatever a user function raises.
         """
         snapshots = {}
-        # It names no file that a checkpoint of the job may remove, and every back end reads it.
-        is_full = barrier.options.type.is_savepoint
-        checkpoint_id = barrier.checkpoint_id
         for each in reversed(self._operators):
             self._check_cancelled()
-            ctx = each.ctx
-            each.snapshot_functions(checkpoint_id, barrier.timestamp_ms)
-            own = each.snapshot_state(checkpoint_id)
-            timers = {} if ctx.timers is None else ctx.timers.snapshot()
-            with _naming(each.name):
-                keyed = None if ctx.keyed_state is None else ctx.keyed_state.snapshot(checkpoint_id, is_full=is_full)
-                by_subtask = None if ctx.operator_state is None else ctx.operator_state.snapshot()
-            if own is not None or timers or keyed is not None or by_subtask is not None:
-                finish = partial(_finish, each.name, own, timers, each.state_version, keyed, by_subtask)
-                release = (lambda _: None) if ctx.keyed_state is None else ctx.keyed_state.discard_snapshot
-                discard = partial(release, checkpoint_id)
-                snapshots[ctx.operator_id.hex()] = OperatorSnapshotFuture(finish, discard)
+            snapshot = _begun(each, barrier)
+            if snapshot is not None:
+                snapshots[each.ctx.operator_id.hex()] = snapshot
         return snapshots
 
     def restore(self, states: Mapping[str, OperatorState]) -> None:
@@ -147,22 +134,29 @@ def _naming(operator: str) -> Iterator[None]:
         raise FlowletError(f"operator {operator!r}: {error}") from error.__cause__
 
 
-def _finish(
-    operator: str,
-    own: object,
-    timers: Mapping[int, Mapping[str, object]],
-    version: int,
-    keyed: Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None,
-    by_subtask: Callable[[], OperatorStateSnapshot] | None,
-) -> OperatorState:
-    with _naming(operator):
-        return OperatorState(
-            own() if callable(own) else own,
-            timers,
-            version,
-            None if keyed is None else keyed(),
-            None if by_subtask is None else by_subtask(),
-        )
+def _begun(operator: StreamOperator, barrier: CheckpointBarrier) -> OperatorSnapshotFuture | None:
+    """The synchronous part of one operator; None: it has no state."""
+    ctx, name, version, checkpoint_id = operator.ctx, operator.name, operator.state_version, barrier.checkpoint_id
+    # It names no file that a checkpoint of the job may remove, and every back end reads it.
+    is_full = barrier.options.type.is_savepoint
+    operator.snapshot_functions(checkpoint_id, barrier.timestamp_ms)
+    own = operator.snapshot_state(checkpoint_id)
+    timers = {} if ctx.timers is None else ctx.timers.snapshot()
+    with _naming(name):
+        keyed = None if ctx.keyed_state is None else ctx.keyed_state.snapshot(checkpoint_id, is_full=is_full)
+        by_subtask = None if ctx.operator_state is None else ctx.operator_state.snapshot()
+    if own is None and not timers and keyed is None and by_subtask is None:
+        return None
+
+    def finish() -> OperatorState:
+        with _naming(name):
+            finished = own() if callable(own) else own
+            of_keys = None if keyed is None else keyed()
+            return OperatorState(finished, timers, version, of_keys, None if by_subtask is None else by_subtask())
+
+    if ctx.keyed_state is None:
+        return OperatorSnapshotFuture(finish)
+    return OperatorSnapshotFuture(finish, partial(ctx.keyed_state.discard_snapshot, checkpoint_id))
 
 
 _NS_PER_MS = 1_000_000
@@ -221,7 +215,7 @@ class AsyncSnapshot:
     sync_duration_ns: int
     is_finished: bool
     _started_ns: int = field(init=False)
-    _lock: threading.Lock = field(init=False)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     # Guarded by _lock.
     _state: _State = field(init=False, default=_State.RUNNING)
     _states: dict[str, OperatorState] | None = field(init=False, default=None)  # once the operators' parts are complete
@@ -230,7 +224,6 @@ class AsyncSnapshot:
     def __post_init__(self) -> None:
         """Note when it starts."""
         self._started_ns = self.owner.clock_ns()
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<AsyncSnapshot of checkpoint {self.barrier.checkpoint_id} {self._state.name}>"

@@ -71,7 +71,9 @@ class SingleCheckpointBarrierHandler:
         return self._current != self._last_done
 
     def lets_overtake(self, checkpoint_id: int) -> bool:
-        """Whether barriers of the pending checkpoint ``checkpoint_id`` may overtake data."""
+        """Whether barriers of the pending checkpoint ``checkpoint_id`` may overtake data, which it then keeps: its
+        alignment has timed out.
+        """
         return checkpoint_id == self._current and self._phase is not _Phase.ALIGNING
 
     def handle(self, event: barriers.BarrierEvent, now_ms: int) -> list[barriers.BarrierOrder]:
@@ -150,9 +152,9 @@ class SingleCheckpointBarrierHandler:
         return orders + self._abort(checkpoint_id, CheckpointFailureReason.CANCELLATION_BARRIER)
 
     def _abort_older(self, details: str) -> list[barriers.BarrierOrder]:
-        return (
-            self._abort(self._current, CheckpointFailureReason.SUBSUMED, details) if self.is_checkpoint_pending else []
-        )
+        if not self.is_checkpoint_pending:
+            return []
+        return self._abort(self._current, CheckpointFailureReason.SUBSUMED, details)
 
     def _start_checkpoint(self, barrier: CheckpointBarrier, now_ms: int) -> list[barriers.BarrierOrder]:
         """Make the barrier's checkpoint the pending one, if it is new."""

@@ -129,12 +129,8 @@ class TaskCheckpoints:
     _newest_aborted: int = field(init=False, default=-1)
     _alignment_timer: tuple[int, Cancellable] | None = field(init=False, default=None)  # of which checkpoint
     _is_closed: bool = field(init=False, default=False)
-    _lock: threading.Lock = field(init=False)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _snapshots: dict[int, AsyncSnapshot] = field(init=False, default_factory=dict)  # Guarded by _lock.
-
-    def __post_init__(self) -> None:
-        """Make the lock."""
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         stop = "" if self._synchronous_id is None else f", stops with savepoint {self._synchronous_id}"
@@ -265,7 +261,8 @@ class TaskCheckpoints:
         Raises CheckpointError: the task waits for this savepoint to stop.
         """
         if not self._cancel_snapshot(checkpoint_id) and checkpoint_id > self._last_id:
-            self._remember_aborted(checkpoint_id)
+            self._aborted = set(sorted({*self._aborted, checkpoint_id})[-self.max_concurrent :])
+            self._newest_aborted = max(self._newest_aborted, checkpoint_id)
         error = self._aborted_by_notification(checkpoint_id)
         self.channel_state.abort(checkpoint_id, error)
         self._stop_alignment_timer(checkpoint_id)
@@ -475,12 +472,6 @@ class TaskCheckpoints:
         with self._lock:
             snapshot = self._snapshots.get(checkpoint_id)
         return snapshot is not None and snapshot.cancel()
-
-    def _remember_aborted(self, checkpoint_id: int) -> None:
-        self._aborted.add(checkpoint_id)
-        self._newest_aborted = max(self._newest_aborted, checkpoint_id)
-        while len(self._aborted) > self.max_concurrent:
-            self._aborted.remove(min(self._aborted))
 
     def _take_aborted(self, checkpoint_id: int) -> bool:
         """Whether it was aborted, and forget that.  Ids too old to be remembered count as aborted."""

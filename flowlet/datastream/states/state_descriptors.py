@@ -112,13 +112,13 @@ class _Map(State, Generic[K, V]):
     def items(self) -> Iterable[tuple[K, V]]:
         """Keys and values of the map as it is now."""
 
-    @abstractmethod
     def keys(self) -> Iterable[K]:
         """The keys of the map as it is now."""
+        return [key for key, _ in self.items()]
 
-    @abstractmethod
     def values(self) -> Iterable[V]:
         """The values of the map as it is now."""
+        return [value for _, value in self.items()]
 
     @abstractmethod
     def is_empty(self) -> bool:
@@ -143,9 +143,10 @@ class _MutableMap(_Map[K, V]):
     def put(self, key: K, value: V) -> None:
         """Set the value of a key of the map."""
 
-    @abstractmethod
-    def put_all(self, dict_value: dict[K, V]) -> None:
-        """Set the values of many keys of the map."""
+    def put_all(self, dict_value: dict[K, V] | Iterable[tuple[K, V]]) -> None:
+        """Set the values of many keys of the map: a dictionary or pairs."""
+        for key, value in dict_value.items() if hasattr(dict_value, "items") else dict_value:
+            self.put(key, value)
 
     @abstractmethod
     def remove(self, key: K) -> None:

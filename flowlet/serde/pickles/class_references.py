@@ -6,11 +6,12 @@ Rules:      stored state may name our classes by former names (``flowlet.former_
             value, as cloudpickle does.  It is sent as it was the first time: later changes to a class stay in its
             process.
 Invariants: the same bytes give the same class for all records of a process, unless its module is reloaded.
-Units:      each cache holds ``MAX_CLASSES`` and is cleared when it is full.
+Units:      each cache holds ``MAX_CLASSES``.
 """
 
 import io
 import pickle
+from functools import lru_cache
 from typing import Any, Final
 
 from flowlet.errors import SerdeError
@@ -22,25 +23,19 @@ from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 MAX_CLASSES: Final = 256
 NAME_ERRORS: Final = (AttributeError, ImportError)
 """Errors that unpickling raises for a name that does not exist."""
-_references: Final[dict[type, bytes]] = {}  # Any thread; single dict operations.
 _by_value: Final[set[type]] = set()  # Any thread; single set operations.
 _classes: Final[dict[bytes, type]] = {}  # Any thread; single dict operations.
 
 
+@lru_cache(MAX_CLASSES)
 def class_reference(cls: type) -> bytes:
     """The bytes of a class.  Raises SerdeError: the class cannot be pickled; the message names it."""
-    reference = _references.get(cls)
-    if reference is None:
-        try:
-            reference = program_pickle.dumps(cls, 5)
-        except Exception as error:
-            raise SerdeError(
-                f"class {cls.__qualname__} cannot be pickled to be sent: {describe_unpicklable(cls, error)}"
-            ) from error
-        if len(_references) >= MAX_CLASSES:
-            _references.clear()
-        _references[cls] = reference
-    return reference
+    try:
+        return program_pickle.dumps(cls, 5)
+    except Exception as error:
+        raise SerdeError(
+            f"class {cls.__qualname__} cannot be pickled to be sent: {describe_unpicklable(cls, error)}"
+        ) from error
 
 
 def reference_by_value(cls: type) -> bytes | None:

@@ -218,7 +218,11 @@ class RunningClasses:
             return cls
         if now.kind == "Enum":
             return _FormerEnum(cls, former)
-        _check_removed(former, now)
+        removed = [name for name in former.names if name not in now.names]
+        if removed:
+            is_fixed = now.kind in ("NamedTuple", "Struct")
+            advice = "keep it" if is_fixed else "keep it, or say in __setstate__ what becomes of it"
+            raise FormerClassError(former, f"has no field {removed[0]!r} any more, which was written: {advice}")
         defaults = _defaults_of(cls, now)
         for name in now.names:
             if name not in former.names and name not in defaults:
@@ -230,8 +234,8 @@ class RunningClasses:
         match now.kind:
             case "NamedTuple":
                 return _former_tuple(cls, former)
-            case "Struct":
-                return _former_struct(cls, former)
+            case "Struct":  # values come in the former order
+                return lambda *values, **named: cls(**dict(zip(former.names, values, strict=False)), **named)
             case _:
                 added = {name: each for name, each in defaults.items() if name not in former.names}
                 return _former_instance(cls, former, added)
@@ -246,15 +250,6 @@ def _decides_itself(cls: type, form: ClassForm) -> bool:
     return any(
         Path(getattr(getattr(each, "__code__", None), "co_filename", "")).parts[-2:] not in _GENERATORS for each in own
     )
-
-
-def _check_removed(former: ClassForm, now: ClassForm) -> None:
-    removed = [name for name in former.names if name not in now.names]
-    if removed:
-        advice = (
-            "keep it" if now.kind in ("NamedTuple", "Struct") else "keep it, or say in __setstate__ what becomes of it"
-        )
-        raise FormerClassError(former, f"has no field {removed[0]!r} any more, which was written: {advice}")
 
 
 def _defaults_of(cls: Any, form: ClassForm) -> dict[str, Callable[[Any], Any]]:
@@ -332,11 +327,6 @@ class _FormerEnum:
             if sum(former.values[former.names.index(name)] for name in names) == value:
                 return functools.reduce(operator.or_, map(self.__getitem__, names), self._cls(0))
         raise _no_member(form_of(self._cls), repr(value))
-
-
-def _former_struct(cls: Any, former: ClassForm) -> Callable[..., Any]:
-    """Stands in for a ``msgspec.Struct`` whose fields have changed: values come in the former order."""
-    return lambda *values, **named: cls(**dict(zip(former.names, values, strict=False)), **named)
 
 
 def _former_tuple(cls: Any, former: ClassForm) -> type:

@@ -200,9 +200,8 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[_Part]:
     code = function.__code__
     positional = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
-    for variable, default in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
-        yield _Part(default, "", variable, f"a default argument of `{name}`")
-    for variable, default in (function.__kwdefaults__ or {}).items():
+    of_positional = zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+    for variable, default in (dict(of_positional) | (function.__kwdefaults__ or {})).items():
         yield _Part(default, "", variable, f"a default argument of `{name}`")
     for variable, attribute in vars(function).items():
         yield _Part(attribute, "", f"{name}.{variable}", "an attribute of the function")

@@ -177,7 +177,11 @@ def _dumps_with_classes(value: Any) -> bytes:
     try:
         pickler.dump(value)
     except Exception:  # noqa: BLE001 - for example a lambda: cloudpickle can pickle it, or says why not
-        return _dumps_in_python(value)
+        try:
+            return program_pickle.dumps(value, PROTOCOL)
+        except Exception as error:
+            reason = describe_unpicklable(value, error, "value")
+            raise SerdeError(f"a value of type {type(value).__name__} cannot be pickled: {reason}") from error
     references = pickler.references
     if not references:
         _with_classes.discard(type(value))
@@ -193,14 +197,6 @@ def _dumps_with_classes(value: Any) -> bytes:
 @lru_cache(_MAX_KINDS)
 def _table_of(*references: bytes) -> bytes:
     return b"".join([part for reference in references for part in (_SIZE.pack(len(reference)), reference)])
-
-
-def _dumps_in_python(value: Any) -> bytes:
-    try:
-        return program_pickle.dumps(value, PROTOCOL)
-    except Exception as error:
-        reason = describe_unpicklable(value, error, "value")
-        raise SerdeError(f"a value of type {type(value).__name__} cannot be pickled: {reason}") from error
 
 
 def names_what_goes_by_value(data: bytes) -> bool:

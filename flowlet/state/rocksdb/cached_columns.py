@@ -9,7 +9,8 @@ Hot path, per chunk (bench: state).
 
 Side:       task.
 Invariants: the rows of a key and start are older the lower the number of their block is, and older than those that are
-            held.  No row in RocksDB starts before ``_first``, nor is needed before ``next_end``.
+            held.  No row in RocksDB starts before ``_first``, nor is needed before ``next_end``; ``_first`` is
+            ``ALL_STARTS`` if there is none.
 Units:      bytes of memory, estimated by the operator; starts as the operator counts them.
 """
 
@@ -48,7 +49,7 @@ class CachedColumns:
         self._tables = range(1, 1 + holder.num_tables)
         self._held_bytes = 0  # what the budget is charged for
         self._number = 0  # of the next generation's blocks
-        self._first: int | None = None
+        self._first = ALL_STARTS
         known = [block for group in key_groups for block in self._blocks(group, (_KNOWN,), -ALL_STARTS, ALL_STARTS)]
         holder.take_blocks(known)
         for group in key_groups:
@@ -56,8 +57,8 @@ class CachedColumns:
                 for row in keys_between(store.db, *self._bounds(group, table, -ALL_STARTS, ALL_STARTS)):
                     block = ColumnBlock.with_key(group, taken_apart(row)[2], b"")
                     self._number = max(self._number, block.number + 1)
-                    self._first = _earlier(self._first, block.start)
-        self.next_end = None if self._first is None else holder.first_end(self._first)
+                    self._first = min(self._first, block.start)
+        self.next_end = None if self._first == ALL_STARTS else holder.first_end(self._first)
         store.caches.append(self)
 
     def __repr__(self) -> str:
@@ -91,15 +92,13 @@ class CachedColumns:
             self._store.make_room()  # the rows that are held belong to those in RocksDB
         first = self._first
         # From here on these are about the rows that stay there, and those that are written on the way.
-        has_others = before < ALL_STARTS
-        self._first = before if has_others else None
-        self.next_end = self._holder.first_end(before) if has_others else None
+        self._first = before
+        self.next_end = self._holder.first_end(before) if before < ALL_STARTS else None
         if blocks is not None:
             self._bring(blocks, before)
             self._charge()
             yield
             return
-        assert first is not None, "some rows are needed"
         for group in self._key_groups:
             self._bring(list(self._blocks(group, self._tables, first, before)), before)
             self._charge()
@@ -110,7 +109,6 @@ class CachedColumns:
 
     def _some(self, before: int, max_bytes: int) -> list[ColumnBlock] | None:
         """The blocks of all key groups that start before; None: they have more bytes."""
-        assert self._first is not None, "some rows are needed"
         found: list[ColumnBlock] = []
         for group in self._key_groups:
             for block in self._blocks(group, self._tables, self._first, before):
@@ -122,8 +120,8 @@ class CachedColumns:
 
     def bring(self, groups: Iterable[int], before: int) -> None:
         """Hold the rows of these key groups that start before ``before``."""
-        if self._first is not None and self._first < before:
-            first = self._first
+        first = self._first
+        if first < before:
             found = [block for group in groups for block in self._blocks(group, self._tables, first, before)]
             self._bring(found, before)
 
@@ -155,12 +153,12 @@ class CachedColumns:
         """See ``RowCache``; ends the generation."""
         next_end = self._holder.next_end()
         if next_end is not None:
-            self.next_end = _earlier(self.next_end, next_end)
+            self.next_end = next_end if self.next_end is None else min(self.next_end, next_end)
         for block in self._holder.held_blocks(in_order=True)():
             if block.table == _KNOWN:  # replaces the one that was there
                 batch.put(self._row(block), block.content)
                 continue
-            self._first = _earlier(self._first, block.start)
+            self._first = min(self._first, block.start)
             batch.put(self._row(replace(block, number=self._number)), block.content)
         self._number += 1
         self._holder.forget_blocks()
@@ -173,7 +171,3 @@ class CachedColumns:
     def held_bytes(self) -> int:
         """See ``RowCache``."""
         return self._held_bytes
-
-
-def _earlier(one: int | None, other: int) -> int:
-    return other if one is None else min(one, other)

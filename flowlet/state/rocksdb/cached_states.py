@@ -20,7 +20,7 @@ from flowlet.datastream.state import ListState, MapState, ValueState
 from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
 from flowlet.keys.exact_keys import exact_key, key_bytes, plain_key
 from flowlet.serde.pickles.record_pickle import loads_value
-from flowlet.state.declared_values import DeclaredValues, EnteredState, MapByItems
+from flowlet.state.declared_values import DeclaredValues, EnteredState
 from flowlet.state.rocksdb.cached_rows import StateKeys
 from flowlet.state.rocksdb.rocksdb_store import memory_size
 from flowlet.state.rocksdb.row_forms import WITH_KEYS
@@ -34,18 +34,24 @@ _MAP_BYTES: Final = 600  # of what is known of a map without entries
 _MISSING: Final = object()
 
 
-class RowCacheOfKeys:
-    """One row per key of the stream."""
+class RocksDBValueState(EnteredState, ValueState[Any]):
+    """One value per key, in a row; ``declared``: see ``EnteredState``."""
 
-    __slots__ = ("_changed", "_keys", "_sizes", "counted", "entries")
+    __slots__ = ("_changed", "_context", "_keys", "_num_unseen", "_sizes", "counted", "entries")
 
-    def __init__(self, keys: StateKeys) -> None:
+    def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
+        super().__init__(declared)
         self._keys = keys
-        self.entries: dict[Any, Any] = {}  # By exact key; changed in place only, as is ``counted``: states keep them.
+        self._context = keys.context
+        self.entries: dict[Any, Any] = {}  # By exact key; changed in place only, as is ``counted``: lists keep them.
         self._sizes: dict[Any, int] = {}  # Of the entries: what was charged.
         self._changed: dict[Any, Any] = {}  # Keys as the user knows them, by exact key.
         self.counted: set[Any] = set()  # Of the changed entries those whose next values need not be looked at.
+        self._num_unseen = 0
         keys.store.caches.append(self)
+
+    def __repr__(self) -> str:
+        return f"<RocksDBValueState {self._keys.name!r}>"
 
     def load(self, key: Any, exact: Any) -> Any:
         """The value of a key that is not in the cache."""
@@ -108,30 +114,14 @@ class RowCacheOfKeys:
         assert self.counted <= self._changed.keys() <= self.entries.keys()
         return sum(self._sizes.values())
 
-
-class RocksDBValueState(EnteredState, ValueState[Any]):
-    """One value per key; ``declared``: see ``EnteredState``."""
-
-    __slots__ = ("_context", "_counted", "_entries", "_keys", "_num_unseen", "cache")
-
-    def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
-        super().__init__(declared)
-        self._keys = keys
-        self._context = keys.context
-        self.cache = RowCacheOfKeys(keys)
-        self._entries = self.cache.entries
-        self._counted = self.cache.counted
-        self._num_unseen = 0
-
-    def __repr__(self) -> str:
-        return f"<RocksDBValueState {self._keys.name!r}>"
+    # -- the state
 
     def value(self) -> Any:
         """The value of the current key; None if it has none."""
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
-        value = self._entries.get(exact, _MISSING)
-        return self.cache.load(key, exact) if value is _MISSING else value
+        value = self.entries.get(exact, _MISSING)
+        return self.load(key, exact) if value is _MISSING else value
 
     def update(self, value: Any) -> None:
         """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
@@ -140,16 +130,16 @@ class RocksDBValueState(EnteredState, ValueState[Any]):
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         num_unseen = self._num_unseen
-        if num_unseen and exact in self._counted:
+        if num_unseen and exact in self.counted:
             self._num_unseen = num_unseen - 1
-            self._entries[exact] = value
+            self.entries[exact] = value
         else:
-            self._num_unseen = self.cache.store(key, exact, value)
+            self._num_unseen = self.store(key, exact, value)
 
     def update_grown(self, value: Any, num_added: int) -> None:
         """``update``, with what the value of the current key was, and some more bytes."""
         key = self._context.current_key
-        self.cache.store(key, key if type(key) in PLAIN else self._keys.exact(key), value, num_added)
+        self.store(key, key if type(key) in PLAIN else self._keys.exact(key), value, num_added)
 
     def clear(self) -> None:
         """Forget the value of the current key."""
@@ -159,14 +149,13 @@ class RocksDBValueState(EnteredState, ValueState[Any]):
 class RocksDBListState(EnteredState, ListState[Any]):
     """A list per key, in one row; ``declared``: see ``EnteredState``."""
 
-    __slots__ = ("_cache", "_context", "_keys", "_num_added", "_num_unseen", "_value")
+    __slots__ = ("_context", "_keys", "_num_added", "_num_unseen", "_value")
 
     def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
         super().__init__(declared)
         self._keys = keys
         self._context = keys.context
         self._value = RocksDBValueState(keys)
-        self._cache = self._value.cache
         self._num_unseen = 0
         self._num_added = 0  # since an element was counted
 
@@ -193,8 +182,8 @@ class RocksDBListState(EnteredState, ListState[Any]):
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         self._num_added += 1
-        if self._num_unseen and exact in self._cache.counted:
-            elements = self._cache.entries[exact]
+        if self._num_unseen and exact in self._value.counted:
+            elements = self._value.entries[exact]
             if elements is not None:
                 self._num_unseen -= 1
                 elements.append(value)
@@ -254,12 +243,13 @@ class _CachedMap:
         return _MAP_BYTES + len(self.prefix) + sum(self.sizes.values())
 
 
-class MapCache:
-    """A row per key of a map."""
+class RocksDBMapState(EnteredState, MapState[Any, Any]):
+    """A map per key of the stream, with a row for each of its keys; ``declared``: see ``EnteredState``."""
 
     __slots__ = ("_changed", "_counted", "_keys", "_maps", "_num_unseen")
 
-    def __init__(self, keys: StateKeys) -> None:
+    def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
+        super().__init__(declared)
         self._keys = keys
         self._maps: dict[Any, _CachedMap] = {}  # by exact key
         self._changed: dict[Any, _CachedMap] = {}
@@ -267,7 +257,7 @@ class MapCache:
         self._num_unseen = 0
         keys.store.caches.append(self)
 
-    def current(self) -> _CachedMap:
+    def _current(self) -> _CachedMap:
         """The map of the current key."""
         key = self._keys.context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
@@ -287,10 +277,10 @@ class MapCache:
         current.keep(exact, entry, size)
         return current
 
-    def entry(self, key: Any) -> tuple[Any, Any] | None:
+    def _entry(self, key: Any) -> tuple[Any, Any] | None:
         """Key and value of the current map; None: it has no such key."""
         exact = key if type(key) in PLAIN else exact_key(key)
-        current = self.current()
+        current = self._current()
         found: Any = current.known.get(exact, _MISSING)
         if found is not _MISSING:
             return found  # type: ignore[no-any-return]  # the sentinel was ruled out
@@ -302,11 +292,34 @@ class MapCache:
         self._keep(current, exact, entry, _size_of(entry, content))
         return entry
 
-    def put(self, key: Any, value: Any, *, is_there: bool = True) -> None:
+    def get(self, key: Any) -> Any:
+        """The value of a key of the map; None if there is none."""
+        entry = self._entry(key)
+        return None if entry is None else entry[1]
+
+    def contains(self, key: Any) -> bool:
+        """Whether the map has a key."""
+        return self._entry(key) is not None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key of the map.  Raises FlowletError: one of them is of another type."""
+        declared = self._declared
+        if declared is not None:
+            if type(value) is not self._exact:
+                value = declared.entered(value)
+            if type(key) is not declared.exact_key:
+                declared.check_key(key)
+        self._put(key, value)
+
+    def remove(self, key: Any) -> None:
+        """Remove a key of the map, if it is there."""
+        self._put(key, None, is_there=False)
+
+    def _put(self, key: Any, value: Any, *, is_there: bool = True) -> None:
         """Set, or remove, a key of the current map."""
         exact = key if type(key) in PLAIN else exact_key(key)
         entry = (key, value) if is_there else None
-        current = self.current()
+        current = self._current()
         if self._num_unseen and is_there and exact in current.counted:
             self._num_unseen -= 1
             current.known[exact] = entry
@@ -324,9 +337,9 @@ class MapCache:
         self._changed[current.prefix] = current
         self._num_unseen = self._keys.num_unseen(size)
 
-    def completed(self) -> Iterable[tuple[Any, Any]]:
-        """Keys and values of the current map; it is kept if it fits into the cache."""
-        current = self.current()
+    def items(self) -> list[tuple[Any, Any]]:
+        """Keys and values of the map, in a list of the caller's own; the map is kept if it fits into the cache."""
+        current = self._current()
         if not current.is_complete:
             size = len(current.prefix)
             known, sizes, num_added = dict(current.known), dict(current.sizes), 0
@@ -342,16 +355,16 @@ class MapCache:
                 return [entry for entry in known.values() if entry is not None]
             if budget.used + num_added > budget.limit:
                 self._keys.store.make_room()
-                current = self.current()
+                current = self._current()
                 num_added = sum(sizes.values())
             budget.charge(0, num_added)
             current.known, current.sizes, current.is_complete = known, sizes, True
             current.num_live = len(known) - list(known.values()).count(None)
-        return (entry for entry in current.known.values() if entry is not None)
+        return [entry for entry in current.known.values() if entry is not None]
 
     def is_empty(self) -> bool:
-        """Whether the current map has no keys; looks at no more rows than it must."""
-        current = self.current()
+        """Whether the map has no keys; looks at no more rows than it must."""
+        current = self._current()
         if current.num_live or current.is_complete:
             return not current.num_live
         size = len(current.prefix)
@@ -365,8 +378,8 @@ class MapCache:
         return True
 
     def clear(self) -> None:
-        """Remove all keys of the current map."""
-        current = self.current()
+        """Forget the map of the current key."""
+        current = self._current()
         self._keys.budget.charge(sum(current.sizes.values()), 0)
         current.known, current.sizes, current.num_live = {}, {}, 0
         current.is_complete, current.is_replaced = True, True
@@ -430,48 +443,3 @@ def _size_of(entry: tuple[Any, Any] | None, content: bytes | None) -> int:
     if entry is None:
         return _ENTRY_BYTES
     return _ENTRY_BYTES + max(memory_size(entry[0]) + memory_size(entry[1]), 0 if content is None else len(content))
-
-
-class RocksDBMapState(EnteredState, MapByItems, MapState[Any, Any]):
-    """A map per key of the stream; ``declared``: see ``EnteredState``."""
-
-    __slots__ = ("_cache",)
-
-    def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
-        super().__init__(declared)
-        self._cache = MapCache(keys)
-
-    def get(self, key: Any) -> Any:
-        """The value of a key of the map; None if there is none."""
-        entry = self._cache.entry(key)
-        return None if entry is None else entry[1]
-
-    def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key of the map.  Raises FlowletError: one of them is of another type."""
-        declared = self._declared
-        if declared is not None:
-            if type(value) is not self._exact:
-                value = declared.entered(value)
-            if type(key) is not declared.exact_key:
-                declared.check_key(key)
-        self._cache.put(key, value)
-
-    def remove(self, key: Any) -> None:
-        """Remove a key of the map, if it is there."""
-        self._cache.put(key, None, is_there=False)
-
-    def contains(self, key: Any) -> bool:
-        """Whether the map has a key."""
-        return self._cache.entry(key) is not None
-
-    def items(self) -> list[tuple[Any, Any]]:
-        """Keys and values of the map, in a list of the caller's own."""
-        return list(self._cache.completed())
-
-    def is_empty(self) -> bool:
-        """Whether the map has no keys."""
-        return self._cache.is_empty()
-
-    def clear(self) -> None:
-        """Forget the map of the current key."""
-        self._cache.clear()

@@ -12,9 +12,9 @@ Absent:     clean-up of expired entries by compactions, which Python cannot take
 """
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -50,7 +50,6 @@ from flowlet.state.state_snapshots import (
     StateDescription,
     StateKind,
 )
-from flowlet.state.ttl_states import Expiry
 from flowlet.storage.state_files import WorkingDirectory
 from flowlet.timers.time_api import KeyContext
 from netstack.late import dataclass
@@ -116,7 +115,13 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         store = self._opened()
         state_id = self._id_of(name, declared)
         if written is not None and written.has_ttl != declared.has_ttl:
-            self._convert_ttl(store, state_id, declared)
+            # Entries begin, or cease, to expire; those that begin were last used now.
+            now_ms = self._now_ms()
+            for group in self._key_groups:
+                batch = store.new_batch()
+                for row, content in store.rows(PREFIX.pack(group, state_id)):
+                    batch.put(row, with_other_ttl(declared, row, content, now_ms))
+                store.write(batch)
         self._descriptions[name] = declared
         return self._state_of(
             descriptor, declared.kind, StateKeys(name, state_id, store, context, values, declared), values
@@ -129,15 +134,6 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
             self._ids[name] = len(self._ids)
             self._descriptions[name] = description
         return self._ids[name]
-
-    def _convert_ttl(self, store: RocksDBStore, state_id: int, declared: StateDescription) -> None:
-        """Entries begin, or cease, to expire; those that begin were last used now."""
-        now_ms = self._now_ms()
-        for group in self._key_groups:
-            batch = store.new_batch()
-            for row, content in store.rows(PREFIX.pack(group, state_id)):
-                batch.put(row, with_other_ttl(declared, row, content, now_ms))
-            store.write(batch)
 
     def open_rows(self, holder: RowHolder) -> CachedRows:
         """See ``KeyedStateBackend``."""
@@ -177,34 +173,31 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         shutil.rmtree(path, ignore_errors=True)
         store.checkpoint(path)
         ids, descriptions = dict(self._ids), dict(self._descriptions)
-        shared_files = self.place.shared_files
-        if self.place.writes_shared_files and shared_files is not None and not is_full:
-            return partial(self._incremental, path, checkpoint_id, shared_files, self._base, ids, descriptions)
-        expiries = {self._ids[name]: each for name, each in self._expiries.items()}
-        return partial(_full, path, ids, descriptions, self._max_parallelism, expiries, self._now_ms())
+        files, base = self.place.shared_files, self._base
+        groups, max_parallelism, now_ms = self._key_groups, self._max_parallelism, self._now_ms()
+        states = {ids[name]: (name, each.kind, self._expiries.get(name)) for name, each in descriptions.items()}
+        uploads = self._uploads
 
-    def _incremental(
-        self,
-        path: Path,
-        checkpoint_id: int,
-        files: SharedFiles,
-        base: Mapping[str, SharedFile],
-        ids: Mapping[str, int],
-        descriptions: Mapping[str, StateDescription],
-    ) -> IncrementalSnapshot:
-        """Keep the files that the last complete checkpoint has not; on the snapshot pool."""
-        shared, private = {}, {}
-        try:
-            for file in sorted(path.iterdir()):
-                if file.name.endswith(_SHARED_SUFFIX):
-                    shared[file.name] = base.get(file.name) or files.write_shared(file)
-                else:
-                    private[file.name] = file.read_bytes()
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
-        self._uploads[checkpoint_id] = shared
-        groups = self._key_groups
-        return IncrementalSnapshot(descriptions, ids, self._max_parallelism, groups.start, groups.stop, shared, private)
+        def incremental() -> IncrementalSnapshot:
+            """Keep the files that the last complete checkpoint has not; on the snapshot pool."""
+            assert files is not None, "else the snapshot is full"
+            shared, private = {}, {}
+            with _removed(path):
+                for file in sorted(path.iterdir()):
+                    if file.name.endswith(_SHARED_SUFFIX):
+                        shared[file.name] = base.get(file.name) or files.write_shared(file)
+                    else:
+                        private[file.name] = file.read_bytes()
+            uploads[checkpoint_id] = shared
+            return IncrementalSnapshot(descriptions, ids, max_parallelism, groups.start, groups.stop, shared, private)
+
+        def full() -> KeyedStateSnapshot:
+            """Read the whole state from hard links; on the snapshot pool."""
+            with _removed(path), closing(open_to_read(path)) as database:
+                rows = full_snapshot(rows_of(database, b""), states, now_ms)
+            return KeyedStateSnapshot(descriptions, max_parallelism, rows, VERSION)
+
+        return incremental if self.place.writes_shared_files and files is not None and not is_full else full
 
     def discard_snapshot(self, checkpoint_id: int) -> None:
         """See ``KeyedStateBackend``."""
@@ -251,11 +244,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 self._map_classes(store, files.former_classes)
             return
         path = self._path("restored")
-        try:
+        with _removed(path):
             self._download(snapshot, path)
             self._copy(snapshot, path)
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
 
     def _map_classes(self, store: RocksDBStore, classes: RunningClasses) -> None:
         """Write the rows again that hold classes of the program, which was another one; reads all rows."""
@@ -276,8 +267,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
 
     def _copy(self, snapshot: IncrementalSnapshot, path: Path) -> None:
         store = self._opened()
-        former = open_to_read(path)
-        try:
+        with closing(open_to_read(path)) as former:
             ids = {snapshot.state_ids[name]: self._id_of(name, each) for name, each in snapshot.descriptions.items()}
             names = {number: name for name, number in snapshot.state_ids.items()}
             files = self.place.shared_files
@@ -292,8 +282,6 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                         store.write(batch)
                         batch = store.new_batch()
             store.write(batch)
-        finally:
-            former.close()
 
     def _download(self, snapshot: IncrementalSnapshot, path: Path) -> None:
         files = self.place.shared_files
@@ -337,22 +325,10 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         assert len(set(self._ids.values())) == len(self._ids)
 
 
-def _full(
-    path: Path,
-    ids: Mapping[str, int],
-    descriptions: Mapping[str, StateDescription],
-    max_parallelism: int,
-    expiries: Mapping[int, Expiry],
-    now_ms: int,
-) -> KeyedStateSnapshot:
-    """Read the whole state from hard links; on the snapshot pool."""
+@contextmanager
+def _removed(path: Path) -> Iterator[None]:
+    """Remove a directory at the end of the block."""
     try:
-        database = open_to_read(path)
-        try:
-            states = {number: (name, descriptions[name]) for name, number in ids.items()}
-            groups = full_snapshot(rows_of(database, b""), states, expiries, now_ms)
-        finally:
-            database.close()
+        yield
     finally:
         shutil.rmtree(path, ignore_errors=True)
-    return KeyedStateSnapshot(descriptions, max_parallelism, groups, VERSION)

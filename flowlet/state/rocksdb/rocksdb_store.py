@@ -167,7 +167,9 @@ def open_to_read(path: Path) -> "rocksdict.Rdict":
 
 def rows_of(db: "rocksdict.Rdict", prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of the rows that begin with ``prefix``, in order."""
-    return rows_between(db, prefix, _after(prefix))
+    head = prefix.rstrip(b"\xff")
+    # The first bytes after all that begin with the prefix, if there are any.
+    return rows_between(db, prefix, head[:-1] + bytes([head[-1] + 1]) if head else None)
 
 
 def rows_between(db: "rocksdict.Rdict", first: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -195,12 +197,6 @@ def _to_before(end: bytes | None) -> "rocksdict.ReadOptions | None":
     options = rocksdict.ReadOptions()
     options.set_iterate_upper_bound(end)
     return options
-
-
-def _after(prefix: bytes) -> bytes | None:
-    """The first bytes after all that begin with ``prefix``; None: there are none."""
-    head = prefix.rstrip(b"\xff")
-    return head[:-1] + bytes([head[-1] + 1]) if head else None
 
 
 def _options() -> "rocksdict.Options":

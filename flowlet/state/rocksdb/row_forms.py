@@ -10,6 +10,7 @@ Source:     Flink ``CompositeKeySerializationUtils``.
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, Final
 
 from flowlet.errors import StateRestoreError
@@ -40,44 +41,38 @@ def taken_apart(row: bytes) -> tuple[int, int, bytes, bytes]:
     return key_group, state_id, row[HEAD.size : end], row[end:]
 
 
+def _by_key(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Iterator[tuple[Any, bytes]]]]:
+    """Rows in the order of the database, taken apart: the key group, the state and the key, with its rows; a map has
+    several.
+    """
+    return groupby(((taken_apart(row), content) for row, content in rows), key=lambda row: row[0][:3])
+
+
 def full_snapshot(
-    rows: Iterable[tuple[bytes, bytes]],
-    states: Mapping[int, tuple[str, StateDescription]],
-    expiries: Mapping[int, Expiry],
-    now_ms: int,
+    rows: Iterable[tuple[bytes, bytes]], states: Mapping[int, tuple[str, StateKind, Expiry | None]], now_ms: int
 ) -> dict[int, dict[str, StateRows]]:
     """The rows of a whole database, in its order, by key group and name of the state.
 
-    ``states``: by their numbers.  ``expiries``: of the states that leave out what has expired at
-    ``now_ms``.
+    ``states``: by their numbers; with an expiry, what has expired at ``now_ms`` is left out.
     """
     found: dict[int, dict[str, tuple[list[Any], list[Any]]]] = {}
-    maps = {name for name, description in states.values() if description.kind is StateKind.MAP}
-    last_map: tuple[int, int, bytes] | None = None
-    for row, content in rows:
-        group, number, outer, inner = taken_apart(row)
-        name, description = states[number]
-        (key, *map_key), value = _read(description.kind, outer, inner, content)
-        expiry = expiries.get(number)
-        # None is a value in a map without expiry.  A row of a map is one entry.
-        row_kind = StateKind.LIST if description.kind is StateKind.LIST else StateKind.VALUE
-        if expiry is not None and (value := expiry.live(row_kind, value, now_ms)) is None:
-            continue
-        keys, values = found.setdefault(group, {}).setdefault(name, ([], []))
-        if description.kind is not StateKind.MAP:
+    for (group, number, _), of_key in _by_key(rows):
+        name, kind, expiry = states[number]
+        row_kind = StateKind.LIST if kind is StateKind.LIST else StateKind.VALUE  # a row of a map is one entry
+        entries = []
+        for (_, _, outer, inner), content in of_key:
+            (key, *map_key), value = _read(kind, outer, inner, content)
+            # None is a value in a map without expiry.
+            if expiry is None or (value := expiry.live(row_kind, value, now_ms)) is not None:
+                entries.append((*map_key, value) if kind is StateKind.MAP else value)
+        if entries:
+            keys, values = found.setdefault(group, {}).setdefault(name, ([], []))
             keys.append(key)
-            values.append(tuple(value) if description.kind is StateKind.LIST else value)
-        elif last_map == (group, number, outer):
-            values[-1].append((*map_key, value))
-        else:
-            keys.append(key)
-            values.append([(*map_key, value)])
-            last_map = group, number, outer
+            # A list of the user is a tuple here, and a map a tuple of pairs.
+            whole = entries if kind is StateKind.MAP else entries[0]
+            values.append(tuple(whole) if kind in (StateKind.MAP, StateKind.LIST) else whole)
     return {
-        group: {
-            name: StateRows(tuple(keys), tuple(map(tuple, values) if name in maps else values))
-            for name, (keys, values) in of_group.items()
-        }
+        group: {name: StateRows(tuple(keys), tuple(values)) for name, (keys, values) in of_group.items()}
         for group, of_group in found.items()
     }
 
@@ -138,12 +133,9 @@ def user_keys(kind: StateKind, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[
     """The keys of the stream in rows of one state, as the user knows them; the rows are in the
     order of the database.
     """
-    last = None
-    for row, content in rows:
-        group, _, outer, inner = taken_apart(row)
-        if last != (group, outer):  # a map has a row for each of its keys
-            last = group, outer
-            yield _read(kind, outer, inner, content)[0][0]
+    for _, of_key in _by_key(rows):
+        (_, _, outer, inner), content = next(of_key)
+        yield _read(kind, outer, inner, content)[0][0]
 
 
 def row_content(value: Any, *keys: Any) -> bytes:
