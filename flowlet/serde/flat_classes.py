@@ -157,10 +157,7 @@ def instance_maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any] | No
     if not _are_plain(names) or not _can_assign(cls, names):
         return None
     steps = "\n".join([f" instance.{name} = v{place}" for place, name in enumerate(names)])
-    namespace: dict[str, Any] = {"cls": cls, "new": _new}
-    exec(f"def make({_variables(names)}):\n instance = new(cls)\n{steps}\n return instance\n", namespace)  # noqa: S102
-    maker: Callable[..., Any] = namespace["make"]
-    return maker
+    return _maker(f" instance = new(cls)\n{steps}\n return instance", _variables(names), cls=cls, new=_new)
 
 
 def _can_assign(cls: type, names: tuple[str, ...]) -> bool:
@@ -349,11 +346,11 @@ def _instances_maker(cls: type, names: Sequence[str], steps: Sequence[str]) -> M
     return _maker("\n".join(lines), cls=cls, new=_new)
 
 
-def _maker(body: str, **names: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    """Compile a function of ``columns``.
+def _maker(body: str, parameters: str = "columns", **names: Any) -> Callable[..., Any]:
+    """Compile a function.
 
     The body contains no input but attribute names, which are identifiers, and text literals.
     """
-    exec(f"def generated(columns):\n{body}\n", names)  # noqa: S102
-    maker: Callable[[Sequence[Any]], list[Any]] = names["generated"]
+    exec(f"def generated({parameters}):\n{body}\n", names)  # noqa: S102
+    maker: Callable[..., Any] = names["generated"]
     return maker

@@ -122,9 +122,8 @@ class RowConverter:
         schema = self._schema
         pairs = list(zip(schema.columns or (), values, strict=True))
         if schema.takes_batches:
-            return pa.RecordBatch.from_arrays(
-                [self._array(column, each) for column, each in pairs], schema=schema.arrow_schema
-            )
+            arrays = [self._array(column, each) for column, each in pairs]
+            return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema)
         if schema.arrow_schema is None:
             return records_of(schema, [self._converted(column, each) for column, each in pairs])
         return shaped(tuple([self._column(column, each) for column, each in pairs]), schema.type_info)
@@ -133,9 +132,8 @@ class RowConverter:
         """Numbers and times as arrays, others as a list: small Arrow columns cost more than they save."""
         if column.arrow_type in _AS_ARRAYS:
             array = self._array(column, values)
-            return (
-                ListColumn(list(values)) if array.null_count and column.arrow_type != _TIMES else column_of_array(array)
-            )
+            is_list = array.null_count and column.arrow_type != _TIMES
+            return ListColumn(list(values)) if is_list else column_of_array(array)
         kinds = set(map(type, values))
         allowed = classes_of(column.type_info)
         if allowed is None or not kinds - _NONE <= allowed:

@@ -162,22 +162,11 @@ class HeapKeyedStateBackend(KeyedStateBackend):
     _tables: dict[str, StateTable] = field(init=False, default_factory=dict)
     # For states that were not declared yet.
     _restored: dict[str, tuple[StateDescription, dict[int, StateRows]]] = field(init=False, default_factory=dict)
-    _cleanups: list[Callable[[], None]] = field(init=False, default_factory=list)
     _holder: RowHolder | None = field(init=False, default=None)
     _columns: tuple[ColumnHolder, StateDescription] | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"<HeapKeyedStateBackend of {list(self._tables.values())!r}, not declared yet: {sorted(self._restored)}>"
-
-    @property
-    def cleans_at_records(self) -> bool:
-        """Whether ``clean`` must be called for every record."""
-        return bool(self._cleanups)
-
-    def clean(self) -> None:
-        """Remove some expired entries of the states that want that for every record."""
-        for clean in self._cleanups:
-            clean()
 
     # -- states
 

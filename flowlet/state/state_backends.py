@@ -153,6 +153,7 @@ class KeyedStateBackend(ABC):
     # Of states whose full snapshots leave out expired entries.
     _expiries: dict[str, Expiry] = field(init=False, default_factory=dict)
     _refusal: str | None = field(init=False, default=None)
+    _cleanups: list[Callable[[], None]] = field(init=False, default_factory=list)
 
     @property
     def is_used(self) -> bool:
@@ -162,11 +163,12 @@ class KeyedStateBackend(ABC):
     @property
     def cleans_at_records(self) -> bool:
         """Whether ``clean`` must be called for every record."""
-        return False
+        return bool(self._cleanups)
 
     def clean(self) -> None:
         """Remove some expired entries of the states that want that for every record."""
-        return  # unless ``cleans_at_records``
+        for clean in self._cleanups:
+            clean()
 
     def refuse_new_states(self, reason: str) -> None:
         """From now on ``state`` raises FlowletError with this reason."""

@@ -28,6 +28,7 @@ from flowlet.common.types import Row
 from flowlet.common.values.field_values import row_of
 from flowlet.common.written_values import number_text
 from flowlet.keys.key_scalars import hash_str
+from flowlet.typed.value_conversion import compiled
 from netstack.late import numpy as np
 
 Text = Callable[[Any], str]
@@ -64,7 +65,7 @@ def _plain_text_of(type_info: TypeInformation) -> Text:
         case TupleTypeInfo():
             return _text_of_fields("(", ",", ")", type_info.get_field_types())
         case RowTypeInfo():
-            return _text_of_fields("{value.get_row_kind()}[", ", ", "]", type_info.get_field_types())
+            return _text_of_fields("{v.get_row_kind()}[", ", ", "]", type_info.get_field_types())
         case _ if isinstance(type_info, ARRAY_TYPES):
             return _list_text(_text_of(type_info.elem_type))
         case MapTypeInfo():
@@ -106,15 +107,7 @@ def _text_of_fields(head: str, separator: str, end: str, types: Sequence[TypeInf
     texts = [f"f{index}" if known[f"t{index}"] is str else f"t{index}(f{index})" for index in range(len(types))]
     shown = separator.join(f"{{'null' if f{index} is None else {text}!s}}" for index, text in enumerate(texts))
     names = "".join(f"f{index}, " for index in range(len(types)))
-    lines = [
-        f"def text(value, {', '.join(f'{name}={name}' for name in known)}):",
-        f"    {names or '()'} = value",
-        f'    return f"{head}{shown}{end}"',
-    ]
-    namespace: dict[str, Any] = dict(known)
-    exec(compile("\n".join(lines), "<text of a type>", "exec", dont_inherit=True), namespace)  # noqa: S102 - text of ours
-    text: Text = namespace["text"]
-    return text
+    return compiled(dict(known), [f"{names or '()'} = v", f'return f"{head}{shown}{end}"'])
 
 
 def _list_text(text: Text) -> Text:

@@ -295,7 +295,7 @@ class _Compiler(PartRules):
         slow = refuse or (_or_none(convert) if is_nullable(type_info) else convert)
         known: dict[str, Any] = {"slow": slow}
         test, result = self._leaf_code("v", type_info, known)
-        return slow if test is None else _compiled(known, [f"if {test}:", f"    return {result}", "return slow(v)"])
+        return slow if test is None else compiled(known, [f"if {test}:", f"    return {result}", "return slow(v)"])
 
     def plain(self, type_info: TypeInformation) -> Convert | None:
         known = row_of(_PLAIN, type_info)
@@ -365,7 +365,7 @@ class _Compiler(PartRules):
             head, values = f"type(v) is tuple and len(v) == {len(fields)}", "v"
             new = f"({', '.join(results)},)" if results != fields else "v"
         # A nested value that does not fit raises without its place: the slow way finds it again, and says where.
-        return _compiled(
+        return compiled(
             known,
             [
                 f"if {head}:",
@@ -401,7 +401,7 @@ def _or_none(convert: Convert) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
-def _compiled(known: dict[str, Any], lines: list[str]) -> Convert:
+def compiled(known: dict[str, Any], lines: list[str]) -> Convert:
     """The function of ``v`` with these lines; what it knows are default arguments, hence local variables."""
     head = f"def convert(v, {', '.join(f'{name}={name}' for name in known)}):"
     namespace = dict(known)

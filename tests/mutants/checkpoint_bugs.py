@@ -251,8 +251,8 @@ CHECKPOINT_BUGS: Final = (
         "17869",
         "whoever waits for the data of a subsumed checkpoint waits for ever",
         _WRITER,
-        "for each in older for call in",
-        "for each in older[:0] for call in",
+        "for each in errors for call in",
+        "for each in errors[:0] for call in",
         f"{_WRITTEN}::test_a_newer_checkpoint_fails_the_older_ones",
     ),
     Mutant(

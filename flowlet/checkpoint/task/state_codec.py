@@ -25,13 +25,12 @@ from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.keys.key_columns import column_key_groups
 from flowlet.serde.deploy_blobs import OPENING
 from flowlet.serde.pickles.former_classes import (
-    ClassForm,
     FormCollector,
     FormerClassError,
     FormerUnpickler,
     FormPickler,
-    NeedsFormsError,
     RunningClasses,
+    defines_classes,
 )
 from flowlet.serde.pickles.program_pickle import PickleWriter
 from flowlet.serde.pickles.record_pickle import classes_found_by, names_what_goes_by_value
@@ -208,20 +207,17 @@ class _PartReader:
             ) from error
 
     def _load(self, pickled: memoryview, buffers: list[memoryview], what: str) -> Any:
-        def unpickled(forms: list[ClassForm] | None) -> Any:
-            # Buffers are copied each time: arrays of bytes could not be written to.
-            copies = list(map(bytearray, buffers))
-            unpickler = _NamingUnpickler(PickleReader(pickled), self._classes, forms, copies)
-            unpickler.what = what
-            return unpickler.load()
-
-        try:
-            return unpickled(None)
-        except NeedsFormsError:
+        forms = None
+        if self._classes is not None and defines_classes(pickled):
             collector = FormCollector(PickleReader(pickled), list(map(bytearray, buffers)))
             with OPENING:
                 collector.load()
-            return unpickled(collector.forms())
+            forms = collector.forms()
+        # Buffers are copied each time: arrays of bytes could not be written to.
+        copies = list(map(bytearray, buffers))
+        unpickler = _NamingUnpickler(PickleReader(pickled), self._classes, forms, copies)
+        unpickler.what = what
+        return unpickler.load()
 
     def check_end(self) -> None:
         """Raises StateRestoreError: more bytes follow."""
@@ -249,8 +245,6 @@ class _NamingUnpickler(FormerUnpickler):
         try:
             with OPENING:
                 return super().find_class(module, name)
-        except NeedsFormsError:
-            raise
         except Exception as error:
             raise StateRestoreError(
                 f"{self.what} needs {module}.{name}, which this process does not find ({type(error).__name__}: "
@@ -262,9 +256,8 @@ def _check_key_groups(keyed: KeyedStateSnapshot, what: str) -> None:
     """Raises StateRestoreError: the classes of the program that runs make other keys of those that were written."""
     for group, states in keyed.groups.items():
         for name, rows in states.items():
-            if isinstance(rows.keys, list | tuple) and set(column_key_groups(rows.keys, keyed.max_parallelism)) - {
-                group
-            }:
+            known = isinstance(rows.keys, list | tuple)
+            if known and set(column_key_groups(rows.keys, keyed.max_parallelism)) - {group}:
                 raise StateRestoreError(
                     f"{what}, {name!r}: the class of its keys has another name, or other fields that count for ==, "
                     "than when they were "

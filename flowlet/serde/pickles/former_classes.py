@@ -19,6 +19,7 @@ import functools
 import io
 import operator
 import pickle
+import re
 from collections.abc import Callable, Iterable
 from enum import Enum, Flag
 from pathlib import Path
@@ -382,7 +383,8 @@ class FormerUnpickler(pickle.Unpickler):
     Args:
         file: the pickle.
         classes: of the program that runs; None: classes are as they were defined.
-        former: forms of the classes in a pickle of cloudpickle, in their order; None: it was not read before.
+        former: forms of the classes in a pickle of cloudpickle, in their order (``FormCollector``); None: there are
+            none.
         buffers: see ``pickle.Unpickler``.
     """
 
@@ -402,8 +404,6 @@ class FormerUnpickler(pickle.Unpickler):
             if module == __name__ and name == class_as_defined.__name__:
                 return classes.by_form
             if module == _CLOUDPICKLE and name in (_MAKE_CLASS, _MAKE_ENUM):
-                if self._former is None:
-                    raise NeedsFormsError
                 return functools.partial(self._next_class, super().find_class(module, name))
             if module == _CLOUDPICKLE and name == _SET_CLASS:
                 return functools.partial(self._set_class, super().find_class(module, name))
@@ -411,7 +411,7 @@ class FormerUnpickler(pickle.Unpickler):
 
     def _next_class(self, make: Callable[..., Any], *definition: Any) -> Any:
         assert self._classes is not None, "only then is it called"
-        assert self._former is not None, "only then is it called"
+        assert self._former is not None, "``defines_classes`` has told"
         former = next(self._former)
         try:
             return self._classes.by_form(former)
@@ -427,8 +427,12 @@ class FormerUnpickler(pickle.Unpickler):
         return define(cls, state) if any(each is cls for each in self._as_defined) else cls
 
 
-class NeedsFormsError(Exception):
-    """The pickle must first be read by ``FormCollector``."""
+_DEFINITIONS: Final = re.compile(f"{_MAKE_CLASS}|{_MAKE_ENUM}".encode())
+
+
+def defines_classes(pickled: bytes | memoryview) -> bool:
+    """Whether a pickle may be of cloudpickle and define classes: it must first be read by ``FormCollector`` then."""
+    return _DEFINITIONS.search(pickled) is not None
 
 
 class FormCollector(pickle.Unpickler):
@@ -465,9 +469,7 @@ def loads_former(data: bytes | memoryview, classes: RunningClasses) -> Any:
     """``record_pickle.loads_value``, of what another program wrote.  Raises FormerClassError."""
     if data[:1] == b"\0":
         return loads_value(data, classes.by_reference)
-    try:
-        return FormerUnpickler(io.BytesIO(data), classes, None).load()
-    except NeedsFormsError:
-        collector = FormCollector(io.BytesIO(data))
+    collector = FormCollector(io.BytesIO(data))
+    if defines_classes(data):
         collector.load()
-        return FormerUnpickler(io.BytesIO(data), classes, collector.forms()).load()
+    return FormerUnpickler(io.BytesIO(data), classes, collector.forms()).load()

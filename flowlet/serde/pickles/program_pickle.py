@@ -135,17 +135,16 @@ def _reduce_descriptor(descriptor: Any) -> Any:
 # ---------------------------------------------------------------- names that are types
 
 
-def _is_found(thing: Any, name: str) -> bool:
-    """Whether another process finds it under its name."""
-    module_name = getattr(thing, "__module__", None)
-    module = sys.modules.get(module_name) if isinstance(module_name, str) else None
-    return module is not None and module_name != _MAIN and getattr(module, name, None) is thing
+def _by_name_or(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The reducer of what goes by name if another process finds it under its name."""
 
+    def reduced(each: Any) -> Any:
+        module_name = getattr(each, "__module__", None)
+        module = sys.modules.get(module_name) if isinstance(module_name, str) else None
+        is_found = module is not None and module_name != _MAIN and getattr(module, each.__name__, None) is each
+        return each.__name__ if is_found else reduce(each)
 
-def _reduce_new_type(new_type: Any) -> Any:
-    if _is_found(new_type, new_type.__qualname__):
-        return new_type.__qualname__
-    return typing.NewType, (new_type.__name__, new_type.__supertype__), vars(new_type)
+    return reduced
 
 
 @functools.cache
@@ -156,17 +155,6 @@ def _make_param_spec(name: str) -> Any:
 @functools.cache
 def _make_type_var_tuple(name: str) -> Any:
     return typing.TypeVarTuple(name)
-
-
-def _reduce_by_name(make: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """The reducer of names of types that nothing but the name makes."""
-    return lambda each: each.__name__ if _is_found(each, each.__name__) else (make, (each.__name__,))
-
-
-def _reduce_type_alias(alias: Any) -> Any:
-    if _is_found(alias, alias.__name__):
-        return alias.__name__
-    return _make_type_alias, (alias.__name__, alias.__value__, alias.__type_params__)
 
 
 def _make_type_alias(name: str, value: Any, type_params: tuple[Any, ...]) -> Any:
@@ -195,13 +183,15 @@ _REDUCERS: Final[dict[Any, Callable[[Any], Any]]] = {
     _LRU_CACHE: _reduce_cache,
     functools.cached_property: _reduce_descriptor,
     functools.singledispatchmethod: _reduce_descriptor,
-    typing.NewType: _reduce_new_type,
-    typing.ParamSpec: _reduce_by_name(_make_param_spec),
-    typing.TypeVarTuple: _reduce_by_name(_make_type_var_tuple),
+    typing.NewType: _by_name_or(lambda each: (typing.NewType, (each.__name__, each.__supertype__), vars(each))),
+    typing.ParamSpec: _by_name_or(lambda each: (_make_param_spec, (each.__name__,))),
+    typing.TypeVarTuple: _by_name_or(lambda each: (_make_type_var_tuple, (each.__name__,))),
 }
 _REDUCERS.update(dict.fromkeys(_MARKERS, _reduce_marker))
 if sys.version_info >= (3, 12):
-    _REDUCERS[typing.TypeAliasType] = _reduce_type_alias
+    _REDUCERS[typing.TypeAliasType] = _by_name_or(
+        lambda alias: (_make_type_alias, (alias.__name__, alias.__value__, alias.__type_params__))
+    )
 
 
 class ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
-from flowlet.keys.exact_keys import key_bytes
+from flowlet.keys.exact_keys import key_bytes, key_group
 from flowlet.keys.key_columns import exact_key_groups, key_for
 from flowlet.serde.pickles.record_pickle import loads_value
 from flowlet.state.declared_values import DeclaredValues
@@ -60,7 +60,7 @@ class StateKeys(ExactKeys):
 
     def prefix(self, key: Any, exact: Any) -> bytes:
         """What the rows of a key begin with."""
-        return row_prefix(self.store.key_group(key), self.state_id, key_bytes(exact))
+        return row_prefix(key_group(key, self.store.max_parallelism), self.state_id, key_bytes(exact))
 
     def charge(self, old: int, new: int) -> bool:
         """Count ``new`` bytes in place of ``old``; called before they are stored.

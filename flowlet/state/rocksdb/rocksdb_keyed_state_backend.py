@@ -168,7 +168,6 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         if not self._ids:
             return None
         store = self._opened()
-        store.flush_for_snapshot()
         path = self._path(f"snapshot-{checkpoint_id}")
         shutil.rmtree(path, ignore_errors=True)
         store.checkpoint(path)
