@@ -15,7 +15,7 @@ Source:     multiplicative hashing (Knuth, The Art of Computer Programming, volu
 """
 
 import datetime
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -70,14 +70,22 @@ def grown(array: NDArray[Any], num_rows: int, filler: Any = 0) -> NDArray[Any]:
     return longer
 
 
-class _OpenCodes(ABC):
+class _OpenCodes:
     """Key -> code, for keys in an array; grows, and never removes a key.
+
+    A kind of keys says how they are handled: ``_hashes`` gives a number for each key whose upper bits are good for a
+    place in the table; ``_differ`` tells where two arrays of keys are not the same; ``_take`` gives those at some
+    positions; ``_distinct`` the distinct ones, in order of first sight.
 
     Args:
         no_keys: an array of such keys with room for the first ones.
     """
 
     __slots__ = ("_keys", "_shift", "_table", "num_codes")
+    _hashes: Callable[[NDArray[Any]], NDArray[np.uint64]]
+    _differ: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]]
+    _take: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+    _distinct: Callable[[NDArray[Any]], NDArray[Any]]
 
     def __init__(self, no_keys: NDArray[Any]) -> None:
         self.num_codes = 0
@@ -86,26 +94,6 @@ class _OpenCodes(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.num_codes} keys>"
-
-    @staticmethod
-    @abstractmethod
-    def _hashes(keys: NDArray[Any], /) -> NDArray[np.uint64]:
-        """A number for each key whose upper bits are good for a place in the table."""
-
-    @staticmethod
-    @abstractmethod
-    def _differ(keys: NDArray[Any], others: NDArray[Any], /) -> NDArray[np.bool_]:
-        """Where they are not the same."""
-
-    @staticmethod
-    @abstractmethod
-    def _take(keys: NDArray[Any], indices: NDArray[Any], /) -> NDArray[Any]:
-        """Those at these positions."""
-
-    @staticmethod
-    @abstractmethod
-    def _distinct(keys: NDArray[Any], /) -> NDArray[Any]:
-        """The distinct keys, in order of first sight."""
 
     def add(self, keys: NDArray[Any]) -> CodeArray:
         """The code of each key; new keys get the next codes, in order."""

@@ -250,10 +250,8 @@ class DeclaredValues:
                     self.check_serialized_key(key)
             case _:
                 values = list(rows)
-        self.check_values([each[0] for each in values] if has_ttl else values)
-
-    def check_values(self, values: list[Any]) -> None:
-        """Refuse values that were not looked at where they entered.  Raises FlowletError."""
+        if has_ttl:
+            values = [each[0] for each in values]
         if not self._needs_rows(self._value):
             return
         typecode = None if not isinstance(self._value, BasicTypeInfo) else _TYPECODES.get(self._value.basic_type)

@@ -320,7 +320,9 @@ class KeyedStateBackend(ABC):
             known = self._written(name)
             if known is not None and known != description:
                 raise StateRestoreError(
-                    f"state {name!r} was written as {known} by one subtask and as {description} by another one"
+                    f"state {name!r} was written as {known} by one subtask and as {description} by another one; "
+                    "restore it with the former parallelism first, and declare the state in open(), so that every "
+                    "subtask does"
                 )
         self._take_over(snapshot)
 

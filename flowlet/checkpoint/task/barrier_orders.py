@@ -181,15 +181,6 @@ class StartTimer:
     delay_ms: int
 
 
-BarrierOrder: TypeAlias = (
-    ResumeChannels
-    | PrioritizeBarrier
-    | InitInputs
-    | StartInputs
-    | StopInputs
-    | TriggerCheckpointOnBarrier
-    | AbortCheckpoint
-    | CompleteInputs
-    | BeginAlignment
-    | StartTimer
-)
+InputOrder: TypeAlias = ResumeChannels | PrioritizeBarrier | InitInputs | StartInputs | StopInputs
+TaskOrder: TypeAlias = TriggerCheckpointOnBarrier | AbortCheckpoint | CompleteInputs | BeginAlignment | StartTimer
+BarrierOrder: TypeAlias = InputOrder | TaskOrder

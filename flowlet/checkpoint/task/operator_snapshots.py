@@ -39,7 +39,7 @@ from flowlet.checkpoint.task.snapshots import (
     OperatorState,
     SubtaskState,
 )
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.messages.control_messages import CheckpointDurations
 from netstack.availability import run_all
 from netstack.late import dataclass
@@ -102,8 +102,11 @@ class OperatorSnapshots:
             if ctx.timers is not None:
                 ctx.timers.restore(state.timers)
             if ctx.keyed_state is not None and state.keyed is not None:
-                for part in state.keyed if isinstance(state.keyed, Sequence) else (state.keyed,):
-                    ctx.keyed_state.restore(part)
+                try:
+                    for part in state.keyed if isinstance(state.keyed, Sequence) else (state.keyed,):
+                        ctx.keyed_state.restore(part)
+                except StateRestoreError as error:
+                    raise StateRestoreError(f"operator {each.name!r}: {error}") from error.__cause__
             if ctx.operator_state is not None and state.by_subtask is not None:
                 ctx.operator_state.restore(state.by_subtask)
             each.initialize_state(state.own)

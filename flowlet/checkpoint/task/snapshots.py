@@ -91,7 +91,7 @@ class OperatorState:
     own: object | None = None
     timers: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
     version: int = 1
-    keyed: KeyedStateSnapshot | IncrementalSnapshot | Sequence[IncrementalSnapshot] | None = None
+    keyed: KeyedStateSnapshot | IncrementalSnapshot | Sequence[KeyedStateSnapshot | IncrementalSnapshot] | None = None
     by_subtask: OperatorStateSnapshot | None = None
 
     def check_version(self, operator: str, version: int) -> None:

@@ -13,15 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flowlet.checkpoint.task.snapshots import OperatorState
-from flowlet.errors import StateRestoreError
 from flowlet.state.state_snapshots import (
     IncrementalSnapshot,
     KeyedStateSnapshot,
     OperatorStateRows,
     OperatorStateSnapshot,
     Redistribution,
-    StateDescription,
-    StateRows,
     StateShare,
 )
 
@@ -80,50 +77,26 @@ def _state_of(
         operator.redistribute([None if each is None else each.own for each in parts], share),
         {group: services for part in kept for group, services in part.timers.items() if group in groups},
         operator.state_version,
-        _keyed(operator, [each.keyed for each in kept if each.keyed is not None], share),
+        _keyed([each.keyed for each in kept], share),
         by_subtask,
     )
     is_empty = state.own is None and state.keyed is None and state.by_subtask is None and not state.timers
     return None if is_empty else state
 
 
-def _keyed(
-    operator: "StreamOperator",
-    found: Sequence[KeyedStateSnapshot | IncrementalSnapshot | Sequence[IncrementalSnapshot]],
-    share: StateShare,
-) -> KeyedStateSnapshot | Sequence[IncrementalSnapshot] | None:
-    incremental = [each for each in found if isinstance(each, IncrementalSnapshot)]
-    if incremental:
-        groups = share.key_groups  # the back end takes its rows of each; all of a checkpoint are of one form
-        return tuple(
-            each for each in incremental if each.first_key_group < groups.stop and groups.start < each.end_key_group
-        )
-    parts = [each for each in found if isinstance(each, KeyedStateSnapshot)]
-    if not parts:
-        return None
-    descriptions: dict[str, StateDescription] = {}
-    rows: dict[int, Mapping[str, StateRows]] = {}
-    for part in parts:
-        if part.max_parallelism != share.max_parallelism:
-            raise StateRestoreError(
-                f"the keyed state of operator {operator.name!r} has {part.max_parallelism} key groups, the operator "
-                f"has {share.max_parallelism}: set its max parallelism to {part.max_parallelism}"
-            )
-        if part.version != parts[0].version:
-            raise StateRestoreError(
-                f"the keyed state of operator {operator.name!r} has the versions {part.version} and "
-                f"{parts[0].version}; restore it with the flowlet that wrote it"
-            )
-        for name, description in part.descriptions.items():
-            known = descriptions.setdefault(name, description)
-            if known != description:
-                raise StateRestoreError(
-                    f"operator {operator.name!r}: state {name!r} was written as {known} by one subtask and as "
-                    f"{description} by another; restore it with the former parallelism first, and declare the state in "
-                    "open(), so that every subtask does"
-                )
-        rows |= {group: states for group, states in part.groups.items() if group in share.key_groups}
-    return replace(parts[0], descriptions=descriptions, groups=rows)
+def _keyed(found: Iterable[object], share: StateShare) -> tuple[KeyedStateSnapshot | IncrementalSnapshot, ...] | None:
+    """What former subtasks have of this one's key groups; its back end takes its own, and refuses what does not fit."""
+    groups = share.key_groups
+    parts: list[KeyedStateSnapshot | IncrementalSnapshot] = []
+    for each in found:
+        if isinstance(each, KeyedStateSnapshot):
+            own = {group: states for group, states in each.groups.items() if group in groups}
+            parts.append(replace(each, groups=own))
+        elif isinstance(each, IncrementalSnapshot) and (
+            each.first_key_group < groups.stop and groups.start < each.end_key_group
+        ):
+            parts.append(each)
+    return tuple(parts) or None
 
 
 def _by_subtask(parts: Sequence[OperatorStateSnapshot | None], share: StateShare) -> OperatorStateSnapshot | None:

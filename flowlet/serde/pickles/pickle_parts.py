@@ -70,7 +70,7 @@ def describe_unpicklable(value: object, error: Exception, name: str = "") -> str
     """
     found = FoundPart("", value, 0, _pickle(value)[1])
     if found.error is not None:
-        found = _innermost(found, _Trail(name), _that_fails)
+        found = _innermost(found, _Trail(name), lambda _owner, part: part.error is not None)
     if found.error is None or not found.where:
         return f"{type(error).__name__}: {error}"
     return f"{found}: {type(found.error).__name__}: {found.error}"
@@ -78,33 +78,22 @@ def describe_unpicklable(value: object, error: Exception, name: str = "") -> str
 
 def find_largest(value: object) -> FoundPart:
     """The innermost part that has more than half of the bytes of ``value`` in a pickle."""
-    return _innermost(FoundPart("", value, _pickle(value)[0]), _Trail(), _that_is_large)
+    whole = FoundPart("", value, _pickle(value)[0])
+    return _innermost(whole, _Trail(), lambda owner, part: 2 * part.num_bytes > owner.num_bytes)
 
 
-def _that_fails(_owner: FoundPart, part: Any) -> tuple[int, Exception | None] | None:
-    size, error = (0, None) if isinstance(part, _PLAIN) else _pickle(part)
-    return None if error is None else (size, error)
-
-
-def _that_is_large(owner: FoundPart, part: Any) -> tuple[int, Exception | None] | None:
-    size, error = _pickle(part)
-    return (size, error) if 2 * size > owner.num_bytes else None
-
-
-def _innermost(
-    found: FoundPart, trail: "_Trail", judge: Callable[[FoundPart, Any], tuple[int, Exception | None] | None]
-) -> FoundPart:
-    """Go from a part to a part of it as long as ``judge`` approves of one."""
+def _innermost(found: FoundPart, trail: "_Trail", is_wanted: Callable[[FoundPart, FoundPart], bool]) -> FoundPart:
+    """Go from a part to a part of it as long as there is one that ``is_wanted``."""
     seen = {id(found.value)}
     for _ in range(_MAX_DEPTH):
         for part in _parts_of(found.value):
             if id(part.value) in seen:
                 continue
             seen.add(id(part.value))
-            judged = judge(found, part.value)
-            if judged is not None:
-                trail = trail.to(part)
-                found = FoundPart(str(trail), part.value, *judged)
+            step = trail.to(part)
+            candidate = FoundPart(str(step), part.value, *_pickle(part.value))
+            if is_wanted(found, candidate):
+                trail, found = step, candidate
                 break
         else:
             break

@@ -85,8 +85,9 @@ class StateKeys(ExactKeys):
         Raises FlowletError: it cannot be pickled, or is of another type than declared.
         """
         if self.is_checked:
-            values = value if self.description.kind is StateKind.LIST else [value]
-            self.declared.check_values([each[0] for each in values] if self.description.has_ttl else values)
+            # A row of a map is one entry.
+            kind = StateKind.LIST if self.description.kind is StateKind.LIST else StateKind.VALUE
+            self.declared.check_rows(kind, [value], has_ttl=self.description.has_ttl)
         try:
             return row_content(value, *keys)
         except Exception as error:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.checkpoint.task.operator_snapshots import OperatorSnapshots
 from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.checkpoint.task.state_assignment import assigned_states, is_by_key
 from flowlet.columns import columns_of
@@ -26,6 +28,7 @@ from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.splits.split_kinds import FileSet, FileSplit
+from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import (
     ColumnRows,
     KeyedStateSnapshot,
@@ -37,6 +40,7 @@ from flowlet.state.state_snapshots import (
     StateRows,
     StateShare,
 )
+from flowlet.timers.time_api import KeyContext
 
 MAX_PARALLELISM = 12
 SUM = KeyedSumOperator(lambda record: record[0], 1, name="sum")
@@ -48,9 +52,18 @@ States = Sequence[Mapping[str, OperatorState]]
 
 
 def rescaled(states: States, width: int, operator: StreamOperator = SUM) -> list[dict[str, OperatorState]]:
-    """What ``width`` subtasks begin with."""
+    """What ``width`` subtasks begin with, their keyed state as in their next snapshots."""
     shares = [StateShare(each, width, MAX_PARALLELISM, len(states)) for each in range(width)]
-    return [assigned_states({"a": operator}, VERTEX, dict(enumerate(states)), share) for share in shares]
+    found = [assigned_states({"a": operator}, VERTEX, dict(enumerate(states)), share) for share in shares]
+    return [{name: joined(state) for name, state in each.items()} for each in found]
+
+
+def joined(state: OperatorState) -> OperatorState:
+    """With one snapshot of keyed state in the place of those of former subtasks."""
+    if not isinstance(state.keyed, tuple):
+        return state
+    groups = {group: rows for part in state.keyed for group, rows in part.groups.items()}
+    return replace(state, keyed=replace(state.keyed[0], groups=groups))
 
 
 def owner(key: Any, width: int) -> int:
@@ -293,12 +306,23 @@ def test_state_of_another_version_or_number_of_key_groups_is_refused() -> None:
 
     with pytest.raises(StateRestoreError, match="'sum' has version 99, this flowlet reads version 1"):
         rescaled([{"a": replace(state, own=AggregationSnapshot(StateForm.SUMS, ("x",), (7,)), version=99)}], 2)
-    with pytest.raises(
-        StateRestoreError, match="'sum' has 64 key groups, the operator has 12: set its max parallelism to 64"
+    other = StateDescription(StateKind.LIST, "tuple")
+    for change, message in (
+        ({"max_parallelism": 64}, r"'sum': keyed state was written with max parallelism 64, the operator has 12 now"),
+        ({"version": 99}, "'sum': keyed state has version 99, this flowlet reads version 2"),
+        ({"descriptions": {"count": other}}, "'count' was written as a ValueState .* and as a ListState .* by another"),
     ):
-        rescaled([{"a": replace(state, keyed=replace(state.keyed, max_parallelism=64))}], 2)
-    with pytest.raises(StateRestoreError, match="'sum' has the versions 99 and 2"):
-        rescaled([{"a": state}, {"a": replace(state, keyed=replace(state.keyed, version=99))}], 1)
+        states = {0: {"a": state}, 1: {"a": replace(state, keyed=replace(state.keyed, **change))}}
+        found = assigned_states({"a": SUM}, VERTEX, states, StateShare(0, 1, MAX_PARALLELISM, 2))
+        ctx = SimpleNamespace(
+            operator_id=b"\x0a",
+            timers=None,
+            operator_state=None,
+            keyed_state=HeapKeyedStateBackend(KeyContext(), lambda: 0, range(MAX_PARALLELISM), MAX_PARALLELISM),
+        )
+        operator: Any = SimpleNamespace(name="sum", state_version=1, ctx=ctx)
+        with pytest.raises(StateRestoreError, match=message):
+            OperatorSnapshots([operator], lambda: False).restore({"0a": found["a"]})
 
 
 def test_an_operator_is_found_in_the_vertex_that_it_had() -> None:
