@@ -298,20 +298,17 @@ class PartitionWriter:
         self._check_open()
         if self._is_counted:
             return
-        if self._rows is None:
-            try:
-                self._push.write(chunk)
-            except NetstackError as error:
-                self._fail_unless_counted(error)
-            return
-        num_bytes = estimated_bytes(chunk)
-        self._make_room(self._rows, num_bytes)
-        if self._is_counted:
-            return
-        kept = self._rows.add(chunk, num_bytes)
+        kept = None
+        if self._rows is not None:
+            num_bytes = estimated_bytes(chunk)
+            self._make_room(self._rows, num_bytes)
+            if self._is_counted:
+                return
+            kept = self._rows.add(chunk, num_bytes)
         try:
             self._push.write(chunk)
-            kept.num_sent = self._push.num_sent
+            if kept is not None:
+                kept.num_sent = self._push.num_sent
         except NetstackError as error:
             self._recover(error)
 

@@ -208,9 +208,9 @@ class TextCodes(_OpenCodes):
     """Codes of short texts."""
 
     __slots__ = ()
-    _hashes = staticmethod(mixed)
-    _differ = staticmethod(differ)
-    _take = staticmethod(take_packed16)
+    _hashes = staticmethod(mixed)  # type: ignore[mutable-override]  # nobody assigns it
+    _differ = staticmethod(differ)  # type: ignore[mutable-override]  # as above
+    _take = staticmethod(take_packed16)  # type: ignore[mutable-override]  # as above
 
     def __init__(self) -> None:
         super().__init__(np.zeros((_MIN_KEYS, 2), np.uint64))

@@ -283,13 +283,9 @@ class CopyingEntries:
 
     def add(self, copy: TableCopy) -> None:
         """From now on keep for this copy, too."""
-        self._copies = (*map(ref, self._under_way()), ref(copy))
+        self._copies = (*map(ref, self.under_way()), ref(copy))
         self._newest = self._copies[-1]
         self._kept = copy.kept if len(self._copies) == 1 else {}
-
-    def has_copies(self) -> bool:
-        """Whether a copy is under way; if not, ``on_end`` has been called."""
-        return bool(self._under_way())
 
     def get(self, exact: Any) -> Any:
         """What is kept for a key, for its state, which may hand it out or change it; None if there is nothing."""
@@ -297,12 +293,12 @@ class CopyingEntries:
         if stored is None or type(stored) in UNCHANGING:
             newest = self._newest()
             if newest is None or newest.is_complete:
-                self._under_way()
+                self.under_way()
             return stored
         if exact in self._kept:
             return stored
         frozen = None
-        for copy in self._under_way():
+        for copy in self.under_way():
             if exact not in copy.kept:
                 if frozen is None:
                     frozen = frozen_row(self._name, self._kind, stored)
@@ -319,17 +315,18 @@ class CopyingEntries:
         stored = self._entries.get(exact)
         if stored is None:
             return
-        for copy in self._under_way():
+        for copy in self.under_way():
             # As it is: the table forgets it, and it was not handed out since the copy began, or it would be kept
             # already.
             copy.kept.setdefault(exact, stored)
 
     def keep_user_key(self, exact: Any, key: Any) -> None:
         """Called before the user's form of a key is dropped."""
-        for copy in self._under_way():
+        for copy in self.under_way():
             copy.kept_user_keys.setdefault(exact, key)
 
-    def _under_way(self) -> list[TableCopy]:
+    def under_way(self) -> list[TableCopy]:
+        """The copies that are under way; if there are none, ``on_end`` has been called."""
         copies = [copy for each in self._copies if (copy := each()) is not None and not copy.is_complete]
         if not copies:
             self._copies = ()
@@ -412,7 +409,7 @@ class StateTable(ExactKeys):
     @property
     def is_copying(self) -> bool:
         """Whether a copy is under way."""
-        return self._is_copying and self._copying.has_copies()
+        return self._is_copying and bool(self._copying.under_way())
 
     def forget_keys(self) -> None:
         """Drop all entries; no copy is under way."""

@@ -53,7 +53,7 @@ class _Open:
     """
 
     result: Future[ChannelStateSnapshot] = field(default_factory=Future)
-    pieces: tuple[_Pieces, _Pieces] = field(default_factory=lambda: (defaultdict(list), defaultdict(list)))
+    pieces: tuple[_Pieces, _Pieces] = field(default_factory=lambda: (_Pieces(list), _Pieces(list)))
     sides: set[int] = field(default_factory=lambda: {_INPUTS, _OUTPUTS})
     num_pending: int = 0
 
