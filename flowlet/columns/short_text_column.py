@@ -54,15 +54,9 @@ def mixed(packed16: Packed16Array) -> NDArray[np.uint64]:
     return mixed
 
 
-def bytes_of(packed16: Packed16Array) -> list[bytes]:
-    """The characters of each text."""
-    texts: list[bytes] = packed16.view(_TEXT)[:, 0].tolist() if len(packed16) else []
-    return texts
-
-
 def texts_of(packed16: Packed16Array) -> list[str]:
     """Each text."""
-    texts = bytes_of(packed16)
+    texts: list[bytes] = packed16.view(_TEXT)[:, 0].tolist() if len(packed16) else []
     joined = b"\0".join(texts)
     if not texts or joined.count(b"\0") != len(texts) - 1:  # a NUL inside of a text
         return [text.decode("ascii") for text in texts]

@@ -69,18 +69,14 @@ class _ProgramClasses:
         finally:
             with self._lock:
                 self._num_tasks -= 1
-            self._put_back()
+            if self._replaced and not self._num_tasks:  # not in a TaskManager that is a process of its own
+                with OPENING:
+                    if not self._num_tasks:  # else the next task has opened its blobs meanwhile, and puts them back
+                        put_back(self._replaced)
 
     def change(self) -> "contextlib.AbstractContextManager[None]":
         """In the block, which holds ``OPENING``, a blob is opened."""
         return program_classes_change(self._replaced) if self._num_tasks else contextlib.nullcontext()
-
-    def _put_back(self) -> None:
-        if not self._replaced or self._num_tasks:  # as in every TaskManager that is a process of its own
-            return
-        with OPENING:
-            if not self._num_tasks:  # else the next task has opened its blobs meanwhile, and puts them back
-                put_back(self._replaced)
 
 
 PROGRAM_CLASSES: Final = _ProgramClasses()

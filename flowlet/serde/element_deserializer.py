@@ -81,7 +81,10 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: Rec
     if offset != len(body):
         raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
     if isinstance(records, Columns):
-        records = _keyed(records, key_position)
+        if key_position is not None and key_position != records.key_position:
+            if key_position >= len(records.fields):
+                raise SerdeError(f"the key is field {key_position} of records with {len(records.fields)} fields")
+            records = records.with_key_position(key_position)
         if keys is None and records.shape is not Shape.OBJECT:
             return Chunk.of_columns(records, timestamps)
         # From here on only lists are known for objects of a class, so the keys must be taken out of the columns now.
@@ -102,14 +105,6 @@ def _keys_at(records: list[Any], position: int) -> list[Any]:
         return [record[position] if isinstance(record, tuple | Row) else (record,)[position] for record in records]
     except (IndexError, TypeError) as error:
         raise SerdeError(f"the key is field {position} of records that have no such field") from error
-
-
-def _keyed(records: Columns, key_position: int | None) -> Columns:
-    if key_position is None or key_position == records.key_position:
-        return records
-    if key_position >= len(records.fields):
-        raise SerdeError(f"the key is field {key_position} of records with {len(records.fields)} fields")
-    return records.with_key_position(key_position)
 
 
 _WRITE_BYTES: Final = 2 << 20  # Flink's
@@ -294,7 +289,12 @@ class ElementDeserializer:
         size = LENGTH.size + self._checked_length(partial, 0)
         missing = size - len(partial)
         if missing > len(view) - taken > self.limits.spill_above_bytes - len(partial):
-            return taken + self._begin_spilling(size, view[taken:])
+            spilled = self._spilled = SpillFile(self.limits.spill_directory)
+            self._spilled_size = size
+            spilled.append(partial)
+            self._partial = bytearray()
+            spilled.append(view[taken:])
+            return len(view)
         partial += view[taken : taken + missing]
         taken = min(taken + missing, len(view))
         if len(partial) == size:
@@ -303,14 +303,6 @@ class ElementDeserializer:
             # the bytes.
             self._partial = bytearray()
         return taken
-
-    def _begin_spilling(self, size: int, view: memoryview) -> int:
-        spilled = self._spilled = SpillFile(self.limits.spill_directory)
-        self._spilled_size = size
-        spilled.append(self._partial)
-        self._partial = bytearray()
-        spilled.append(view)
-        return len(view)
 
     def _complete_spilled(self, spilled: SpillFile, view: memoryview, elements: list[StreamElement]) -> int:
         taken = min(self._spilled_size - len(spilled), len(view))

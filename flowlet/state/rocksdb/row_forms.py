@@ -59,7 +59,8 @@ def full_snapshot(
     for (group, number, _), of_key in _by_key(rows):
         name, kind, expiry = states[number]
         row_kind = StateKind.LIST if kind is StateKind.LIST else StateKind.VALUE  # a row of a map is one entry
-        key, entries = None, []
+        key: Any = None
+        entries = []
         for (_, _, outer, inner), content in of_key:
             (key, *map_key), value = _read(kind, outer, inner, content)
             # None is a value in a map without expiry.
