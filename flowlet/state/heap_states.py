@@ -12,7 +12,7 @@ Source:     Flink ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``Hea
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from flowlet.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -139,9 +139,6 @@ class HeapListState(_HeapState, ListState[Any]):
         return [] if elements is None else elements.copy()
 
     get = elements  # PyFlink's name
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.elements())
 
     def add(self, value: Any) -> None:
         """Append to the list of the current key.  Raises FlowletError: it is of another type."""

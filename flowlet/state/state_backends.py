@@ -17,7 +17,7 @@ Absent:     time to live of operator state: only keyed state can have it, as in 
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
@@ -363,9 +363,6 @@ class OperatorListState(ListState[Any]):
     def get(self) -> list[Any]:
         """The elements, in a list of the caller's own."""
         return self.elements.copy()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.elements.copy())
 
     def add(self, value: Any) -> None:
         """Append to the list."""

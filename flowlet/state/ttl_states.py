@@ -10,7 +10,7 @@ Source:     Flink ``TtlValueState``, ``TtlListState``, ``TtlMapState``, ``TtlRed
             ``TtlUtils``.  The last two are made of a ``TtlValueState``.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from flowlet.datastream.state import ListState, MapState, ValueState
@@ -125,9 +125,6 @@ class TtlListState(_TtlState, ListState[Any]):
         return [value for value, _ in (pairs if expiry.returns_expired else live)]
 
     get = elements  # PyFlink's name
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.elements())
 
     def add(self, value: Any) -> None:
         """Append to the list of the current key."""

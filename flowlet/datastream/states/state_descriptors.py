@@ -91,8 +91,8 @@ class ListState(MergingState[T, Iterable[T]]):
     def add_all(self, values: list[T]) -> None:
         """Append values to the list of the current key."""
 
-    @abstractmethod
-    def __iter__(self) -> Iterator[T]: ...
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.get())
 
 
 class _Map(State, Generic[K, V]):

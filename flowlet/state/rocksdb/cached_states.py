@@ -13,7 +13,7 @@ Rules:      what ``value()`` gave may be the cached object: as with every back e
 Source:     Flink ``RocksDBValueState``, ``RocksDBListState``, ``RocksDBMapState``; PyFlink's ``CachedMapState``.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.datastream.state import ListState, MapState, ValueState
@@ -167,9 +167,6 @@ class RocksDBListState(EnteredState, ListState[Any]):
         return list(self._value.value() or ())
 
     get = elements  # PyFlink's name
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.elements())
 
     def add(self, value: Any) -> None:
         """Append to the list of the current key.
