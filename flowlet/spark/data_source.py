@@ -50,8 +50,10 @@ class PartitionPushed(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class GateTarget:
-    """A gate and the columns to push into it; checked in the planner, used in the workers."""
+class FlowletWriter(DataSourceArrowWriter):
+    """The writer of a batch: a gate and the columns to push into it; checked in the planner, pickled for the workers
+    and the committing process.
+    """
 
     description: GateDescription
     columns: st.StructType
@@ -61,7 +63,7 @@ class GateTarget:
     @classmethod
     def of_options(
         cls, options: Mapping[str, str], columns: st.StructType, *, write_id: str | None = None
-    ) -> "GateTarget":
+    ) -> "FlowletWriter":
         """Look up the gate, and compare its columns with the DataFrame's.
 
         ``write_id``: of a write that was announced before; None: a new one, which is announced.
@@ -89,27 +91,27 @@ class GateTarget:
             _seconds(options, "resumeTimeout", DEFAULT_LIMITS.resume_timeout_s),
             int(_seconds(options, "maxKeptBytes", DEFAULT_LIMITS.max_kept_bytes, "bytes")),
         )
-        target = cls(client.description, columns, limits, write_id or announced or "")
-        target.converter()
-        return target
+        writer = cls(client.description, columns, limits, write_id or announced or "")
+        writer.converter()
+        return writer
 
     def client(self) -> GateClient:
-        """The gate, for a process that was sent this target."""
+        """The gate, for a process that was sent this writer."""
         return GateClient(self.description, **asdict(self.limits))
 
     def converter(self) -> BatchConverter:
         """A converter from Spark's batches to the gate's records."""
         return BatchConverter(GateSchema.of(self.description.name, self.description.type_info), self.columns)
 
-    def push_partition(self, batches: Iterator[pa.RecordBatch], *, has_epochs: bool) -> PartitionPushed:
-        """Push the partition of the current Spark task; an empty partition counts, too."""
+    def write(self, iterator: Iterator[pa.RecordBatch], *, has_epochs: bool = False) -> PartitionPushed:
+        """Push the partition of the current Spark task; an empty partition counts, too.  Called in a worker."""
         converter = self.converter()
         offer = offer_of_this_task(self.write_id, per_stage=False)
         if not has_epochs:  # a batch that is written inside foreachBatch is committed without one
             offer = replace(offer, epoch=0)
         num_rows = 0
         with self.client().open_partition(offer) as writer:
-            for batch in batches:
+            for batch in iterator:
                 num_rows += batch.num_rows
                 for start in range(0, 0 if writer.is_counted else batch.num_rows, _MAX_ROWS):
                     push(writer, converter.convert(batch.slice(start, _MAX_ROWS)))
@@ -117,35 +119,21 @@ class GateTarget:
         offer = writer.offer
         return PartitionPushed(offer.job, offer.epoch, offer.partition, offer.attempt, offer.nonce.hex, num_rows)
 
-    def commit(self, num_partitions: int, epoch: int = 0) -> None:
-        """Tell the JobManager that the write is complete.  Raises GateError: as ``GateClient.commit``."""
-        self.client().commit(self.write_id, num_partitions, epoch)
+    def commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int = 0) -> None:
+        """Tell the JobManager that the write is complete: every task has succeeded.
 
-    def abort(self, epoch: int = 0) -> None:
-        """Tell the JobManager that the write has failed; without it, the write is not committed, which is as good."""
+        Raises GateError: as ``GateClient.commit``.
+        """
+        self.client().commit(self.write_id, len(messages), epoch)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int = 0) -> None:
+        """Tell the JobManager that the write has failed, or could not be committed; without it, the write is not
+        committed, which is as good.
+        """
         try:
             self.client().abort_write(self.write_id, epoch)
         except GateError as error:
             _log.warning("the JobManager was not told of a failed write", gate=str(self.description), error=str(error))
-
-
-class FlowletWriter(DataSourceArrowWriter):
-    """The writer of a batch; pickled for the workers and the committing process."""
-
-    def __init__(self, target: GateTarget) -> None:
-        self._target = target
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionPushed:
-        """Push one partition; called in a worker."""
-        return self._target.push_partition(iterator, has_epochs=False)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The write is complete: every task has succeeded.  Raises GateError: as ``GateClient.commit``."""
-        self._target.commit(len(messages))
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The write has failed, or could not be committed."""
-        self._target.abort()
 
 
 class FlowletStreamWriter(DataSourceStreamArrowWriter):
@@ -153,7 +141,7 @@ class FlowletStreamWriter(DataSourceStreamArrowWriter):
     one for None.
     """
 
-    def __init__(self, look_up: Callable[[str | None], GateTarget], target: GateTarget | None) -> None:
+    def __init__(self, look_up: Callable[[str | None], FlowletWriter], target: FlowletWriter | None) -> None:
         self._look_up = look_up
         # None in the committing process, which learns from the messages of the tasks what they wrote.
         self._target = target
@@ -164,13 +152,13 @@ class FlowletStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionPushed:
         """Push one partition of one epoch; called in a worker."""
         assert self._target is not None, "planned"
-        return self._target.push_partition(iterator, has_epochs=True)
+        return self._target.write(iterator, has_epochs=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's signature
         """The epoch is complete: every task has succeeded.  Raises GateError: as ``GateClient.commit``."""
         write_id = _write_id_of(messages)
         if write_id is not None:  # else the epoch has no partition that could count
-            self._look_up(write_id).commit(len(messages), batchId)
+            self._look_up(write_id).commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
         """The epoch has failed, or could not be committed.
@@ -185,7 +173,7 @@ class FlowletStreamWriter(DataSourceStreamArrowWriter):
         except FlowletError as error:
             _log.warning("the JobManager was not told of a failed epoch", epoch=batchId, error=str(error))
             return
-        target.abort(batchId)
+        target.abort(messages, batchId)
 
 
 def _write_id_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
@@ -219,10 +207,10 @@ class FlowletDataSource(DataSource):
         """Check the gate and the columns before any task runs.
 
         Raises:
-            ConfigError, GateError, SchemaMismatchError: as ``GateTarget.of_options``.
+            ConfigError, GateError, SchemaMismatchError: as ``FlowletWriter.of_options``.
         """
         _refuse_overwrite(overwrite=overwrite)
-        return FlowletWriter(GateTarget.of_options(self.options, schema))
+        return FlowletWriter.of_options(self.options, schema)
 
     def streamWriter(self, schema: st.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802 - as above
         """Check the gate and the columns of an epoch, as ``writer``; where the epoch ends, the gate is looked up when
@@ -230,8 +218,8 @@ class FlowletDataSource(DataSource):
         """
         _refuse_overwrite(overwrite=overwrite)
 
-        def look_up(write_id: str | None) -> GateTarget:
-            return GateTarget.of_options(self.options, schema, write_id=write_id)
+        def look_up(write_id: str | None) -> FlowletWriter:
+            return FlowletWriter.of_options(self.options, schema, write_id=write_id)
 
         return FlowletStreamWriter(look_up, None if self._was_sent else look_up(None))
 
