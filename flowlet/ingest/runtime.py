@@ -171,7 +171,10 @@ class ProducerRuntime:
 
     def unwatch(self, watch: StallWatch) -> None:
         """Stop watching."""
-        self.loop.execute_threadsafe(self._watches.pop, watch, None)
+        self.loop.execute_threadsafe(self._unwatch, watch)
+
+    def _unwatch(self, watch: StallWatch) -> None:
+        self._watches.pop(watch, None)
 
     def _watch(self, watch: StallWatch, watched: Watched) -> None:
         self._watches[watch] = watched
