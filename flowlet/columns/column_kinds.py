@@ -52,20 +52,24 @@ class ListColumn(Column):
         value_type: their exact type, if it is known that they all have it; saves others a look.
     """
 
-    __slots__ = ("value_type", "values")
+    __slots__ = ("_value_type", "values")
 
     has_objects: ClassVar[bool] = True
-    value_type: type | None
 
     def __init__(self, values: list[Any], value_type: type | None = None) -> None:
         self.values = values
-        self.value_type = value_type
+        self._value_type = value_type
 
     def __repr__(self) -> str:
-        return f"<ListColumn of {len(self)} {'values' if self.value_type is None else self.value_type.__name__}>"
+        return f"<ListColumn of {len(self)} {'values' if self._value_type is None else self._value_type.__name__}>"
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def value_type(self) -> type | None:
+        """Implements ``Column``."""
+        return self._value_type
 
     def to_list(self) -> list[Any]:
         """The very objects."""
@@ -81,11 +85,11 @@ class ListColumn(Column):
     def take(self, indices: IndexArray) -> ListColumn:
         """The values at these positions.  20 ns per value; by an array of objects it takes more than 100."""
         values = self.values
-        return ListColumn([values[index] for index in indices.tolist()], self.value_type)
+        return ListColumn([values[index] for index in indices.tolist()], self._value_type)
 
     def slice(self, start: int, stop: int) -> ListColumn:
         """A part, in a list of its own."""
-        return ListColumn(self.values[start:stop], self.value_type)
+        return ListColumn(self.values[start:stop], self._value_type)
 
     def accept(self, visitor: ColumnVisitor[_T]) -> _T:
         """Implements ``Column``."""
@@ -93,7 +97,7 @@ class ListColumn(Column):
 
     def is_unchanging(self) -> bool:
         """One look at each value, where their type is not known."""
-        return self.value_type in UNCHANGING or are_unchanging(self.values)
+        return self._value_type in UNCHANGING or are_unchanging(self.values)
 
     def concatenate(self, columns: Sequence[Column]) -> ListColumn | None:
         """Implements ``Column``."""
