@@ -8,7 +8,7 @@ Rules:      a reader knows from its subtask number what is its share, or its sou
             which hands out the splits on demand (``flowlet/splits/enumerator.py``).  A checkpoint has each reader's
             position.  Watermarks are not part of it, as in Flink: after a restart they begin anew with the records that
             are read then, and idleness is found out again.
-Source:     Flink ``SourceOperator``.
+Source:     Flink ``SourceOperator``, ``StreamSource.LatencyMarkerEmitter``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,6 @@ from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperato
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
-from flowlet.operators.latency_stats import LatencyMarkerEmitter
 from flowlet.operators.source_event_time import SourceEventTime
 from flowlet.operators.source_reader import (
     MAX_CHUNK_RECORDS,
@@ -32,10 +31,11 @@ from flowlet.operators.source_reader import (
     SourceReaderBase,
     split_set_of,
 )
-from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, LatencyMarker, StreamElement, Watermark, WatermarkStatus
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.splits.split_kinds import Runs, share_of_runs
 from flowlet.state.state_snapshots import StateShare
+from flowlet.timers.time_api import TimerHandle
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
@@ -108,7 +108,7 @@ class SourceOperator(StreamOperator):
         self._last_progress: float | None = None
         self._has_nothing = False
         self._has_splits = False  # whether they are handed out
-        self._markers: LatencyMarkerEmitter | None = None
+        self._marker_timer: TimerHandle | None = None
         self._restored: object | None = None
         # What was polled and has not gone through the chain, each with its split.
         self._slices: RecordSlices[str | None] = RecordSlices(lambda: 0)  # until the task gives its clocks
@@ -228,12 +228,8 @@ class SourceOperator(StreamOperator):
     def open(self) -> None:
         """Make the reader, and start the latency markers if there are to be any."""
         if self.latency_tracking_interval_ms > 0:
-            self._markers = LatencyMarkerEmitter(
-                self.ctx.processing_time_service,
-                self.output.emit_latency_marker,
-                interval_ms=self.latency_tracking_interval_ms,
-                operator_id=self.ctx.operator_id,
-                subtask=self.ctx.subtask,
+            self._marker_timer = self.ctx.processing_time_service.schedule_with_fixed_delay(
+                self._emit_marker, initial_delay_ms=0, period_ms=self.latency_tracking_interval_ms
             )
         with self._reader_errors():
             self._has_splits = split_set_of(self.source) is not None
@@ -257,6 +253,10 @@ class SourceOperator(StreamOperator):
                 auto_watermark_interval_ms=self.auto_watermark_interval_ms,
                 emits_watermarks=self._emits_watermarks,
             )
+
+    def _emit_marker(self, _timestamp_ms: int) -> None:
+        now_ms = self.ctx.processing_time_service.current_time_ms()
+        self.output.emit_latency_marker(LatencyMarker(now_ms, self.ctx.operator_id, self.ctx.subtask))
 
     def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
         """The JobManager gives these to the reader, and keeps so much for all readers together; nothing for a source
@@ -419,8 +419,8 @@ class SourceOperator(StreamOperator):
         """
         if self._event_time is not None:
             self._event_time.close()
-        if self._markers is not None:
-            self._markers.close()
+        if self._marker_timer is not None:
+            self._marker_timer.cancel()
         self._last_progress = self.progress
         self._slices.clear()
         reader = self._reader

@@ -63,10 +63,7 @@ def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) ->
             current_input_watermark=min(watermarks, default=MIN_TIMESTAMP),
             current_input_watermarks=watermarks,
             current_output_watermark=chain.output_watermark(index),
-            latencies=[
-                messages.LatencyMetrics(name, **(asdict(histogram.statistics()) | {"count": histogram.count}))
-                for name, histogram in latency.histograms().items()
-            ],
+            latencies=latency.metrics(),
             user_metrics=[
                 messages.UserMetric(**(asdict(each) | {"kind": each.kind.value})) for each in ctx.metrics.values()
             ],
