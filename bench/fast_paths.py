@@ -86,7 +86,7 @@ FAST_PATHS: Final = (
         "short texts are numbers of 16 bytes",
         ("flowlet/columns/short_text_column.py",),
         (
-            Edit("flowlet/io/key_groups_record_writer.py", "short = try_short_texts(keys)", "short = None"),
+            Edit("flowlet/io/create_record_writer.py", "short = try_short_texts(keys)", "short = None"),
             Edit("flowlet/keys/key_index.py", "short = try_short_texts(values)", "short = None"),
         ),
         "shuffle",
@@ -97,7 +97,7 @@ FAST_PATHS: Final = (
         ("flowlet/io/key_dictionary.py",),
         (
             Edit(
-                "flowlet/io/key_groups_record_writer.py",
+                "flowlet/io/create_record_writer.py",
                 "if len(keys) > MAX_CHUNK_KEYS or self.bypass.is_taken():",
                 "if True:",
             ),
@@ -133,7 +133,7 @@ FAST_PATHS: Final = (
     ),
     FastPath(
         "sums by key in arrays",
-        ("flowlet/kernels/columnar_reduction.py", "flowlet/kernels/accumulators.py"),
+        ("flowlet/kernels/columnar_reduction.py", "flowlet/kernels/grouping.py"),
         (
             Edit(
                 "flowlet/operators/keyed_sum_operator.py",

@@ -17,6 +17,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import Forward
 from flowlet.io.create_record_writer import create_record_writer
+from flowlet.io.record_writer import RecordWriterOptions
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.records import Chunk
 from flowlet.task.one_input_stream_task import GateFedStreamTask
@@ -170,7 +171,7 @@ def produce(partition: ResultPartition, num_records: int, pause_s: float) -> Non
     Raises:
         TimeoutError: the consumer does not read to the end.
     """
-    writer = create_record_writer(partition, Forward(), buffer_timeout_ms=0, subtask=0)
+    writer = create_record_writer(partition, Forward(), RecordWriterOptions(0))
     for number in range(num_records):
         time.sleep(pause_s)
         writer.collect(Chunk([(number, time.monotonic_ns())]))

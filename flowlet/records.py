@@ -284,6 +284,8 @@ class CompletionMark:
     number: int
 
 
+ControlElement = Watermark | WatermarkStatus | LatencyMarker | CompletionMark  # what operators emit besides records
+
 StreamElement = (
     Chunk | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | InternalWatermark | CompletionMark
 )

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from bench.jobs.checked import WrongOutputError
 from bench.jobs.keyed_states import BACKENDS, NUM_GROUPS
+from flowlet.chain.operator_output import StandaloneOutput
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.columns import Shape, columns_of
 from flowlet.columns.arrow_batches import columns_of_batch
@@ -78,7 +79,7 @@ class _Results:
         for key, total in zip(*found, strict=True):
             self.last[key] += total
 
-    def emit_watermark(self, watermark: Watermark) -> None:
+    def emit_control(self, element: Watermark) -> None:
         """It is not looked at."""
 
 
@@ -117,10 +118,9 @@ def rate(rows: Rows, backend: str) -> float:
     context, output, operator = KeyContext(), _Results(), _MAKE[rows.form](rows.num_records)
     chunks, counts = rows.chunks()
     with closing(BACKENDS[backend](context)) as states:
-        operator.setup(
-            OperatorContext("bench", 0, 1, NUM_GROUPS, "rows", key_context=context, keyed_state=states),
-            output,  # type: ignore[arg-type]  # nothing else is called
-        )
+        ctx = OperatorContext("bench", 0, 1, NUM_GROUPS, "rows", key_context=context, keyed_state=states)
+        # Nothing else of the output is called.
+        operator.setup(ctx, StandaloneOutput("rows", output, ctx.counters))  # type: ignore[arg-type]
         operator.open()
         middle = len(chunks) // 2
         for chunk in chunks[:middle]:

@@ -12,7 +12,7 @@ from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting, Stop, 
 from bench.transports.netstack_side import open_gate, open_partition
 from flowlet.chain.stream_operator import InputStatus
 from flowlet.io.input_processor import InputProcessor
-from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, ControlElement
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.one_input_stream_task import MAX_BUFFERS_PER_ACTION
 from netstack.wire.events import StopMode
@@ -34,14 +34,8 @@ class _CheckingHead:
         self.process_chunk(chunk)
         return len(chunk)
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        """The last one of all, at the end."""
-
-    def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """None is sent."""
-
-    def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """None is sent."""
+    def process_control(self, element: ControlElement) -> None:
+        """The last watermark of all, at the end."""
 
 
 def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Callable[[int], None]) -> None:

@@ -39,22 +39,17 @@ class SharedAsyncLoop:
         # Held while a loop starts (about a millisecond): a second holder needs that very loop.
         self._lock = threading.Lock()
         self._loop: EventLoopThread | None = None  # Guarded by _lock.
-        self._num_holders = 0  # Guarded by _lock.
+        self.num_holders = 0  # Guarded by _lock for writes; elsewhere at once outdated.
 
     def __repr__(self) -> str:
-        return f"<SharedAsyncLoop {'idle' if self._loop is None else 'running'}, {self._num_holders} holders>"
-
-    @property
-    def num_holders(self) -> int:
-        """The number of holders; at once outdated."""
-        return self._num_holders
+        return f"<SharedAsyncLoop {'idle' if self._loop is None else 'running'}, {self.num_holders} holders>"
 
     def acquire(self) -> EventLoopThread:
         """The running loop, started if there is none; call ``release`` once."""
         with self._lock:
             if self._loop is None:
                 self._loop = self._start(LOOP_NAME)
-            self._num_holders += 1
+            self.num_holders += 1
             return self._loop
 
     def release(self) -> None:
@@ -64,9 +59,9 @@ class SharedAsyncLoop:
             FlowletError: the loop did not end, because a coroutine blocks it.  It is not used again.
         """
         with self._lock:
-            assert self._num_holders > 0, "released more often than acquired"
-            self._num_holders -= 1
-            if self._num_holders:
+            assert self.num_holders > 0, "released more often than acquired"
+            self.num_holders -= 1
+            if self.num_holders:
                 return
             loop, self._loop = self._loop, None
         assert loop is not None, "the caller holds the loop"

@@ -18,17 +18,19 @@ Source:     Flink ``AsyncWaitOperator.RetryableResultHandlerDelegator``.  PyFlin
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
+from functools import partial
 from typing import Any
 
-from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall, CallRunner, Failed
+from flowlet.async_io.async_calls import AsyncCall, CallRunner, Failed
 from flowlet.async_io.async_queue import PendingRecord
 from flowlet.chain.record_copies import unpickled
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import JobGraphError, UserFunctionError
-from flowlet.operators.user_function import Checkpoints, RuntimeContext
+from flowlet.operators.user_function import UserFunction, run_step
 from flowlet.serde.type_serializer import preview
-from flowlet.timers.time_api import TimerHandle
-from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
+from netstack.loop.loop_timers import Cancellable
 
 
 def retry_delay_ms(strategy: Any, outcome: list[Any] | Failed, num_attempts: int) -> int | None:
@@ -51,51 +53,26 @@ def retry_delay_ms(strategy: Any, outcome: list[Any] | Failed, num_attempts: int
     return max(0, int(strategy.get_backoff_time_millis(num_attempts)))
 
 
-class AsyncUserFunction:
+class AsyncUserFunction(UserFunction):
     """An object with a coroutine method ``async_invoke(value)``, or a coroutine function.
+
+    ``calls``: runs its coroutines; set by the operator, before ``open``.
 
     Raises JobGraphError if it is neither.
     """
 
+    calls: CallRunner
+
     def __init__(self, function: Any) -> None:
-        self._function = function
-        self.checkpoints = Checkpoints(function)
-        self._is_object = callable(getattr(function, "async_invoke", None)) and not isinstance(function, type)
-        if not self._is_object and not inspect.iscoroutinefunction(function):
+        is_object = callable(getattr(function, "async_invoke", None)) and not isinstance(function, type)
+        if not is_object and not inspect.iscoroutinefunction(function):
             raise JobGraphError(
                 "expected a coroutine function of one record or an object with 'async def async_invoke', got "
                 f"{preview(function)} "
                 f"of type {type(function).__name__}"
             )
-
-    def __repr__(self) -> str:
-        return f"<AsyncUserFunction {preview(self._function)}>"
-
-    @property
-    def invoke(self) -> AsyncFunctionCall:
-        """The function to call with a record."""
-        call: AsyncFunctionCall = self._function.async_invoke if self._is_object else self._function
-        return call
-
-    @property
-    def timeout(self) -> Callable[[Any], Any] | None:
-        """The function to call with a record that timed out; None if the user defined none."""
-        found = self._method("timeout")
-        return found if callable(found) else None
-
-    def open(self, ctx: OperatorContext, calls: CallRunner) -> None:
-        """Call the object's ``initialize_state`` and ``open``, if it has them.
-
-        Raises UserFunctionError if one fails.
-        """
-        self.checkpoints.initialize(ctx)
-        # A coroutine may take long; mails are taken meanwhile, so that the task can be cancelled.
-        wait = None if ctx.executor is None else ctx.executor.yield_until
-        self._run("open", ctx, calls, RuntimeContext(ctx), wait=wait)
-
-    def close(self, ctx: OperatorContext, calls: CallRunner) -> None:
-        """Call the object's ``close``, if it has one.  Raises UserFunctionError if it fails."""
-        self._run("close", ctx, calls)
+        super().__init__(function, "async_invoke")
+        self._class_name = str(type(function) if is_object else getattr(function, "__qualname__", function))
 
     def wrong_result(self, result: object) -> RuntimeError:
         """The error for a result that has no records: what PyFlink says, and what it was."""
@@ -110,34 +87,22 @@ class AsyncUserFunction:
         """What PyFlink says about an error at a record."""
         return f"Error happens inside the class '{self._class_name}' during handling input '{record}'"
 
-    @property
-    def _class_name(self) -> str:
-        return str(type(self._function) if self._is_object else getattr(self._function, "__qualname__", self._function))
-
-    def _method(self, name: str) -> Any:
-        return getattr(self._function, name, None) if self._is_object else None
-
-    def _run(
-        self,
-        name: str,
-        ctx: OperatorContext,
-        calls: CallRunner,
-        *args: Any,
-        wait: Callable[[AvailabilityFuture], None] | None = None,
-    ) -> None:
-        step = self._method(name)
-        if not callable(step):
+    def run(self, name: str, *args: Any, ctx: OperatorContext) -> None:
+        """Call the object's method of that name, if it has one; a coroutine method runs on the loop of the calls."""
+        step = self.step(name)
+        if inspect.iscoroutinefunction(step):
+            # ``open`` may take long; mails are taken meanwhile, so that the task can be cancelled.
+            takes_mails = name == "open" and ctx.executor is not None
+            wait = ctx.mailbox_executor.yield_until if takes_mails else None
+            run_step(ctx, partial(self.calls.run, step, wait=wait), *args, name=name)
             return
         try:
-            if inspect.iscoroutinefunction(step):
-                calls.run(step, *args, wait=wait)
-            else:
-                step(*args)
-        except Exception as error:
-            error.add_note(f"raised by {name}()")
-            if isinstance(error, RuntimeError) and "event loop" in str(error) and not inspect.iscoroutinefunction(step):
-                error.add_note(f"write 'async def {name}': it then runs on the loop of the calls")
-            raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
+            super().run(name, *args, ctx=ctx)
+        except UserFunctionError as error:
+            cause = error.__cause__
+            if isinstance(cause, RuntimeError) and "event loop" in str(cause):
+                cause.add_note(f"write 'async def {name}': it then runs on the loop of the calls")
+            raise
 
 
 class _Deadline:
@@ -148,7 +113,7 @@ class _Deadline:
     def __init__(self, requests: Sequence["_Request"]) -> None:
         self.requests = requests
         self.num_left = len(requests)
-        self.timer: TimerHandle | None = None
+        self.timer: Cancellable | None = None
 
 
 class _Request:
@@ -161,10 +126,11 @@ class _Request:
         self.num_attempts = 0
         self.is_timed_out = False  # then the running call, if any, is that of ``timeout``
         self.call: AsyncCall | None = None  # the call whose outcome counts
-        self.timer: TimerHandle | None = None  # set while it waits for its next attempt
+        self.timer: Cancellable | None = None  # set while it waits for its next attempt
         self.deadline: _Deadline | None = None
 
 
+@dataclass(eq=False)
 class AsyncRequests:
     """Requests the results of records.
 
@@ -181,31 +147,21 @@ class AsyncRequests:
         on_timer: called after a timer completed records.
     """
 
-    def __init__(
-        self,
-        ctx: OperatorContext,
-        function: AsyncUserFunction,
-        calls: CallRunner,
-        *,
-        timeout_ms: int,
-        retry: Any,
-        complete: Callable[[PendingRecord, list[Any]], None],
-        on_timer: Callable[[], None],
-    ) -> None:
-        self._ctx = ctx
-        self._function = function
-        self._calls = calls
-        self._timeout_ms = timeout_ms
-        self._retry = retry
-        self._complete = complete
-        self._on_timer = on_timer
-        self._deadlines: dict[_Deadline, None] = {}
-        self._waiting: dict[_Request, None] = {}  # requests that wait for their next attempt, longest wait first
-        self.num_retries = 0
-        self.num_timeouts = 0
+    ctx: OperatorContext
+    function: AsyncUserFunction
+    calls: CallRunner
+    timeout_ms: int
+    retry: Any
+    complete: Callable[[PendingRecord, list[Any]], None]
+    on_timer: Callable[[], None]
+    num_retries: int = field(init=False, default=0)
+    num_timeouts: int = field(init=False, default=0)
+    _deadlines: dict[_Deadline, None] = field(init=False, default_factory=dict)
+    # Requests that wait for their next attempt, longest wait first.
+    _waiting: dict[_Request, None] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<AsyncRequests of {self._ctx.operator_name!r}, {len(self._waiting)} wait for another attempt>"
+        return f"<AsyncRequests of {self.ctx.operator_name!r}, {len(self._waiting)} wait for another attempt>"
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module header."""
@@ -221,7 +177,7 @@ class AsyncRequests:
     def begin(self, records: Sequence[PendingRecord]) -> None:
         """Start the first attempt for each record."""
         requests = [_Request(record) for record in records]
-        if self._timeout_ms > 0:
+        if self.timeout_ms > 0:
             self._set_deadline(_Deadline(requests))
         self._attempt(requests)
 
@@ -230,7 +186,7 @@ class AsyncRequests:
 
         Raises UserFunctionError if a call failed and is not tried again.
         """
-        for call, outcome in self._calls.take_outcomes():
+        for call, outcome in self.calls.take_outcomes():
             request: _Request = call.owner
             if request.call is call:
                 request.call = None
@@ -247,38 +203,38 @@ class AsyncRequests:
         for deadline in self._deadlines:
             _cancel(deadline)
         self._deadlines = {}
-        self._calls.cancel_all()
+        self.calls.cancel_all()
 
     # -- attempts
 
     def _attempt(self, requests: Sequence[_Request]) -> None:
-        invoke = self._function.invoke
+        invoke = self.function.call
         for request in requests:
             request.num_attempts += 1
             request.call = AsyncCall(invoke, request.record.value, request)
-        self._calls.start([request.call for request in requests if request.call is not None])
+        self.calls.start([request.call for request in requests if request.call is not None])
 
     def _use_outcome(self, request: _Request, outcome: Any) -> None:
         if isinstance(outcome, Iterable):
             outcome = unpickled(outcome if isinstance(outcome, list) else list(outcome))
         if not isinstance(outcome, Failed | list):
-            raise self._failure(request) from self._function.wrong_result(outcome)
+            raise self._failure(request) from self.function.wrong_result(outcome)
         delay_ms = self._delay_before_retry(request, outcome)
         if delay_ms is not None:
-            clock = self._ctx.processing_time_service
+            clock = self.ctx.processing_time_service
             self._waiting[request] = None
             request.timer = clock.register_timer(clock.current_time_ms() + delay_ms, lambda _: self._try_again(request))
             return
         if isinstance(outcome, Failed):
-            outcome.error.add_note(self._function.failed_at(preview(request.record.value)))
+            outcome.error.add_note(self.function.failed_at(preview(request.record.value)))
             raise self._failure(request) from outcome.error
         self._finish(request, outcome)
 
     def _delay_before_retry(self, request: _Request, outcome: list[Any] | Failed) -> int | None:
-        if self._retry is None or request.is_timed_out:
+        if self.retry is None or request.is_timed_out:
             return None
         try:
-            return retry_delay_ms(self._retry, outcome, request.num_attempts)
+            return retry_delay_ms(self.retry, outcome, request.num_attempts)
         except Exception as error:
             error.add_note("raised by the retry strategy")
             raise self._failure(request) from error
@@ -297,17 +253,17 @@ class AsyncRequests:
             if not deadline.num_left:
                 del self._deadlines[deadline]
                 _cancel(deadline)
-        self._complete(request.record, results)
+        self.complete(request.record, results)
 
     # -- deadlines
 
     def _set_deadline(self, deadline: _Deadline) -> None:
-        clock = self._ctx.processing_time_service
+        clock = self.ctx.processing_time_service
         for request in deadline.requests:
             request.deadline = deadline
         self._deadlines[deadline] = None
         deadline.timer = clock.register_timer(
-            clock.current_time_ms() + self._timeout_ms, lambda _: self._time_out(deadline)
+            clock.current_time_ms() + self.timeout_ms, lambda _: self._time_out(deadline)
         )
 
     def _time_out(self, deadline: _Deadline) -> None:
@@ -317,33 +273,33 @@ class AsyncRequests:
         for request in deadline.requests:
             if request.record.results is None:
                 self._time_out_request(request)
-        self._on_timer()
+        self.on_timer()
 
     def _time_out_request(self, request: _Request) -> None:
         self.num_timeouts += 1
         request.is_timed_out = True
         if request.call is not None:
-            self._calls.cancel(request.call)
+            self.calls.cancel(request.call)
             request.call = None
         if request in self._waiting:
             del self._waiting[request]
             _cancel(request)
-        timeout = self._function.timeout
+        timeout = self.function.step("timeout")
         if timeout is None:
-            raise self._failure(request) from TimeoutError(f"no result within {self._timeout_ms} ms")
+            raise self._failure(request) from TimeoutError(f"no result within {self.timeout_ms} ms")
         if inspect.iscoroutinefunction(timeout):
             request.call = AsyncCall(timeout, request.record.value, request)
-            self._calls.start([request.call])
+            self.calls.start([request.call])
             return
         try:
             results = timeout(request.record.value)
         except Exception as error:
-            error.add_note(f"raised by timeout(), after {self._timeout_ms} ms without a result")
+            error.add_note(f"raised by timeout(), after {self.timeout_ms} ms without a result")
             raise self._failure(request) from error
         self._use_outcome(request, results)
 
     def _failure(self, request: _Request) -> UserFunctionError:
-        return UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(request.record.value))
+        return UserFunctionError(self.ctx.operator_name, self.ctx.subtask, preview(request.record.value))
 
 
 def _cancel(timed: _Deadline | _Request) -> None:

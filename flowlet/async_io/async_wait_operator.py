@@ -17,13 +17,13 @@ Absent:     attempts and timeouts do not survive a restart, as in Flink: all rec
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from flowlet.async_io.async_calls import AsyncCalls, CallRunner
 from flowlet.async_io.async_queue import AsyncQueue, Control
 from flowlet.async_io.async_requests import AsyncRequests, AsyncUserFunction
-from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import MailboxClosedError
+from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AVAILABLE, AvailabilityFuture
@@ -44,7 +44,7 @@ class AsyncWaitStatistics:
     num_timeouts: int
 
 
-class AsyncWaitOperator(StreamOperator):
+class AsyncWaitOperator(UserFunctionOperator):
     """The operator of ``ordered_wait`` and ``unordered_wait``; task thread only.
 
     Restored records are called again in ``open``.
@@ -77,8 +77,9 @@ class AsyncWaitOperator(StreamOperator):
         name: str = "async wait operator",
         create_calls: Callable[[Callable[[], None]], CallRunner] = AsyncCalls,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self._function = AsyncUserFunction(function)
+        self._functions.append(self._function)
         self._timeout_ms = timeout_ms
         self._retry = retry_strategy
         self.create_calls = create_calls  # tests may replace it before open
@@ -118,11 +119,11 @@ class AsyncWaitOperator(StreamOperator):
             UserFunctionError: the function's ``open`` failed, or a call for a restored record.
         """
         resources = self._resources = ExitStack()
-        calls = self.create_calls(self._notify)
+        calls = self._function.calls = self.create_calls(self._notify)
         resources.callback(calls.close)
         # Before the call: close() must also release what a failing open() acquired.
-        resources.callback(self._function.close, self.ctx, calls)
-        self._function.open(self.ctx, calls)
+        resources.callback(super().close)
+        super().open()
         self._requests = AsyncRequests(
             self.ctx,
             self._function,
@@ -179,18 +180,6 @@ class AsyncWaitOperator(StreamOperator):
     def stop_emitting(self) -> None:
         """Keep the elements inside, also those whose results come now."""
         self._has_stopped = True
-
-    def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Let the function put what it keeps into its states."""
-        self._function.checkpoints.snapshot(self.ctx, checkpoint_id, timestamp_ms)
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the function, if it wants to know."""
-        self._function.checkpoints.completed(self.ctx, checkpoint_id)
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the function, if it wants to know."""
-        self._function.checkpoints.aborted(self.ctx, checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
         """All elements inside, in order of arrival."""
@@ -283,14 +272,8 @@ class AsyncWaitOperator(StreamOperator):
                     # A control element that has found a place may leave at once.
                 case Chunk():
                     self.output.collect(element)
-                case Watermark():
-                    self.output.emit_watermark(element)
-                case WatermarkStatus():
-                    self.output.emit_watermark_status(element)
-                case CompletionMark():
-                    self.output.emit_mark(element)
                 case _:
-                    assert_never(element)
+                    self.output.emit_control(element)
         if self._drained is not None and queue.num_left >= self._drained[0]:
             (_, drained), self._drained = self._drained, None
             drained.complete()

@@ -25,7 +25,7 @@ from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import Column, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.column import UNCHANGING, are_unchanging, is_unchanging
-from flowlet.records import Chunk, CompletionMark, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
+from flowlet.records import Chunk, ControlElement, PickledRecord
 from flowlet.typed.record_conversion import RecordConversion
 
 # Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one
@@ -229,25 +229,10 @@ class ChunkingOutput(LoopEnd):
         self.num_emitted += len(chunk)
         self.target.collect(chunk if self.keys is None else self.keys.keyed(chunk))
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Pass on the watermark behind all records emitted so far."""
+    def emit_control(self, element: ControlElement) -> None:
+        """Pass on the element behind all records emitted so far."""
         self.drain()
-        self.target.emit_watermark(watermark)
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Pass on the status behind all records emitted so far."""
-        self.drain()
-        self.target.emit_watermark_status(status)
-
-    def emit_mark(self, mark: CompletionMark) -> None:
-        """Pass on the mark behind all records emitted so far."""
-        self.drain()
-        self.target.emit_mark(mark)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Pass on the marker behind all records emitted so far."""
-        self.drain()
-        self.target.emit_latency_marker(marker)
+        self.target.emit_control(element)
 
     def _drain_columns(self) -> None:
         shape = self.shape

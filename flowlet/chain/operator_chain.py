@@ -28,7 +28,7 @@ from flowlet.chain.operator_output import (
 )
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.errors import UserFunctionError
-from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, ControlElement, Watermark
 from flowlet.serde.type_serializer import preview
 from flowlet.typed.record_conversion import RecordConversion
 from netstack.late import dataclass
@@ -104,11 +104,9 @@ class HeadInput:
         self._counters = counters
         self._process = head_input.process_chunk
         self._process_some = head_input.process_some
-        self._pass_watermark = head_input.process_watermark
+        self._process_control = head_input.process_control
         # Written by the task thread; read anywhere, one watermark stale is fine.
         self.current_watermark = MIN_TIMESTAMP
-        self.process_watermark_status: Callable[[WatermarkStatus], None] = head_input.process_watermark_status
-        self.process_latency_marker: Callable[[LatencyMarker], None] = head_input.process_latency_marker
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Count the records, then process them."""
@@ -128,10 +126,11 @@ class HeadInput:
         self._counters.num_records_in += num_done
         return num_done
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        """Remember the watermark, then process it."""
-        self.current_watermark = watermark.timestamp
-        self._pass_watermark(watermark)
+    def process_control(self, element: ControlElement) -> None:
+        """Process a control element; a watermark is remembered first."""
+        if isinstance(element, Watermark):
+            self.current_watermark = element.timestamp
+        self._process_control(element)
 
 
 class OperatorChain:
@@ -171,12 +170,8 @@ class OperatorChain:
             self._outputs[index].on_mark = partial(self._mark_left, channel)
         counters = self.contexts[0].counters
         self.head_inputs = [HeadInput(head_input, counters) for head_input in self.head.inputs()]
-        first = self.head_inputs[0]
-        self.process_chunk = first.process_chunk
-        self.process_watermark = first.process_watermark
-        self.process_watermark_status = first.process_watermark_status
-        self.process_latency_marker = first.process_latency_marker
-        self.process_mark = self.head.process_mark
+        self.process_chunk = self.head_inputs[0].process_chunk
+        self.process_control = self.head_inputs[0].process_control
 
     def __repr__(self) -> str:
         return f"<OperatorChain {' -> '.join(operator.name for operator in self.operators)}, {len(self._opened)} open>"

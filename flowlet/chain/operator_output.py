@@ -30,12 +30,12 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_copies import apart
 from flowlet.chain.record_loop import NO_ATTENTION, LoopEnd, RecordLoop, write_conversion, write_into
 from flowlet.chain.record_shape import RecordShape, ShapeWatch
-from flowlet.chain.stream_operator import EdgeOutput, OperatorCounters, Output, StreamOperator
+from flowlet.chain.stream_operator import OperatorCounters, Output, StreamOperator
 from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
-from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, ControlElement, LatencyMarker, Watermark
 from flowlet.serde.type_serializer import preview
 from flowlet.typed.record_conversion import RecordConversion
 
@@ -48,10 +48,7 @@ class ChainedInput:
     def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
         self.operator = operator
         self.counters = counters
-        self.emit_watermark = operator.process_watermark
-        self.emit_watermark_status = operator.process_watermark_status
-        self.emit_latency_marker = operator.process_latency_marker
-        self.emit_mark = operator.process_mark
+        self.emit_control = operator.process_control
 
     def collect(self, chunk: Chunk) -> None:
         """Count the records, then process them."""
@@ -353,28 +350,18 @@ class OperatorOutput:
         for end in self.loop_ends:
             end.drain()
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Pass a watermark to every consumer of every output."""
-        self.current_watermark = watermark.timestamp
+    def emit_control(self, element: ControlElement) -> None:
+        """Pass an element to every consumer of every output; a latency marker to one of them, chosen at random."""
+        if isinstance(element, LatencyMarker):
+            if self._all:
+                random.choice(self._all).emit_control(element)  # noqa: S311 - spreads load, protects nothing
+            return
+        if isinstance(element, Watermark):
+            self.current_watermark = element.timestamp
         for consumer in self._all:
-            consumer.emit_watermark(watermark)
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Pass a status to every consumer of every output."""
-        for consumer in self._all:
-            consumer.emit_watermark_status(status)
-
-    def emit_mark(self, mark: CompletionMark) -> None:
-        """Pass a completion mark to every consumer of every output."""
-        for consumer in self._all:
-            consumer.emit_mark(mark)
-        if self.on_mark is not None:
-            self.on_mark(mark)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Pass a marker to one consumer of any output, chosen at random."""
-        if self._all:
-            random.choice(self._all).emit_latency_marker(marker)  # noqa: S311 - spreads load, protects nothing
+            consumer.emit_control(element)
+        if isinstance(element, CompletionMark) and self.on_mark is not None:
+            self.on_mark(element)
 
 
 class _Way:
@@ -468,10 +455,8 @@ class _SideTarget:
     def collect(self, chunk: Chunk) -> None:
         self._output.collect_side(self._tag_id, chunk)
 
-    def emit_nothing(self, _: object) -> None:
+    def emit_control(self, _element: ControlElement) -> None:
         """Nothing: the main output passes it on."""
-
-    emit_mark = emit_watermark = emit_watermark_status = emit_latency_marker = emit_nothing
 
 
 class StandaloneOutput(OperatorOutput):
@@ -497,8 +482,3 @@ class StandaloneOutput(OperatorOutput):
             counters = OperatorCounters()  # not reported: the records of side outputs are not counted
             way = self._sides[tag_id] = _Way(tag_id, [ChunkingOutput(_SideTarget(self._output, tag_id))], counters)
         return way
-
-
-def output_for(output: EdgeOutput, name: str, counters: OperatorCounters) -> OperatorOutput:
-    """The ``OperatorOutput`` for any output: itself, or a wrapper around it."""
-    return output if isinstance(output, OperatorOutput) else StandaloneOutput(name, output, counters)  # type: ignore[arg-type]

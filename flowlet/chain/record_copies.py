@@ -14,8 +14,8 @@ import copyreg
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from operator import attrgetter
+from functools import lru_cache, partial
+from operator import attrgetter, methodcaller
 from typing import Any, Final, cast
 
 import msgspec
@@ -82,48 +82,38 @@ class Holder:
     has_dict: bool = False
 
 
-def holder_of(kind: Any) -> Holder | None:
-    """How to read and copy instances of a class; None where only pickle can."""
-    return _holder_of(kind)  # a function of its own: mypy takes no class for the Hashable argument of a cached one
-
-
-@lru_cache(maxsize=1024)
-def _holder_of(kind: Any) -> Holder | None:
-    if kind is dict:
-        return Holder(_keys_and_values, dict.copy, "(*{v}, *{v}.values())", has_weak_references=False)
-    if kind is list:
-        return Holder(list.__iter__, list.copy, "{v}", has_weak_references=False)
-    if kind is set:
-        return Holder(set.__iter__, set.copy, "{v}", has_weak_references=False)
-    if kind is bytearray:
-        return Holder(_nothing, bytearray.copy, "()", has_weak_references=False)
-    if kind is Row:
-        return Holder(_row_values, Row.__copy__, "{v}._values", has_weak_references=False)
-    return None if flat_class_of(kind) is None or issubclass(kind, tuple) else _holder_of_instances(kind)
-
-
-def _holder_of_instances(kind: Any) -> Holder:
-    """For a class that leaves pickling to Python, or a ``msgspec.Struct``."""
-    has_weak_references = bool(kind.__weakrefoffset__)
-    if issubclass(kind, msgspec.Struct):
-        return Holder(msgspec.structs.astuple, _copy_struct, "{values}({v})", has_weak_references)
-    slots: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]  # what pickle itself asks
-    if not slots:
-        return Holder(_attributes, _copy_instance, "{v}.__dict__.values()", has_weak_references, has_dict=True)
-    get = _slots_getter(slots)
-    return Holder(get, _slots_copier(kind, slots), "{values}({v})", has_weak_references)
+def _made_holder(kind: Any) -> Holder | None:
+    known = _HOLDERS.get(kind)
+    if known is not None or flat_class_of(kind) is None or issubclass(kind, tuple):
+        return known
+    return _holder_of_instances(kind)
 
 
 def _keys_and_values(items: dict[Any, Any]) -> tuple[Any, ...]:
     return *items, *items.values()
 
 
-def _nothing(_: Any) -> tuple[Any, ...]:
-    return ()
+_HOLDERS: Final[dict[type, Holder]] = {
+    dict: Holder(_keys_and_values, dict.copy, "(*{v}, *{v}.values())", has_weak_references=False),
+    list: Holder(list.__iter__, list.copy, "{v}", has_weak_references=False),
+    set: Holder(set.__iter__, set.copy, "{v}", has_weak_references=False),
+    bytearray: Holder(lambda _: (), bytearray.copy, "()", has_weak_references=False),
+    Row: Holder(attrgetter("_values"), Row.__copy__, "{v}._values", has_weak_references=False),
+}
+# How to read and copy instances of a class; None where only pickle can.
+holder_of: Final[Callable[[Any], Holder | None]] = lru_cache(maxsize=1024)(_made_holder)
 
 
-def _row_values(row: Row) -> list[Any]:
-    return row._values
+def _holder_of_instances(kind: Any) -> Holder:
+    """For a class that leaves pickling to Python, or a ``msgspec.Struct``."""
+    has_weak_references = bool(kind.__weakrefoffset__)
+    if issubclass(kind, msgspec.Struct):
+        return Holder(msgspec.structs.astuple, methodcaller("__copy__"), "{values}({v})", has_weak_references)
+    slots: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]  # what pickle itself asks
+    if not slots:
+        return Holder(_attributes, _copy_instance, "{v}.__dict__.values()", has_weak_references, has_dict=True)
+    get = _slots_getter(slots)
+    return Holder(get, _slots_copier(kind, slots), "{values}({v})", has_weak_references)
 
 
 def _attributes(instance: Any) -> Any:
@@ -143,10 +133,6 @@ def _slots_getter(slots: list[str]) -> Callable[[Any], Any]:
 
 
 _UNSET: Final = object()
-
-
-def _copy_struct(struct: Any) -> Any:
-    return struct.__copy__()
 
 
 def _copy_instance(instance: Any) -> Any:
@@ -218,10 +204,6 @@ class _Probe:
         self.attribute = None
 
 
-def _new_row() -> Row:
-    return Row(None)
-
-
 def _count(expression: str, make: Callable[[], Any] = _Probe) -> int:
     # Counts as generated loops do: interpreters differ in whether a variable counts as a reference.
     namespace: dict[str, Any] = {"refs": sys.getrefcount, "make": make}
@@ -235,4 +217,4 @@ def _count(expression: str, make: Callable[[], Any] = _Probe) -> int:
 ALONE: Final = _count("v")
 ALONE_DICT: Final = _count("v.__dict__")
 _ALONE_PART: Final = _count_of_part([[]])
-ALONE_VALUES: Final = _count("v._values", _new_row)
+ALONE_VALUES: Final = _count("v._values", partial(Row, None))

@@ -17,28 +17,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, auto
-from typing import Any, ClassVar, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.errors import StateRestoreError, TaskCancelled
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.metrics.metric_registry import MetricRegistry
-from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, CompletionMark, ControlElement, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.keyed_timer_service import KeyedTimerService
-from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
-from flowlet.timers.time_api import (
-    KeyContext,
-    LatencyReporter,
-    ProcessingTimeService,
-    Triggerable,
-)
+from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyedTimerServiceManager
+from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Triggerable
 from flowlet.typed.record_conversion import DeclaredOutput
 from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.late import dataclass
+
+if TYPE_CHECKING:
+    from flowlet.chain.operator_output import OperatorOutput
 
 Service = TypeVar("Service")
 
@@ -49,24 +47,17 @@ class EdgeOutput(Protocol):
     def collect(self, chunk: Chunk) -> None:
         """Take over a chunk."""
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Pass a watermark to every consumer, side outputs included."""
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Pass a status to every consumer, side outputs included."""
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Pass a latency marker to one consumer."""
-
-    def emit_mark(self, mark: CompletionMark) -> None:
-        """Pass a completion mark to every consumer, side outputs included."""
+    def emit_control(self, element: ControlElement) -> None:
+        """Pass a watermark, status or completion mark to every consumer, side outputs included; a latency marker to one
+        consumer.
+        """
 
 
 class Output(EdgeOutput, Protocol):
-    """What an operator emits into; ``collect`` is its main output."""
+    """Takes what an operator outside of a chain emits; ``collect`` is the main output."""
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        """Take over a chunk for the side output ``tag_id``; dropped if that has no consumer."""
+        """Take over a chunk for the side output ``tag_id``."""
 
 
 class Input(Protocol):
@@ -78,14 +69,8 @@ class Input(Protocol):
     def process_some(self, chunk: Chunk) -> int:
         """Process records until a mail waits; returns how many; none if a mail comes before the first."""
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        """Process a watermark: the input's event time advanced."""
-
-    def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """Process a status: the input became idle or active."""
-
-    def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """Process a latency marker."""
+    def process_control(self, element: ControlElement) -> None:
+        """Process a control element: the input's event time advanced, or it became idle or active, or a marker came."""
 
 
 @dataclass(slots=True)
@@ -129,7 +114,8 @@ class OperatorContext:
     keyed_state: KeyedStateBackend | None = None
     operator_state: OperatorStateBackend | None = None
     restored_checkpoint_id: int | None = None  # None: the job does not go on from a checkpoint
-    latency: LatencyReporter | None = None
+    # Records a latency marker that arrived at a time.
+    report_latency: Callable[[LatencyMarker, int], None] | None = None
     # Tells the JobManager an aligned source's watermark; None: it does not listen.
     report_watermark: Callable[[int], None] | None = None
     # Asks the JobManager for splits of the source; None: no JobManager has any.
@@ -235,12 +221,12 @@ class StreamOperator:
     # Whether it has something to do if it is restored from a checkpoint taken after ``finish``.
     runs_after_finish: bool = False
     ctx: OperatorContext  # set by setup
-    output: Output  # set by setup
+    output: "OperatorOutput"  # set by setup
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
-    def setup(self, ctx: OperatorContext, output: Output) -> None:
+    def setup(self, ctx: OperatorContext, output: "OperatorOutput") -> None:
         """Connect the operator to its task; called once, before everything else."""
         self.ctx = ctx
         self.output = output
@@ -321,29 +307,41 @@ class StreamOperator:
         """Process one record."""
         self.process_chunk(Chunk([record], None if timestamp is None else [timestamp]))
 
+    def process_control(self, element: ControlElement) -> None:
+        """Process a control element, by the method for its kind."""
+        match element:
+            case Watermark():
+                self.process_watermark(element)
+            case WatermarkStatus():
+                self.process_watermark_status(element)
+            case LatencyMarker():
+                self.process_latency_marker(element)
+            case CompletionMark():
+                self.process_mark(element)
+
     def process_watermark(self, watermark: Watermark) -> None:
         """Fire the timers up to the watermark, then pass it on."""
         if self.ctx.timers is None:
-            self.output.emit_watermark(watermark)
+            self.output.emit_control(watermark)
         else:
             self.ctx.timers.pass_watermark(watermark, self.output)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         """Pass a status on: the input became idle or active."""
         if self.ctx.timers is None:
-            self.output.emit_watermark_status(status)
+            self.output.emit_control(status)
         else:
             self.ctx.timers.pass_status(status, self.output)
 
     def process_latency_marker(self, marker: LatencyMarker) -> None:
         """Report a latency marker and pass it on; users' functions never see it."""
-        if self.ctx.latency is not None:
-            self.ctx.latency.report(marker, self.ctx.processing_time_service.current_time_ms())
-        self.output.emit_latency_marker(marker)
+        if self.ctx.report_latency is not None:
+            self.ctx.report_latency(marker, self.ctx.processing_time_service.current_time_ms())
+        self.output.emit_control(marker)
 
     def process_mark(self, mark: CompletionMark) -> None:
         """Pass a completion mark on.  An operator that holds records emits them first; state (sums, timers) stays."""
-        self.output.emit_mark(mark)
+        self.output.emit_control(mark)
 
     # -- checkpoints
 
@@ -394,35 +392,11 @@ class StreamOperator:
 
 @dataclass(frozen=True, slots=True)
 class OperatorInput:
-    """One input of an operator with several.
+    """One input of an operator with several: the operator's methods, which are told the number of the input."""
 
-    Args:
-        operator: gets what the input gets.
-        input_id: from 1.
-    """
-
-    _operator: "MultipleInputStreamOperator"
-    _input_id: int
-
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Hand over records."""
-        self._operator.process_input_chunk(self._input_id, chunk)
-
-    def process_some(self, chunk: Chunk) -> int:
-        """Hand over records until a mail waits; returns how many."""
-        return self._operator.process_input_some(self._input_id, chunk)
-
-    def process_watermark(self, watermark: Watermark) -> None:
-        """Hand over a watermark."""
-        self._operator.process_input_watermark(self._input_id, watermark)
-
-    def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """Hand over a status."""
-        self._operator.process_input_watermark_status(self._input_id, status)
-
-    def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """Hand over a marker."""
-        self._operator.process_latency_marker(marker)
+    process_chunk: Callable[[Chunk], None]
+    process_some: Callable[[Chunk], int]
+    process_control: Callable[[ControlElement], None]
 
 
 class MultipleInputStreamOperator(StreamOperator, ABC):
@@ -442,7 +416,16 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
     def inputs(self) -> Sequence[Input]:
         """One per input; the same objects at each call."""
         if not hasattr(self, "_inputs"):
-            self._inputs = tuple(OperatorInput(self, number + 1) for number in range(self.num_inputs))
+            self._inputs = tuple(
+                [
+                    OperatorInput(
+                        partial(self.process_input_chunk, number),
+                        partial(self.process_input_some, number),
+                        partial(self.process_input_control, number),
+                    )
+                    for number in range(1, self.num_inputs + 1)
+                ]
+            )
             self._valve = StatusWatermarkValve(self.num_inputs)
         return self._inputs
 
@@ -452,20 +435,17 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
         self.inputs()
         return self._valve
 
-    def process_input_watermark(self, input_id: int, watermark: Watermark) -> None:
-        """A watermark of one input; what all together have reached is processed as the operator's."""
-        self._process_combined(self._valve.input_watermark(input_id - 1, watermark))
-
-    def process_input_watermark_status(self, input_id: int, status: WatermarkStatus) -> None:
-        """A status of one input; an idle one does not hold back the others."""
-        self._process_combined(self._valve.input_status(input_id - 1, status))
-
-    def _process_combined(self, combined: Sequence[Watermark | WatermarkStatus]) -> None:
-        for element in combined:
-            if isinstance(element, Watermark):
-                self.process_watermark(element)
-            else:
-                self.process_watermark_status(element)
+    def process_input_control(self, input_id: int, element: ControlElement) -> None:
+        """Process a control element of one input: of watermarks what all together have reached; an idle input does not
+        hold back the others.
+        """
+        elements: Sequence[ControlElement] = (element,)
+        if isinstance(element, Watermark):
+            elements = self._valve.input_watermark(input_id - 1, element)
+        elif isinstance(element, WatermarkStatus):
+            elements = self._valve.input_status(input_id - 1, element)
+        for each in elements:
+            self.process_control(each)
 
 
 class InputStatus(Enum):

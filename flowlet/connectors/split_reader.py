@@ -30,8 +30,9 @@ from flowlet.records import Chunk
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.splits.split_kinds import PlainSplitSet, PlannedSplits
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
+from flowlet.timers.time_api import ProcessingTimeService
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.loop.loop_timers import Cancellable
 
 # What a reader still has when it asks for more: several milliseconds of work, an answer takes about one.  Not measured.
 EARLY_BYTES: Final = 512 << 10
@@ -49,7 +50,7 @@ class ReaderWait(AvailabilityHelper):
 
     def __init__(self, *, is_waiting: bool = False) -> None:
         super().__init__(is_available=not is_waiting)
-        self._timer: TimerHandle | None = None
+        self._timer: Cancellable | None = None
 
     def begin_for(self, clock: ProcessingTimeService, pause_ms: int) -> None:
         """There is nothing until so many milliseconds have passed, or until a timer fires that is set already."""

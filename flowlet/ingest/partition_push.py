@@ -19,6 +19,7 @@ from flowlet.graph.partitioner import Rebalance
 from flowlet.ingest.description import AttemptRefusedError, GateDescription, GateError, GateLostError, PartitionOffer
 from flowlet.ingest.runtime import ProducerRuntime, StallWatch
 from flowlet.io.create_record_writer import create_record_writer
+from flowlet.io.record_writer import RecordWriterOptions
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.types.declared_records import DeclaredRecords
@@ -195,14 +196,8 @@ class PartitionPush:
         first_channel = None
         if num_before is not None and isinstance(partitioner, Rebalance):
             first_channel = (self._offer.partition + num_before) % len(self._description.endpoints)
-        self._writer = create_record_writer(
-            self._partition,
-            partitioner,
-            buffer_timeout_ms=0,
-            subtask=self._offer.partition,
-            serializer=StreamElementSerializer(declared=declared),
-            first_channel=first_channel,
-        )
+        options = RecordWriterOptions(0, self._offer.partition, serializer=StreamElementSerializer(declared=declared))
+        self._writer = create_record_writer(self._partition, partitioner, options, first_channel=first_channel)
 
     def write(self, chunk: Chunk) -> None:
         """Send records; waits for credit.  Raises NetstackError: the offer has ended."""

@@ -1,22 +1,27 @@
-"""Leads data from the gates of a task to the head of its chain.
+"""Leads data from the gates of a task to the head of its chain, or to the inputs of its head, if that has several.
 
 Hot path.  Per buffer one ``feed`` and one poll, or a share of a poll that yields a run; per element one ``type`` test
-and one call.
+and one call.  Choosing an input costs one look at each that has nothing.
 Side:       task.
 Invariants: each channel has its own deserializer, so parts of records never mix.  A buffer is recycled before its
             elements are processed: so its credit travels meanwhile.  A small buffer is recycled after them, because
-            then the records are urgent.  Nothing of a channel is processed after its end of data.
+            then the records are urgent.  Nothing of a channel is processed after its end of data.  Inputs with data
+            take turns, so none starves; each turn is as many buffers as the caller allows.  Each end is reported once.
 Runs:       where it pays, a gate is polled for several buffers at once, unless another gate has data, too.  What is
             left of a run when a mail comes is processed before the next poll, and counts as data in flight until then.
             An event is polled alone, after everything before it was processed.  Buffers are recycled one by one: so
             each credit returns as early as it can, and several at once are no cheaper (0.8 us each, 1.0 us in two
             halves of a run of 8).
 Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``.  The
-            gates of a union take turns; channels are numbered across gates, in order.
+            gates of a union take turns; channels are numbered across gates, in order.  Flink
+            ``StreamMultipleInputProcessor``; ``StreamTwoInputProcessor`` is the same with two inputs.  Flink
+            ``MultipleInputSelectionHandler``, ``InputSelection.fairSelectNextIndex``, which does not check the other
+            inputs when the last one to end was stopped without draining; here both kinds of end are treated alike.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from typing import Final, Protocol, assert_never
 
 from flowlet.chain.record_slices import RecordSlices
@@ -43,6 +48,7 @@ from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError
 from netstack.gate.gate_channels import BufferOrEvent
+from netstack.late import dataclass
 from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointBarrier,
@@ -103,6 +109,7 @@ class ReadableGate(Protocol):
         """Report that all data of the channel was processed."""
 
 
+@dataclass(eq=False)
 class InputProcessor:
     """Reads all gates of one input, in turns; task thread only, except ``current_watermark``.
 
@@ -116,36 +123,31 @@ class InputProcessor:
         limits: of the elements that arrive.
         takes_late_data: whether producers may send records behind their end of data, such as sinks after their last
             commit.
-        slices: holds what was read, so that a mail or a barrier need not wait for a whole chunk; None: chunks are not
-            cut.
+        slices: holds what was read, so that a mail or a barrier need not wait for a whole chunk; by default chunks are
+            not cut.
     """
 
-    def __init__(
-        self,
-        gates: Sequence[ReadableGate],
-        head: Input,
-        name: str,
-        *,
-        on_end: Callable[[], None] = lambda: None,
-        on_mark: Callable[[int, CompletionMark | None], None] = lambda _channel, _mark: None,
-        are_checkpointed: bool = False,
-        slices: RecordSlices[int] | None = None,
-        limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
-        takes_late_data: bool = False,
-    ) -> None:
-        self._gates = tuple(gates)
-        self._head = head
-        self._name = name
+    gates: Sequence[ReadableGate]
+    head: Input
+    name: str
+    on_end: Callable[[], None] = lambda: None
+    on_mark: Callable[[int, CompletionMark | None], None] = lambda _channel, _mark: None
+    are_checkpointed: bool = False
+    slices: RecordSlices[int] = field(default_factory=lambda: RecordSlices(lambda: 0, cuts=False))
+    limits: ElementLimits = DEFAULT_ELEMENT_LIMITS
+    takes_late_data: bool = False
+
+    def __post_init__(self) -> None:
+        """Number the channels."""
         self._first_channel: list[int] = []
         num_channels = 0
-        for gate in self._gates:
+        for gate in self.gates:
             self._first_channel.append(num_channels)
             num_channels += gate.num_channels
         self._deserializers: list[ElementDeserializer | None] = [
-            ElementDeserializer(name=f"{name}, input channel {channel}", limits=limits)
+            ElementDeserializer(name=f"{self.name}, input channel {channel}", limits=self.limits)
             for channel in range(num_channels)
         ]
-        self._takes_late_data = takes_late_data
         self._late_deserializers: dict[int, ElementDeserializer] = {}  # of channels whose data has ended
         self.valve = StatusWatermarkValve(num_channels)
         """The watermarks and statuses of the channels; read only."""
@@ -155,18 +157,13 @@ class InputProcessor:
         self._run_first_channel = 0  # number of the first channel of the gate that was polled last
         self._num_polls_before_run = 1  # single polls that must still find a buffer and report more
         # Futures that will call on_available: a future must not collect one callback per wait.
-        self._watched: list[AvailabilityFuture | None] = [None] * len(self._gates)
-        self._on_end = on_end
-        self._on_mark = on_mark
-        self._are_checkpointed = are_checkpointed
-        self._slices = RecordSlices[int](lambda: 0, cuts=False) if slices is None else slices
-        self._max_element_bytes = limits.max_element_bytes
-        self._serializer = StreamElementSerializer(max_element_bytes=limits.max_element_bytes)
+        self._watched: list[AvailabilityFuture | None] = [None] * len(self.gates)
+        self._serializer = StreamElementSerializer(max_element_bytes=self.limits.max_element_bytes)
         self._is_at_end_of_event_time = False
         self.stop_mode = StopMode.DRAIN  # what the ends of data so far ask for
 
     def __repr__(self) -> str:
-        return f"<InputProcessor of {self._name}: {self.waiting_for}, {self.valve!r}>"
+        return f"<InputProcessor of {self.name}: {self.waiting_for}, {self.valve!r}>"
 
     @property
     def current_watermark(self) -> int:
@@ -176,10 +173,10 @@ class InputProcessor:
     @property
     def waiting_for(self) -> str:
         """What the task waits for if there is no input, in words."""
-        unfinished = [gate for gate in self._gates if not gate.is_finished]
+        unfinished = [gate for gate in self.gates if not gate.is_finished]
         awaited = "data" if self._num_channels_with_data else "the end of partition"
         return (
-            f"{awaited} on {len(unfinished)} of {len(self._gates)} gates ({self._num_channels_with_data} channels "
+            f"{awaited} on {len(unfinished)} of {len(self.gates)} gates ({self._num_channels_with_data} channels "
             "still have data)"
         )
 
@@ -193,7 +190,7 @@ class InputProcessor:
             SerdeError: an element cannot be deserialized.
             NetstackError: a gate failed (the producer failed, the connection was lost).
         """
-        slices = self._slices
+        slices = self.slices
         if slices.waiting and not self.process_pending(should_stop):
             return InputStatus.MORE_AVAILABLE
         run = self._run
@@ -219,7 +216,7 @@ class InputProcessor:
         Raises:
             NetstackError, SerdeError: as ``process_input``.
         """
-        if self._slices or self._run:
+        if self.slices or self._run:
             return InputStatus.MORE_AVAILABLE
         item = self._poll(1)
         if item is None:
@@ -227,7 +224,7 @@ class InputProcessor:
             return InputStatus.MORE_AVAILABLE if status is InputStatus.NOTHING_AVAILABLE else status
         channel = self._run_first_channel + item.channel_index
         if item.buffer is not None:
-            self._slices.add(channel, self._elements_of(channel, item.buffer))
+            self.slices.add(channel, self._elements_of(channel, item.buffer))
         elif item.event is not None and self._process_event(channel, item.event):
             return self._end_data()
         return InputStatus.MORE_AVAILABLE
@@ -237,10 +234,10 @@ class InputProcessor:
 
         Raises as ``process_input``.
         """
-        return self._slices.process(self._process_slice, self._process_control, should_stop)
+        return self.slices.process(self._process_slice, self._process_control, should_stop)
 
     def _process_slice(self, _channel: int, chunk: Chunk) -> int:
-        return self._head.process_some(chunk)
+        return self.head.process_some(chunk)
 
     def process_recovered(
         self, gate_position: int, channel_index: int | None, elements: Sequence[StreamElement]
@@ -254,28 +251,28 @@ class InputProcessor:
         for element in elements:
             # A producer begins active, and tells changes alone.
             if isinstance(element, Chunk) or (channel_index is not None and isinstance(element, Watermark)):
-                self._slices.add(channel, (element,))
+                self.slices.add(channel, (element,))
 
     @property
     def is_available(self) -> bool:
         """Whether ``process_input`` would find something, including an end."""
-        if self._run or self._slices:
+        if self._run or self.slices:
             return True
-        return all(gate.is_finished for gate in self._gates) or any(map(_has_next, self._gates))
+        return all(gate.is_finished for gate in self.gates) or any(map(_has_next, self.gates))
 
     @property
     def has_rest(self) -> bool:
         """Whether elements were read that are not processed."""
-        return bool(self._slices)
+        return bool(self.slices)
 
     @property
     def next_is_event(self) -> bool:
         """Whether the next ``process_input`` finds an event, and no records before it."""
-        if self._run or self._slices:
+        if self._run or self.slices:
             return False
-        num_gates = len(self._gates)
+        num_gates = len(self.gates)
         for turn in range(num_gates):
-            gate = self._gates[(self._next_gate + turn) % num_gates]
+            gate = self.gates[(self._next_gate + turn) % num_gates]
             if _has_next(gate):
                 return gate.next_is_event
         return False
@@ -286,14 +283,14 @@ class InputProcessor:
             return
         self._is_at_end_of_event_time = True
         if self.valve.is_output_idle:
-            self._head.process_watermark_status(ACTIVE)
-        self._head.process_watermark(MAX_WATERMARK)
+            self.head.process_control(ACTIVE)
+        self.head.process_control(MAX_WATERMARK)
 
     def close(self) -> None:
         """Release polled buffers, incomplete elements and their files; idempotent.  Nothing is processed afterwards."""
         polled = [item.buffer for item in self._run if item.buffer is not None]
         self._run.clear()
-        self._slices.clear()
+        self.slices.clear()
         recycle_all(polled)
         for deserializer in (*self._deserializers, *self._late_deserializers.values()):
             if deserializer is not None:
@@ -305,7 +302,7 @@ class InputProcessor:
         That is: queued records, the beginning of an incomplete one, and the rest of a run.
         """
         channel = self._first_channel[gate_position] + channel_index
-        for element in self._slices.of_origin(channel):
+        for element in self.slices.of_origin(channel):
             yield from self._pieces_of(element)
         deserializer = self._deserializers[channel] or self._late_deserializers.get(channel)
         if deserializer is not None:
@@ -319,7 +316,7 @@ class InputProcessor:
     def _pieces_of(self, element: StreamElement) -> Iterator[bytes]:
         """An element that was read already, serialized again, without references to the channel's dictionary."""
         if isinstance(element, Chunk):
-            serialized = ChunkContent(element, 1, self._max_element_bytes).to_bytes()
+            serialized = ChunkContent(element, 1, self.limits.max_element_bytes).to_bytes()
         else:
             serialized = bytes(self._serializer.serialize(element))
         for start in range(0, len(serialized), IN_FLIGHT_PIECE_BYTES):
@@ -328,7 +325,7 @@ class InputProcessor:
     def has_polled(self, gate_position: int, channel_index: int) -> bool:
         """Whether polled data of a channel is unprocessed: what follows it must not be looked at yet."""
         channel = self._first_channel[gate_position] + channel_index
-        if any(True for _ in self._slices.of_origin(channel)):
+        if any(True for _ in self.slices.of_origin(channel)):
             return True
         return any(self._run_first_channel + item.channel_index == channel for item in self._run)
 
@@ -337,9 +334,9 @@ class InputProcessor:
 
         Pass the same callable each time: then no future calls it twice.
         """
-        if self._run or self._slices:
+        if self._run or self.slices:
             on_available()
-        for index, gate in enumerate(self._gates):
+        for index, gate in enumerate(self.gates):
             if gate.is_finished:
                 continue
             future = gate.available_future()
@@ -351,10 +348,10 @@ class InputProcessor:
 
     def _poll(self, max_items: int) -> BufferOrEvent | None:
         """The next item of the next gate that has one; with up to ``max_items - 1`` more items in the run."""
-        num_gates = len(self._gates)
+        num_gates = len(self.gates)
         for turn in range(num_gates):
             index = (self._next_gate + turn) % num_gates
-            gate = self._gates[index]
+            gate = self.gates[index]
             if gate.is_finished:
                 continue
             is_for_one = self._num_polls_before_run > 0 or max_items < _LEAST_RUN
@@ -370,7 +367,7 @@ class InputProcessor:
 
     def _poll_run(self, gate: ReadableGate, max_items: int) -> BufferOrEvent | None:
         """The first item of a gate; further items become the run, unless another gate has data."""
-        if any(_has_next(other) for other in self._gates if other is not gate):
+        if any(_has_next(other) for other in self.gates if other is not gate):
             return gate.poll_next()
         found = gate.poll_many(max_items)
         if not found:
@@ -381,7 +378,7 @@ class InputProcessor:
         return self._run.popleft()
 
     def _status_without_input(self) -> InputStatus:
-        if all(gate.is_finished for gate in self._gates):
+        if all(gate.is_finished for gate in self.gates):
             return InputStatus.END_OF_INPUT
         return InputStatus.NOTHING_AVAILABLE
 
@@ -389,7 +386,7 @@ class InputProcessor:
         if self.stop_mode is StopMode.NO_DRAIN:
             return InputStatus.STOPPED
         self.advance_to_end_of_event_time()
-        self._on_end()
+        self.on_end()
         return InputStatus.END_OF_DATA
 
     def _process_buffer(self, channel: int, buffer: NetworkBuffer) -> None:
@@ -402,9 +399,9 @@ class InputProcessor:
             buffer.recycle()
 
     def _process_elements(self, channel: int, elements: list[StreamElement]) -> None:
-        slices = self._slices
+        slices = self.slices
         if len(elements) == 1 and slices.is_needless_for(element := elements[0]):
-            self._head.process_chunk(element)
+            self.head.process_chunk(element)
         else:
             slices.add(channel, elements)
 
@@ -418,7 +415,7 @@ class InputProcessor:
     def _feed(self, channel: int, buffer: NetworkBuffer) -> list[StreamElement]:
         deserializer = self._deserializers[channel] or self._late_deserializers.get(channel)
         if deserializer is None:
-            raise RemoteProtocolError(f"{self._name}: data on input channel {channel} after its end of data")
+            raise RemoteProtocolError(f"{self.name}: data on input channel {channel} after its end of data")
         content = buffer.content
         if isinstance(content, ChunkContent):
             return [content.take()]
@@ -431,26 +428,23 @@ class InputProcessor:
             case WatermarkStatus():
                 self._pass_on(self.valve.input_status(channel, element))
             case LatencyMarker():
-                self._head.process_latency_marker(element)
+                self.head.process_control(element)
             case CompletionMark():
-                self._on_mark(channel, element)
+                self.on_mark(channel, element)
             case RecordAttributes():
                 pass  # no operator uses them
             case InternalWatermark():
                 raise SerdeError(
-                    f"{self._name}: input channel {channel} sent {element}, but it reads only one subpartition"
+                    f"{self.name}: input channel {channel} sent {element}, but it reads only one subpartition"
                 )
             case Chunk():
-                self._head.process_chunk(element)
+                self.head.process_chunk(element)
             case _:
                 assert_never(element)
 
     def _pass_on(self, outputs: Sequence[Watermark | WatermarkStatus]) -> None:
         for output in outputs:
-            if isinstance(output, Watermark):
-                self._head.process_watermark(output)
-            else:
-                self._head.process_watermark_status(output)
+            self.head.process_control(output)
 
     def _process_event(self, channel: int, event: Event) -> bool:
         """Process an event; True if it was the last end of data."""
@@ -459,33 +453,138 @@ class InputProcessor:
                 return self._end_channel(channel, mode)
             case EndOfPartition():
                 if self._deserializers[channel] is not None:
-                    raise RemoteProtocolError(f"{self._name}: input channel {channel} ended without an end of data")
+                    raise RemoteProtocolError(f"{self.name}: input channel {channel} ended without an end of data")
                 return False
-            case _ if self._are_checkpointed and isinstance(event, _LOOKED_AFTER):
+            case _ if self.are_checkpointed and isinstance(event, _LOOKED_AFTER):
                 return False
             case _:
                 raise RemoteProtocolError(
-                    f"{self._name}: input channel {channel} sent {event}, which tasks do not support"
+                    f"{self.name}: input channel {channel} sent {event}, which tasks do not support"
                 )
 
     def _end_channel(self, channel: int, mode: StopMode) -> bool:
         deserializer = self._deserializers[channel]
         if deserializer is None:
-            raise RemoteProtocolError(f"{self._name}: a second end of data on input channel {channel}")
+            raise RemoteProtocolError(f"{self.name}: a second end of data on input channel {channel}")
         if deserializer.has_partial:
-            raise SerdeError(f"{self._name}: input channel {channel} ended in the middle of an element")
+            raise SerdeError(f"{self.name}: input channel {channel} ended in the middle of an element")
         self._deserializers[channel] = None
-        if self._takes_late_data:
+        if self.takes_late_data:
             self._late_deserializers[channel] = deserializer
         if mode is StopMode.NO_DRAIN:
             self.stop_mode = StopMode.NO_DRAIN
         self._num_channels_with_data -= 1
         index = max(i for i, first in enumerate(self._first_channel) if first <= channel)
         # At once, not when all channels have ended: the producer waits for it (CheckpointedInputGate).
-        self._gates[index].acknowledge_all_records_processed(channel - self._first_channel[index])
-        self._on_mark(channel, None)
+        self.gates[index].acknowledge_all_records_processed(channel - self._first_channel[index])
+        self.on_mark(channel, None)
         return self._num_channels_with_data == 0
 
 
 def _has_next(gate: ReadableGate) -> bool:
     return not gate.is_finished and gate.available_future().is_done
+
+
+class MultipleInputProcessor:
+    """Reads several inputs in turns; task thread only, except ``current_watermark``.
+
+    ``inputs`` has one processor per input of the head.
+    """
+
+    def __init__(self, inputs: Sequence[InputProcessor]) -> None:
+        self._inputs = tuple(inputs)
+        self._last = len(self._inputs) - 1
+        self._unfinished = set(range(len(self._inputs)))  # inputs before END_OF_INPUT
+        self._with_data = set(self._unfinished)  # inputs before END_OF_DATA
+        self._end = InputStatus.END_OF_DATA  # how the data of all inputs ends
+
+    def __repr__(self) -> str:
+        ends = f"data on {sorted(self._with_data)}, not ended {sorted(self._unfinished)}"
+        return f"<{type(self).__name__} of {list(self._inputs)!r}, {ends}>"
+
+    @property
+    def current_watermark(self) -> int:
+        """The lowest watermark of the inputs in milliseconds; any thread."""
+        return min(each.current_watermark for each in self._inputs)
+
+    @property
+    def waiting_for(self) -> str:
+        """What the task waits for if there is no input, in words."""
+        return "; ".join(f"input {index + 1}: {self._inputs[index].waiting_for}" for index in sorted(self._unfinished))
+
+    def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
+        """As ``InputProcessor.process_input``, on the input whose turn it is."""
+        return self._process(lambda each: each.process_input(max_buffers, should_stop), InputStatus.NOTHING_AVAILABLE)
+
+    def process_events(self) -> InputStatus:
+        """As ``InputProcessor.process_events``, on the input whose turn it is."""
+        return self._process(InputProcessor.process_events, InputStatus.MORE_AVAILABLE)
+
+    def _process(
+        self, process: Callable[[InputProcessor], InputStatus], status_without_input: InputStatus
+    ) -> InputStatus:
+        if not self._unfinished:
+            return InputStatus.END_OF_INPUT
+        num_inputs = len(self._inputs)
+        for turn in range(1, num_inputs + 1):
+            index = (self._last + turn) % num_inputs
+            if self._is_awaited(index) and self._inputs[index].is_available:
+                self._last = index
+                return self._after(index, process(self._inputs[index]))
+        return status_without_input
+
+    def _after(self, index: int, status: InputStatus) -> InputStatus:
+        """The status of all inputs together after that of one."""
+        match status:
+            case InputStatus.MORE_AVAILABLE:
+                return status
+            case InputStatus.END_OF_DATA | InputStatus.STOPPED:
+                self._with_data.discard(index)
+                if status is InputStatus.STOPPED:
+                    self._end = status
+                return InputStatus.MORE_AVAILABLE if self._with_data else self._end
+            case InputStatus.END_OF_INPUT:
+                self._unfinished.discard(index)
+                if not self._unfinished:
+                    return status
+            case InputStatus.NOTHING_AVAILABLE:
+                pass
+        return InputStatus.MORE_AVAILABLE if self.is_available else InputStatus.NOTHING_AVAILABLE
+
+    def _is_awaited(self, index: int) -> bool:
+        """Whether the input is to be read now."""
+        return index in self._unfinished
+
+    def _awaited(self) -> Iterator[InputProcessor]:
+        return (each for index, each in enumerate(self._inputs) if self._is_awaited(index))
+
+    @property
+    def is_available(self) -> bool:
+        """Whether ``process_input`` would find something, including an end."""
+        return any(each.is_available for each in self._awaited())
+
+    @property
+    def has_rest(self) -> bool:
+        """As ``InputProcessor.has_rest``, of the inputs that have not ended."""
+        return any(each.has_rest for each in self._awaited())
+
+    @property
+    def next_is_event(self) -> bool:
+        """Whether the next ``process_input`` certainly finds an event, whichever input it reads."""
+        available = [each for each in self._awaited() if each.is_available]
+        return bool(available) and all(each.next_is_event for each in available)
+
+    def advance_to_end_of_event_time(self) -> None:
+        """As ``InputProcessor.advance_to_end_of_event_time``, for every input."""
+        for each in self._inputs:
+            each.advance_to_end_of_event_time()
+
+    def close(self) -> None:
+        """As ``InputProcessor.close``, for every input."""
+        for each in self._inputs:
+            each.close()
+
+    def watch(self, on_available: Callable[[], None]) -> None:
+        """As ``InputProcessor.watch``, for the inputs that have not ended."""
+        for each in self._awaited():
+            each.watch(on_available)

@@ -123,19 +123,14 @@ class KeyDictionary:
     def __init__(self, channels: ChannelTable, num_channels: int) -> None:
         self._channels = channels
         self._num_channels = num_channels
-        self._generation = -1
+        self.generation = -1  # how many times it was emptied
         self.restart()
 
     def __repr__(self) -> str:
-        return f"<KeyDictionary, generation {self._generation}: {len(self._codes)} keys>"
+        return f"<KeyDictionary, generation {self.generation}: {len(self._codes)} keys>"
 
     def __len__(self) -> int:
         return len(self._codes)
-
-    @property
-    def generation(self) -> int:
-        """How many times it was emptied."""
-        return self._generation
 
     @property
     def is_full(self) -> bool:
@@ -151,7 +146,7 @@ class KeyDictionary:
 
     def restart(self) -> None:
         """Empty it and start the next generation; columns encoded before are sent as texts."""
-        self._generation += 1
+        self.generation += 1
         self.table = NameTable()
         self.texts_of_channel: list[list[str]] = [[] for _ in range(self._num_channels)]
         self._codes = _Codes(self.table.names)

@@ -35,7 +35,15 @@ from flowlet.errors import SerdeError
 from flowlet.io.chunk_content import MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, try_contents
 from flowlet.io.key_dictionary import ChannelCodes
 from flowlet.mailbox.task_mailbox import Attention
-from flowlet.records import Chunk, CompletionMark, Int64Array, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import (
+    Chunk,
+    CompletionMark,
+    ControlElement,
+    Int64Array,
+    LatencyMarker,
+    Watermark,
+    WatermarkStatus,
+)
 from flowlet.serde.element_limits import ElementTooLargeError
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.flat_classes import flat_class_of, maker_of, parts_of_dicts
@@ -343,31 +351,33 @@ class RecordWriter(ABC):
         self._write_pending()
         self._has_timestamps = has_timestamps
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Broadcast a watermark behind all records; dropped while the last announced status is idle."""
-        if not self._is_idle and not self._is_stopped:
-            self._broadcast(watermark)
+    def emit_control(self, element: ControlElement) -> None:
+        """Broadcast an element behind all records.
 
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Broadcast a status behind all records, unless it is the last announced one."""
-        if status.is_idle is not self._is_idle and not self._is_stopped:
-            self._is_idle = status.is_idle
-            self._broadcast(status)
-
-    def emit_mark(self, mark: CompletionMark) -> None:
-        """Broadcast a completion mark behind all records, and flush at once: a producer waits for it."""
-        if not self._is_stopped:
-            self._broadcast(mark)
-            self._partition.flush_all()
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Send a marker behind all records to one random channel: it measures one path, many markers measure all."""
+        A watermark is dropped while the last announced status is idle, and a status if it is that one.  Behind a
+        completion mark everything is flushed at once: a producer waits for it.  A latency marker goes to one random
+        channel: it measures one path, many markers measure all.
+        """
         if self._is_stopped:
             return
-        # Flink RecordWriter.randomEmit.
-        self._write_pending()
-        self._mark_dirty()
-        self._partition.emit_record(self._serializer.serialize(marker), self._rng.randrange(self._num_channels))
+        match element:
+            case LatencyMarker():
+                # Flink RecordWriter.randomEmit.
+                self._write_pending()
+                self._mark_dirty()
+                self._partition.emit_record(
+                    self._serializer.serialize(element), self._rng.randrange(self._num_channels)
+                )
+            case Watermark():
+                if not self._is_idle:
+                    self._broadcast(element)
+            case WatermarkStatus():
+                if element.is_idle is not self._is_idle:
+                    self._is_idle = element.is_idle
+                    self._broadcast(element)
+            case CompletionMark():
+                self._broadcast(element)
+                self._partition.flush_all()
 
     def stop(self) -> None:
         """Drop everything from now on: the data ended without draining, so consumers accept no more.

@@ -267,7 +267,7 @@ class IntervalJoinOperator(TwoInputRecordOperator):
         def pairs_of(value: Any, timestamp: int) -> Sequence[Pair]:
             if timestamp < timers.current_watermark():
                 if side.late_tag is not None:
-                    self.out.emit_side(side.late_tag, value, timestamp)
+                    self.output.emit_side(side.late_tag, value, timestamp)
                 else:
                     counters.num_late_records_dropped += 1
                 return ()

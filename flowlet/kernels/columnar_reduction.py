@@ -19,16 +19,20 @@ from numpy.typing import NDArray
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape, column_of
 from flowlet.columns.column import INSTANT, NumberKind, Numbers
-from flowlet.kernels.accumulators import (
+from flowlet.kernels.grouping import (
     Accumulator,
     ExtremeAccumulator,
+    FieldStore,
+    Grouping,
+    IndexArray,
     LastRows,
     SumAccumulator,
     accumulate,
+    first_rows,
+    group,
     new_extremes,
     rows_of_extremes,
 )
-from flowlet.kernels.grouping import FieldStore, Grouping, IndexArray, first_rows, group
 from flowlet.keys.key_columns import key_for
 from flowlet.keys.key_index import KeyIndex, SlotArray, grown
 from netstack.late import dataclass
@@ -92,17 +96,13 @@ class ColumnarReduction:
     Args:
         aggregate: what is computed.
         field: position or name of a field; None: records are scalars.
-        num_fields: the length that tuples must have; None: any record with the field will do.
         skips_nulls: whether nulls in the field are skipped, and None and instants can be keys; else such chunks are
             refused.
     """
 
-    def __init__(
-        self, aggregate: Aggregate, field: int | str | None, *, num_fields: int | None = None, skips_nulls: bool = False
-    ) -> None:
+    def __init__(self, aggregate: Aggregate, field: int | str | None, *, skips_nulls: bool = False) -> None:
         self._aggregate = aggregate
         self._field = field
-        self._num_fields = num_fields
         self._skips_nulls = skips_nulls
         self._index = KeyIndex(allows_null=skips_nulls)
         self._seen: KeyIndex | None = None  # of keys that were asked for (``unseen``)
@@ -131,9 +131,7 @@ class ColumnarReduction:
         self._index.close()
         if self._seen is not None:
             self._seen.close()
-        return ColumnarReduction(
-            self._aggregate, self._field, num_fields=self._num_fields, skips_nulls=self._skips_nulls
-        )
+        return ColumnarReduction(self._aggregate, self._field, skips_nulls=self._skips_nulls)
 
     def advance(self, columns: Columns, keys: Column) -> Columns | None:
         """The result after each record; None if the chunk is refused."""
@@ -278,9 +276,7 @@ class ColumnarReduction:
         layout = Layout.of(columns)
         if self._layout is None:
             position = layout.position(self._field)
-            has_fields = layout.shape is Shape.TUPLE and layout.num_fields == self._num_fields
-            are_wanted = self._num_fields is None or has_fields
-            if position is None or not are_wanted:
+            if position is None:
                 return False
             self._layout, self._position = layout, position
         return layout == self._layout

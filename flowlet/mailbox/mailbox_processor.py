@@ -1,19 +1,22 @@
-"""The loop of one task: mails first, then the default action.
+"""The loop of one task: mails first, then the default action; and what runs work of operators and other threads on the
+task's thread.
 
-Side:       task.
+Side:       task; ``MailboxExecutor.execute`` is shared.
 Invariants: the default action may run exactly when ``_suspension`` is None.  A mail sees all effects of the mails
             before it.  An error of a mail or of the default action leaves the loop unchanged.
-Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``.  Flink stops its idle timer
-            around mails; here a wait lasts from the park of the thread to its wake-up, which measures the same.
+Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``; ``MailboxExecutor``,
+            ``MailboxExecutorImpl``, with MailboxClosedError in place of ``RejectedExecutionException``.  Flink stops
+            its idle timer around mails; here a wait lasts from the park of the thread to its wake-up, which measures
+            the same.
 """
 
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from dataclasses import field
 from functools import partial
 from typing import NoReturn
 
 from flowlet.errors import FlowletError, MailboxClosedError
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import (
     MAX_PRIORITY,
     MIN_PRIORITY,
@@ -25,10 +28,72 @@ from flowlet.mailbox.task_mailbox import (
     run_directly,
 )
 from flowlet.mailbox.task_timings import LONG_NS, TaskTimings, WaitKind
+from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
 from netstack.loop.forks import end_stranded_child
 
 # While a task ends, mails may post mails.  After this many rounds they seem to do so for ever.  Not measured.
 _MAX_DRAIN_ROUNDS = 1_000
+
+
+@dataclass(eq=False)
+class MailboxExecutor:
+    """Puts mails of one priority into a task's mailbox.
+
+    Threading: ``execute`` from any thread, all other methods on the mailbox thread.
+
+    Raises: ``execute`` raises MailboxClosedError if the mailbox is quiesced or closed, methods that run mails if it is
+        closed.
+    """
+
+    mailbox: TaskMailbox
+    priority: int = MIN_PRIORITY
+    run_mail: Callable[[Mail], None] = Mail.run
+    run_action: RunAction = run_directly
+
+    def __repr__(self) -> str:
+        return f"<MailboxExecutor of priority {self.priority} for {self.mailbox!r}>"
+
+    @property
+    def should_interrupt(self) -> bool:
+        """Whether a mail waits: then long work in one mail, such as many timers, should post its rest as a mail
+        (FLINK-20217).
+        """
+        return self.mailbox.has_mail
+
+    def execute(
+        self, action: Callable[[], object], description: str, *args: object, options: MailOptions = MailOptions.DEFAULT
+    ) -> None:
+        """Run ``action`` on the mailbox thread; if it raises, the task fails."""
+        mail = Mail(action, self.priority, description, *args, options=options, run_action=self.run_action)
+        self.mailbox.put_threadsafe(mail)
+
+    def yield_(self) -> None:
+        """Wait for a mail of at least this executor's priority, and run it."""
+        self.run_mail(self.mailbox.take(self.priority))
+
+    def try_yield(self) -> bool:
+        """Run one mail of at least this executor's priority; False if there is none."""
+        mail = self.mailbox.try_take(self.priority)
+        if mail is None:
+            return False
+        self.run_mail(mail)
+        return True
+
+    def yield_until(self, signal: AvailabilityFuture) -> None:
+        """Run mails of at least this executor's priority until the signal is done; sleeps while there are none.
+
+        Works on a quiesced mailbox, too: the signal wakes the task without a mail (FLINK-14231).
+        """
+        if signal.is_done:
+            return
+        wake = self.mailbox.wake_threadsafe
+        signal.add_done_callback(wake)
+        try:
+            while (mail := self.mailbox.take_until(signal, self.priority)) is not None:
+                self.run_mail(mail)
+        finally:
+            signal.remove_done_callback(wake)
 
 
 class Suspension:
@@ -52,6 +117,7 @@ class Suspension:
 DefaultAction = Callable[["MailboxProcessor"], None]
 
 
+@dataclass(eq=False)
 class MailboxProcessor:
     """Runs mails and the default action of one task, on its thread or on one that stands in for it.
 
@@ -66,29 +132,21 @@ class MailboxProcessor:
         after_long: called after a mail or a default action that took more than ``LONG_NS``.
     """
 
-    def __init__(
-        self,
-        default_action: DefaultAction,
-        mailbox: TaskMailbox,
-        timings: TaskTimings,
-        *,
-        run_action: RunAction = run_directly,
-        after_long: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._default_action = default_action
-        self._mailbox = mailbox
-        self._timings = timings
-        self._is_completed = False  # Written by the mailbox thread.
-        self._suspension: Suspension | None = None  # Written by the mailbox thread; read anywhere for display.
-        self.num_mails_processed = 0  # Written by the mailbox thread.
-        # Written by the mailbox thread before it parks: its context variables, for a thread that stands in.
-        self._context = Context()
-        self._run_action = run_action
-        self._after_long = after_long
+    default_action: DefaultAction
+    mailbox: TaskMailbox
+    timings: TaskTimings
+    run_action: RunAction = run_directly
+    after_long: Callable[[], None] = lambda: None
+    num_mails_processed: int = field(init=False, default=0)  # Written by the mailbox thread.
+    _is_completed: bool = field(init=False, default=False)  # Written by the mailbox thread.
+    # Written by the mailbox thread; read anywhere for display.
+    _suspension: Suspension | None = field(init=False, default=None)
+    # Written by the mailbox thread before it parks: its context variables, for a thread that stands in.
+    _context: Context = field(init=False, default_factory=Context)
 
     def __repr__(self) -> str:
         state = "COMPLETED" if self._is_completed else "RUNNING"
-        return f"<MailboxProcessor {state}, waiting for {self.waiting_for}, {self._mailbox!r}>"
+        return f"<MailboxProcessor {state}, waiting for {self.waiting_for}, {self.mailbox!r}>"
 
     @property
     def waiting_for(self) -> str | None:
@@ -98,7 +156,7 @@ class MailboxProcessor:
 
     def executor(self, priority: int = MIN_PRIORITY) -> MailboxExecutor:
         """An executor that puts mails for this loop."""
-        return MailboxExecutor(self._mailbox, priority, run_mail=self._run_mail, run_action=self._run_action)
+        return MailboxExecutor(self.mailbox, priority, run_mail=self._run_mail, run_action=self.run_action)
 
     # -- the loop
 
@@ -110,59 +168,55 @@ class MailboxProcessor:
             MailboxClosedError: the mailbox is not open.
         """
         self._enter()
-        interrupts, now_ns = self._mailbox.interrupts, self._timings.now_ns
+        interrupts, now_ns = self.mailbox.interrupts, self.timings.now_ns
         while not self._is_completed:
             self._process_mails()
             if not self._is_completed:
                 if interrupts:
-                    self._mailbox.clear_interrupts()
+                    self.mailbox.clear_interrupts()
                 began_ns = now_ns()
-                self._default_action(self)
+                self.default_action(self)
                 end_stranded_child()
                 if now_ns() - began_ns > LONG_NS:
-                    self._after_long()
+                    self.after_long()
 
     def run_mailbox_step(self) -> bool:
         """Run one mail, or else the default action once; False if there was neither.  For tests."""
         self._enter()
-        self._mailbox.create_batch()
-        mail = self._mailbox.try_take_from_batch()
+        self.mailbox.create_batch()
+        mail = self.mailbox.try_take_from_batch()
         if mail is not None:
             self._run_mail(mail)
             return True
         if not self._is_completed and self._suspension is None:
-            self._mailbox.clear_interrupts()
-            self._default_action(self)
+            self.mailbox.clear_interrupts()
+            self.default_action(self)
             return True
         return False
 
     def _enter(self) -> None:
-        self._mailbox.check_mailbox_thread()
-        if self._mailbox.state is not MailboxState.OPEN:
-            raise MailboxClosedError(f"the loop cannot run, because its mailbox is not open: {self._mailbox!r}")
-        self._timings.end_wait()
+        self.mailbox.check_mailbox_thread()
+        if self.mailbox.state is not MailboxState.OPEN:
+            raise MailboxClosedError(f"the loop cannot run, because its mailbox is not open: {self.mailbox!r}")
+        self.timings.end_wait()
 
     def _process_mails(self) -> None:
-        self._process_batch()
+        if self.mailbox.create_batch():
+            while not self._is_completed and (mail := self.mailbox.try_take_from_batch()) is not None:
+                self._run_mail(mail)
         while self._suspension is not None and not self._is_completed:
-            mail = self._mailbox.try_take()
+            mail = self.mailbox.try_take()
             if mail is None:
                 mail = self._park(self._suspension.kind)
             self._run_mail(mail)
 
-    def _process_batch(self) -> None:
-        if not self._mailbox.create_batch():
-            return
-        while not self._is_completed and (mail := self._mailbox.try_take_from_batch()) is not None:
-            self._run_mail(mail)
-
     def _park(self, kind: WaitKind) -> Mail:
-        self._timings.start_wait(kind)
+        self.timings.start_wait(kind)
         self._context = copy_context()
         try:
-            return self._mailbox.take(is_lending=True)
+            return self.mailbox.take(is_lending=True)
         finally:
-            self._timings.end_wait()
+            self.timings.end_wait()
 
     def try_run_parked(self, suspension: Suspension, action: DefaultAction, now_ns: int) -> bool:
         """Run ``action`` on the calling thread in the place of the waiting mailbox thread, instead of resuming
@@ -174,13 +228,13 @@ class MailboxProcessor:
         again when there is no more work.  If it does not, or raises, the mailbox thread goes on with the default
         action, or with the error.  It must not block, and takes no mails.
         """
-        if self._suspension is not suspension or not self._mailbox.try_borrow():
+        if self._suspension is not suspension or not self.mailbox.try_borrow():
             return False
         try:
             if self._suspension is suspension:  # it may have changed before try_borrow
                 self._run_borrowed(action, now_ns)
         finally:
-            self._mailbox.give_back()
+            self.mailbox.give_back()
         return True
 
     def _run_borrowed(self, action: DefaultAction, now_ns: int) -> None:
@@ -191,19 +245,19 @@ class MailboxProcessor:
             self.send_control_mail(partial(_raise, error), "raise what was raised in its place")
             return
         finally:
-            self._timings.end_wait(now_ns)
+            self.timings.end_wait(now_ns)
         if self._suspension is None:
             self.send_control_mail(lambda: None, "go on with the default action")
         else:
-            self._timings.start_wait(self._suspension.kind)
+            self.timings.start_wait(self._suspension.kind)
 
     def _run_mail(self, mail: Mail) -> None:
         self.num_mails_processed += 1
-        began_ns = self._timings.now_ns()
+        began_ns = self.timings.now_ns()
         mail.run()
         end_stranded_child()
-        if self._timings.now_ns() - began_ns > LONG_NS:
-            self._after_long()
+        if self.timings.now_ns() - began_ns > LONG_NS:
+            self.after_long()
 
     # -- control
 
@@ -211,7 +265,7 @@ class MailboxProcessor:
         """Run ``action`` before all ordinary mails, even inside an operator's yield; False if the mailbox accepts no
         more mails.
         """
-        return self._mailbox.try_put_threadsafe(
+        return self.mailbox.try_put_threadsafe(
             Mail(action, MAX_PRIORITY, description, *args, options=MailOptions.URGENT)
         )
 
@@ -228,7 +282,7 @@ class MailboxProcessor:
         Raises:
             RuntimeError: called on another thread, or the default action is suspended already.
         """
-        self._mailbox.check_mailbox_thread()
+        self.mailbox.check_mailbox_thread()
         if self._suspension is not None:
             raise RuntimeError(f"the default action is suspended already: {self._suspension!r}")
         self._suspension = Suspension(self, kind, waiting_for)
@@ -238,7 +292,7 @@ class MailboxProcessor:
         """See ``Suspension.resume``; ignores a suspension that is not the current one."""
         if self._suspension is not suspension:
             return  # outdated: the current one is stored before it is given out
-        if self._mailbox.is_mailbox_thread:
+        if self.mailbox.is_mailbox_thread:
             self._suspension = None
         else:
             self.send_control_mail(lambda: self.resume(suspension), "resume the default action")
@@ -251,12 +305,12 @@ class MailboxProcessor:
         Raises FlowletError if mails keep posting mails.
         """
         for _ in range(_MAX_DRAIN_ROUNDS):
-            if not self._mailbox.create_batch():
+            if not self.mailbox.create_batch():
                 return
-            while (mail := self._mailbox.try_take_from_batch()) is not None:
+            while (mail := self.mailbox.try_take_from_batch()) is not None:
                 self._run_mail(mail)
         raise FlowletError(
-            f"the task cannot end: mails still post mails after {_MAX_DRAIN_ROUNDS} rounds; {self._mailbox!r}"
+            f"the task cannot end: mails still post mails after {_MAX_DRAIN_ROUNDS} rounds; {self.mailbox!r}"
         )
 
     def quiesce_when_empty(self) -> None:
@@ -267,15 +321,15 @@ class MailboxProcessor:
         """
         for _ in range(_MAX_DRAIN_ROUNDS):
             self.run_all_mails()
-            if self._mailbox.try_quiesce():
+            if self.mailbox.try_quiesce():
                 return
         raise FlowletError(
-            f"the task cannot end: mails still arrive after {_MAX_DRAIN_ROUNDS} rounds; {self._mailbox!r}"
+            f"the task cannot end: mails still arrive after {_MAX_DRAIN_ROUNDS} rounds; {self.mailbox!r}"
         )
 
     def close(self) -> None:
         """Close the mailbox and cancel the remaining mails."""
-        for mail in self._mailbox.close():
+        for mail in self.mailbox.close():
             mail.try_cancel()
 
 

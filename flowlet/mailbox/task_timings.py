@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from netstack.late import dataclass
 
@@ -47,7 +47,7 @@ class TimerGauge:
         # Guarded by _lock; value, maximum and start are read without it: one update stale is fine.
         self._slots: deque[int] = deque(maxlen=max(1, window_s // UPDATE_INTERVAL_S))  # nanoseconds of each interval
         self._interval_ns = 0  # measured in the present interval
-        self._accumulated_ns = 0
+        self.ended_ns = 0  # all measurements that have ended; read on the thread that marks, too
         self._max_ns = 0  # the longest measurement that touched the present interval
         self._start_ns: int | None = None  # start of the measurement in progress
         self._counted_to_ns = 0  # how far that measurement is counted
@@ -68,14 +68,9 @@ class TimerGauge:
         """All measurements so far, up to ``now_ns``."""
         with self._lock:
             if self._start_ns is None:
-                return self._accumulated_ns
+                return self.ended_ns
             now_ns = self._clock_ns() if now_ns is None else now_ns
-            return self._accumulated_ns + max(0, now_ns - self._counted_to_ns)
-
-    @property
-    def ended_ns(self) -> int:
-        """All measurements that have ended; on the thread that marks, cheap."""
-        return self._accumulated_ns
+            return self.ended_ns + max(0, now_ns - self._counted_to_ns)
 
     def mark_start(self) -> None:
         """Start a measurement; does nothing while one is in progress."""
@@ -108,7 +103,7 @@ class TimerGauge:
         now_ns = self._clock_ns() if now_ns is None else now_ns
         elapsed_ns = max(0, now_ns - self._counted_to_ns)
         self._interval_ns += elapsed_ns
-        self._accumulated_ns += elapsed_ns
+        self.ended_ns += elapsed_ns
         self._max_ns = max(self._max_ns, now_ns - start_ns)
         self._counted_to_ns = max(self._counted_to_ns, now_ns)
 
@@ -146,23 +141,6 @@ class TimingsSnapshot:
     def busy_ns(self) -> int:
         """The time that the task neither waited nor was back-pressured."""
         return max(0, self.running_ns - self.idle_ns - self.back_pressured_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRates:
-    """Milliseconds per second over the last minute; the maxima are the longest waits of the last 5 seconds, in
-    milliseconds.
-
-    Busy is the rest of the second; 0 while the task does not run.
-    """
-
-    idle_ms_per_second: int
-    busy_ms_per_second: int
-    soft_back_pressured_ms_per_second: int
-    hard_back_pressured_ms_per_second: int
-    max_soft_back_pressure_ms: int
-    max_hard_back_pressure_ms: int
-    is_back_pressured: bool  # now
 
 
 # After a call of so long, which may have kept the interpreter's lock, the task waits for the loop to do what is due:
@@ -240,8 +218,10 @@ class TaskTimings:
             self.hard_back_pressure.accumulated_ns(now_ns),
         )
 
-    def rates(self) -> TaskRates:
-        """The rates of the last minute.
+    def rates(self) -> dict[str, Any]:
+        """The rates of the last minute, as fields of ``TaskMetrics``: milliseconds per second; the maxima are the
+        longest waits of the last 5 seconds, in milliseconds.  Busy is the rest of the second; 0 while the task does not
+        run.
 
         Closes the 5 s intervals that have ended since the last call, so call it more often than that.
         """
@@ -250,15 +230,15 @@ class TaskTimings:
                 gauge.update()
         idle, soft, hard = self._idle.value, self._soft_back_pressure.value, self.hard_back_pressure.value
         is_running = self._start_ns is not None and self._end_ns is None
-        return TaskRates(
-            idle_ms_per_second=idle,
-            busy_ms_per_second=max(0, _MS_PER_S - idle - soft - hard) if is_running else 0,
-            soft_back_pressured_ms_per_second=soft,
-            hard_back_pressured_ms_per_second=hard,
-            max_soft_back_pressure_ms=self._soft_back_pressure.max_single_measurement_ms,
-            max_hard_back_pressure_ms=self.hard_back_pressure.max_single_measurement_ms,
-            is_back_pressured=self._soft_back_pressure.is_measuring or self.hard_back_pressure.is_measuring,
-        )
+        return {
+            "idle_ms_per_second": idle,
+            "busy_ms_per_second": max(0, _MS_PER_S - idle - soft - hard) if is_running else 0,
+            "soft_back_pressured_ms_per_second": soft,
+            "hard_back_pressured_ms_per_second": hard,
+            "max_soft_back_pressure_ms": self._soft_back_pressure.max_single_measurement_ms,
+            "max_hard_back_pressure_ms": self.hard_back_pressure.max_single_measurement_ms,
+            "is_back_pressured": self._soft_back_pressure.is_measuring or self.hard_back_pressure.is_measuring,
+        }
 
     def _take_due_updates(self) -> int:
         now_ns = self.now_ns()

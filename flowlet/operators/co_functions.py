@@ -79,7 +79,7 @@ class CoMapOperator(_CoOperator):
         result = code.variable("v")
         code.line(f"{result} = {code.bind(method, 'map')}({record})", Blame(self.name, self.ctx.subtask, record))
         with code.block(f"if {result} is not None:"):
-            self.out.write(code, result, timestamp)
+            self.output.write(code, result, timestamp)
 
 
 class CoFlatMapOperator(_CoOperator):
@@ -100,10 +100,10 @@ class CoFlatMapOperator(_CoOperator):
         code.line(f"{results} = {code.bind(method, 'flat_map')}({record}) or ()", blame)
 
         def write() -> None:
-            self.out.write(code, result, timestamp)
-            self.out.write_limit(code)
+            self.output.write(code, result, timestamp)
+            self.output.write_limit(code)
 
-        self.out.write_items(code, result, results, blame, write)
+        self.output.write_items(code, result, results, blame, write)
 
 
 class _StatesContext(ProcessContext):
@@ -242,8 +242,8 @@ class SplitOperator(RecordOperator):
         code.line(f"{names} = {code.bind(_names, 'names_of')}({names})", blame)
         for tag_id, wanted in self._selections.items():
             with code.block(f"if not {code.bind(wanted, 'wanted')}.isdisjoint({names}):", blame):
-                self.out.write_side(code, code.bind(tag_id, "tag"), record, timestamp)
-        self.out.write(code, record, timestamp, count=code.counts.get(id(self)))
+                self.output.write_side(code, code.bind(tag_id, "tag"), record, timestamp)
+        self.output.write(code, record, timestamp, count=code.counts.get(id(self)))
 
 
 def _names(selected: Any) -> Iterable[str]:

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.operator_output import OperatorOutput, output_for
+from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.record_loop import RecordLoop
-from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.columns import Columns
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.watermark_generator import WatermarkGenerator
@@ -31,8 +31,10 @@ from flowlet.errors import UserFunctionError
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
-from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, TimerHandle, WatermarkOutput
+from flowlet.timers.time_api import WatermarkOutput
+from netstack.late import dataclass
 from netstack.late import numpy as np
+from netstack.loop.loop_timers import Cancellable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,12 +80,10 @@ class WatermarkEmitter:
         """Emit what the generator said since the last flush."""
         pending, self._pending = self._pending, []
         for element in pending:
-            if isinstance(element, Watermark):
-                self._output.emit_watermark(element)
-            else:
-                self._output.emit_watermark_status(element)
+            self._output.emit_control(element)
 
 
+@dataclass(eq=False)
 class EventTimeStream:
     """Applies a watermark strategy to one stream of records; task thread only.
 
@@ -98,28 +98,23 @@ class EventTimeStream:
             its own.
     """
 
-    def __init__(
-        self,
-        strategy: WatermarkStrategy,
-        ctx: OperatorContext,
-        output: OperatorOutput,
-        emitter: WatermarkEmitter,
-        said_to: GeneratorOutput,
-        now_ns: Callable[[], int],
-        loop_owner: EventTimeStream | None = None,
-    ) -> None:
-        self._strategy = strategy
-        self._ctx = ctx
-        self._output = output
-        self._emitter = emitter
-        self._said_to = said_to
-        self._generator: WatermarkGenerator = strategy.create_generator(now_ns)
-        self._owner = self if loop_owner is None else loop_owner
+    strategy: WatermarkStrategy
+    ctx: OperatorContext
+    output: OperatorOutput
+    emitter: WatermarkEmitter
+    said_to: GeneratorOutput
+    now_ns: Callable[[], int]
+    loop_owner: EventTimeStream | None = None
+
+    def __post_init__(self) -> None:
+        """Make the generator and the loops."""
+        self._generator: WatermarkGenerator = self.strategy.create_generator(self.now_ns)
+        self._owner = self if self.loop_owner is None else self.loop_owner
         self._acting = self  # of an owner: the stream whose records its loop takes
-        self._loop = RecordLoop(ctx.operator_name, self._write_loop, output.loop_ends, ctx.attention)
-        self._stamp_loop = RecordLoop(ctx.operator_name, self._write_stamp, (), ctx.attention)
+        self._loop = RecordLoop(self.ctx.operator_name, self._write_loop, self.output.loop_ends, self.ctx.attention)
+        self._stamp_loop = RecordLoop(self.ctx.operator_name, self._write_stamp, (), self.ctx.attention)
         self._stamps: list[int] = []  # what the last run of that loop gave
-        self._max_skew_ms = None if strategy.max_future_skew is None else strategy.max_future_skew.to_millis()
+        self._max_skew_ms = None if self.strategy.max_future_skew is None else self.strategy.max_future_skew.to_millis()
 
     def __repr__(self) -> str:
         return f"<EventTimeStream of {self._generator!r}>"
@@ -136,26 +131,26 @@ class EventTimeStream:
         """
         if not len(chunk):
             return 0
-        if self._strategy.timestamp_assigner is None and not self._generator.needs_events:
+        if self.strategy.timestamp_assigner is None and not self._generator.needs_events:
             return self._pass_on(chunk, interrupts)
         if chunk.columns is not None and self.takes_columns:
             return self._pass_on(chunk.with_timestamps(self._times_of(chunk.columns)), interrupts)
-        if chunk.columns is not None and not self._generator.needs_events and self._output.takes_whole(chunk):
+        if chunk.columns is not None and not self._generator.needs_events and self.output.takes_whole(chunk):
             stamps = self._stamps_of(chunk, interrupts)
             done = chunk if len(stamps) == len(chunk) else chunk.slice(0, len(stamps))
-            self._output.collect(done.with_timestamps(stamps))
+            self.output.collect(done.with_timestamps(stamps))
             return len(stamps)
         self._owner._acting = self
         return self._owner._loop.run(chunk.records(), chunk.timestamps, len(chunk), None, interrupts)
 
     def _pass_on(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        num_before = self._ctx.counters.num_records_from_the_future
+        num_before = self.ctx.counters.num_records_from_the_future
         largest = self._largest(chunk) if chunk.has_timestamps else MIN_TIMESTAMP  # now: the chunk is given away
-        num_done = self._output.collect_some(chunk, interrupts)
+        num_done = self.output.collect_some(chunk, interrupts)
         if num_done < len(chunk) and chunk.has_timestamps:
             # The loop was left, so the chunk is still ours.  The generator must not know of records that were not
             # passed on.
-            self._ctx.counters.num_records_from_the_future = num_before
+            self.ctx.counters.num_records_from_the_future = num_before
             largest = self._largest(chunk.slice(0, num_done))
         if largest is not None:
             self._generator.on_largest_timestamp(largest)
@@ -163,7 +158,7 @@ class EventTimeStream:
 
     def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
         self.write_record(
-            code, record, timestamp, lambda assigned: self._output.write(code, record, assigned, count="num_records")
+            code, record, timestamp, lambda assigned: self.output.write(code, record, assigned, count="num_records")
         )
 
     def _write_stamp(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
@@ -187,7 +182,7 @@ class EventTimeStream:
     @property
     def takes_columns(self) -> bool:
         """Whether the timestamps of a chunk in columns are a column."""
-        return is_by_column(self._strategy) and not self._generator.needs_events
+        return is_by_column(self.strategy) and not self._generator.needs_events
 
     def ask(self) -> None:
         """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.
@@ -195,18 +190,18 @@ class EventTimeStream:
         Raises UserFunctionError if the generator failed.
         """
         try:
-            self._generator.on_periodic_emit(self._said_to)
+            self._generator.on_periodic_emit(self.said_to)
         except Exception as error:
             error.add_note("raised by on_periodic_emit()")
-            raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, None) from error
+            raise UserFunctionError(self.ctx.operator_name, self.ctx.subtask, None) from error
 
     def _times_of(self, columns: Columns) -> NDArray[np.int64]:
-        assigner: Any = self._strategy.timestamp_assigner
+        assigner: Any = self.strategy.timestamp_assigner
         try:
             times: NDArray[np.int64] = assigner.timestamps_of(columns)
         except Exception as error:
             raise UserFunctionError(
-                self._ctx.operator_name, self._ctx.subtask, f"a batch of {columns.num_rows} rows"
+                self.ctx.operator_name, self.ctx.subtask, f"a batch of {columns.num_rows} rows"
             ) from error
         return times
 
@@ -215,24 +210,29 @@ class EventTimeStream:
 
     def _show(self, record: Any, timestamp: int) -> None:
         """Call the generator for a record that was emitted; a watermark follows at once."""
-        self._acting._generator.on_event(record, timestamp, self._acting._said_to)
-        if self._emitter.has_pending:
-            self._emitter.flush()
+        self._acting._generator.on_event(record, timestamp, self._acting.said_to)
+        if self.emitter.has_pending:
+            self.emitter.flush()
 
     def _limit(self) -> int:
         """The largest timestamp that may raise the watermark."""
         if self._max_skew_ms is None:
             return MAX_TIMESTAMP
-        return self._ctx.processing_time_service.current_time_ms() + self._max_skew_ms
+        return self.ctx.processing_time_service.current_time_ms() + self._max_skew_ms
 
     def _largest(self, chunk: Chunk) -> int | None:
         """The largest timestamp of the chunk that may raise the watermark."""
-        largest, limit = _largest_timestamp(chunk), self._limit()
+        if chunk.columns is None:
+            largest = max(chunk.timestamps or (), default=None)
+        else:
+            array = chunk.timestamp_array
+            largest = int(array.max()) if array is not None and len(array) else None
+        limit = self._limit()
         if largest is None or largest <= limit:
             return largest
         timestamps = chunk.timestamps or []
         sane = [timestamp for timestamp in timestamps if timestamp <= limit]
-        self._ctx.counters.num_records_from_the_future += len(timestamps) - len(sane)
+        self.ctx.counters.num_records_from_the_future += len(timestamps) - len(sane)
         return max(sane, default=MIN_TIMESTAMP)
 
     # ---------------------------------------------------------------- in the loop of a chain
@@ -243,8 +243,8 @@ class EventTimeStream:
         """Generate the statements for one record; ``emit`` generates those that pass it on, given the variable of its
         timestamp.
         """
-        blame = Blame(self._ctx.operator_name, self._ctx.subtask, record)
-        assigner, limit = self._strategy.timestamp_assigner, code.variable("limit")
+        blame = Blame(self.ctx.operator_name, self.ctx.subtask, record)
+        assigner, limit = self.strategy.timestamp_assigner, code.variable("limit")
         assigned = timestamp
         if assigner is not None:
             assigned = code.variable("t")
@@ -263,7 +263,7 @@ class EventTimeStream:
             code.at_start(f"{limit} = {code.bind(self._limit, 'limit_of')}()")
             head = f"if {assigned or MIN_TIMESTAMP} > {limit}:"
             with code.block(head):
-                code.line(f"{code.bind(self._ctx.counters, 'counters')}.num_records_from_the_future += 1")
+                code.line(f"{code.bind(self.ctx.counters, 'counters')}.num_records_from_the_future += 1")
                 if largest is not None:  # the watermark stays, but the stream is not idle
                     code.line(f"if {largest} < {MIN_TIMESTAMP}: {largest} = {MIN_TIMESTAMP}")
             with code.block("else:"):
@@ -316,23 +316,6 @@ def is_by_column(strategy: WatermarkStrategy) -> bool:
     return hasattr(strategy.timestamp_assigner, "timestamps_of")
 
 
-def idleness_clock(service: ProcessingTimeService) -> Callable[[], int]:
-    """The clock for idleness, in nanoseconds."""
-    # Only services of tests have no relative clock: their time is moved by hand.
-    return (
-        service.relative_time_ns
-        if isinstance(service, RelativeClock)
-        else lambda: service.current_time_ms() * 1_000_000
-    )
-
-
-def _largest_timestamp(chunk: Chunk) -> int | None:
-    if chunk.columns is None:
-        return max(chunk.timestamps or (), default=None)
-    array = chunk.timestamp_array
-    return int(array.max()) if array is not None and len(array) else None
-
-
 def without_watermarks(strategy: WatermarkStrategy) -> WatermarkStrategy:
     """The same strategy, which assigns timestamps but emits no watermarks."""
     assigner = strategy.timestamp_assigner
@@ -351,7 +334,6 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     """
 
     takes_chunks: bool  # of columns that have the timestamps
-    out: OperatorOutput  # from setup on
     _stream: EventTimeStream  # from open on, as what follows
     _emitter: _EmitterBetweenRecords
 
@@ -368,20 +350,14 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self.takes_chunks = is_by_column(strategy)
         self.auto_watermark_interval_ms = auto_watermark_interval_ms
         self._emits_watermarks = emits_watermarks
-        self._timer: TimerHandle | None = None
-
-    def setup(self, ctx: OperatorContext, output: Output) -> None:
-        """Tell the operator where it is and where its results go."""
-        super().setup(ctx, output)
-        self.out = output_for(output, self.name, ctx.counters)
-        self.output = self.out
+        self._timer: Cancellable | None = None
 
     def open(self) -> None:
         """Make the generator and start the periodic timer."""
         service = self.ctx.processing_time_service
         self._emitter = _EmitterBetweenRecords(self.output, self.ctx.attention)
         self._stream = EventTimeStream(
-            self._strategy, self.ctx, self.out, self._emitter, self._emitter, idleness_clock(service)
+            self._strategy, self.ctx, self.output, self._emitter, self._emitter, service.relative_time_ns
         )
         interval_ms = self.auto_watermark_interval_ms if self._emits_watermarks else 0
         if interval_ms > 0:
@@ -401,7 +377,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         """The same for one record."""
         count = code.counts.get(id(self))
         self._stream.write_record(
-            code, record, timestamp, lambda assigned: self.out.write(code, record, assigned, count=count)
+            code, record, timestamp, lambda assigned: self.output.write(code, record, assigned, count=count)
         )
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -434,7 +410,7 @@ class _EmitterBetweenRecords(WatermarkEmitter):
 
     __slots__ = ("_attention",)
 
-    def __init__(self, output: Output, attention: Attention) -> None:
+    def __init__(self, output: WatermarkOutput, attention: Attention) -> None:
         super().__init__(output)
         self._attention = attention
 

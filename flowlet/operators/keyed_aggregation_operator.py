@@ -320,7 +320,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         if key is None:
             key = self._key_input.write_key(code, record)
         slot = self._write_slot(code, key, is_exact=False)
-        self.out.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
+        self.output.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
 
     def _write_slot(self, code: LoopCode, key: str, *, is_exact: bool) -> str:
         """The statements that find the slot of a key, and make the key the current one if the function uses keyed
@@ -338,7 +338,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
 
     def _write_advance(self, code: LoopCode, record: str, timestamp: str | None, key_or_slot: str | None) -> None:
         slot = self._slot_of(code, key_or_slot)
-        self.out.write(code, self._write_result(code, record, slot), timestamp, count="num_records")
+        self.output.write(code, self._write_result(code, record, slot), timestamp, count="num_records")
 
     def _write_silent(self, code: LoopCode, record: str, timestamp: str | None, key_or_slot: str | None) -> None:
         slot = self._slot_of(code, key_or_slot)
@@ -573,10 +573,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         name: str = "Keyed Reduce",
     ) -> None:
         columnar = None
-        if isinstance(reduce_function, Aggregation) and (known := reduce_function.known) is not None:
-            columnar = ColumnarReduction(
-                Aggregate(known.method), known.field, num_fields=known.num_fields, skips_nulls=known.skips_nulls
-            )
+        if isinstance(reduce_function, Aggregation):
+            aggregate = Aggregate(reduce_function.method)
+            columnar = ColumnarReduction(aggregate, reduce_function.position, skips_nulls=reduce_function.skips_nulls)
         super().__init__(
             key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar
         )

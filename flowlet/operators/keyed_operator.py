@@ -18,7 +18,7 @@ from flowlet.chain.stream_operator import MultipleInputStreamOperator, OperatorC
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.user_function import RecordOperator, UserFunction, UserFunctionOperator
+from flowlet.operators.user_function import FunctionOnDemand, RecordOperator, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk
 
 
@@ -35,7 +35,7 @@ class KeyedInput:
         self._operator = operator
         self._is_shown_column = is_shown and isinstance(key_selector, ColumnKey)
         selector = ColumnValue(key_selector.name) if self._is_shown_column else key_selector
-        self._selector = operator._add_on_demand(selector, "get_key")
+        self._selector = operator._add(selector, "get_key", kind=FunctionOnDemand)
 
     def keys_of(self, chunk: Chunk) -> list[Any]:
         """The key of each record; not asked for again where the sender took it.

@@ -11,7 +11,6 @@ Source:     Flink ``SumAggregator``; PyFlink ``KeyedStream.sum``.  Plain loops w
 Absent:     ``count`` in PyFlink, where it is ``map`` to pairs, ``key_by`` and ``sum``.
 """
 
-import copy
 from itertools import repeat
 from numbers import Number
 from operator import itemgetter
@@ -21,6 +20,7 @@ from flowlet.chain.key_extractor import field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.columns import Column, Columns, ConstantColumn, Shape
 from flowlet.common.types import Row
+from flowlet.datastream.user_functions.aggregations import with_field
 from flowlet.errors import JobGraphError
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
@@ -42,20 +42,6 @@ def field_to_sum(record: Any, position: int | str) -> Any:
     if not isinstance(value, Number):
         raise TypeError(f"sum({position!r}) adds numbers, got a value of type {type(value).__name__}")
     return value
-
-
-def with_field(record: Any, position: int | str, total: Any) -> Any:
-    """A copy of the record with the sum in its place."""
-    if isinstance(record, tuple):
-        index = _index(record, position)
-        fields = list(record)
-        fields[index] = total
-        return tuple.__new__(type(record), fields)  # of a subclass, too: a named tuple takes its fields one by one
-    if isinstance(record, list | Row):
-        changed = copy.copy(record)
-        changed[position] = total  # type: ignore[index]  # as above
-        return changed
-    return total
 
 
 def _index(record: tuple[Any, ...], position: int | str) -> int:

@@ -181,7 +181,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
                 if results is not None:
                     self._emit_each(results, timer, timestamp)
         finally:
-            self.out.drain()
+            self.output.drain()
 
     def _called(self, on_timer: Any, timer: Timer) -> Iterator[Any] | None:
         """The results of a timer, if there are any."""
@@ -197,7 +197,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
         is_due = False
         while True:
             if is_due or attention:
-                attention.attend(self.out.drain)
+                attention.attend(self.output.drain)
             try:
                 result = next(results)
             except StopIteration:
@@ -206,10 +206,10 @@ class ProcessFunctionOperator(UserFunctionOperator):
                 raise self._timer_failure(timer, error) from error
             is_due = bool(attention)  # the loop behind attends to it before this result
             if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
-                self.out.emit_side(result[0].tag_id, result[1], timestamp)
+                self.output.emit_side(result[0].tag_id, result[1], timestamp)
             else:
                 self._texts.look_at(result)
-                self.out.collect_each((result,), stamps, 1)
+                self.output.collect_each((result,), stamps, 1)
 
     def _timer_failure(self, timer: Timer, error: Exception) -> UserFunctionError:
         error.add_note(f"raised by on_timer() at {timer.timestamp} for the key {preview(timer.key)}")
@@ -248,7 +248,9 @@ def write_results(
     result = code.variable("v")
     blame = Blame(operator.name, operator.ctx.subtask, record, results, _advice)
     with code.block(f"if {results} is not None:"):
-        operator.out.write_items(code, result, results, blame, lambda: _write_result(operator, code, result, timestamp))
+        operator.output.write_items(
+            code, result, results, blame, lambda: _write_result(operator, code, result, timestamp)
+        )
 
 
 def _write_result(operator: UserFunctionOperator, code: LoopCode, result: str, timestamp: str | None) -> None:
@@ -267,10 +269,10 @@ def _write_result(operator: UserFunctionOperator, code: LoopCode, result: str, t
     with code.block(f"if {is_pair} and {has_tag}:"):
         id_, value = code.variable("tag"), code.variable("v")
         code.line(f"{id_}, {value} = {result}[0].tag_id, {result}[1]")
-        operator.out.write_side(code, id_, value, timestamp)
+        operator.output.write_side(code, id_, value, timestamp)
     with code.block("else:"):
-        operator.out.write(code, result, timestamp)
-        operator.out.write_limit(code)
+        operator.output.write(code, result, timestamp)
+        operator.output.write_limit(code)
 
 
 _PAIR = 2
@@ -285,7 +287,7 @@ class TextsForTags:
 
     def __init__(self, operator: UserFunctionOperator) -> None:
         self._operator = operator
-        self.ids = operator.out.text_ids
+        self.ids = operator.output.text_ids
         """The ids that are looked for: none after the warning."""
 
     def look_at(self, result: Any) -> bool:
@@ -388,7 +390,7 @@ class MapOperator(FunctionOperator):
         result = code.variable("v")
         call = f"{code.bind(self.function.call, 'map')}({record})"
         code.line(f"{result} = {call}", Blame(self.name, self.ctx.subtask, record))
-        self.out.write(code, result, timestamp, count=code.counts.get(id(self)))
+        self.output.write(code, result, timestamp, count=code.counts.get(id(self)))
 
 
 class FilterOperator(FunctionOperator):
@@ -408,7 +410,7 @@ class FilterOperator(FunctionOperator):
         self._write_key(code, record, key)
         head = f"if {code.bind(self.function.call, 'filter')}({record}):"
         with code.block(head, Blame(self.name, self.ctx.subtask, record)):
-            self.out.write(code, record, timestamp)
+            self.output.write(code, record, timestamp)
 
 
 class FlatMapOperator(FunctionOperator):
@@ -430,7 +432,7 @@ class FlatMapOperator(FunctionOperator):
         """Go on with each result."""
         self._write_key(code, record, key)
         call = f"{code.bind(self.function.call, 'flat_map')}({record})"
-        _write_flat_map(self, code, call, record, lambda result: self.out.write(code, result, timestamp))
+        _write_flat_map(self, code, call, record, lambda result: self.output.write(code, result, timestamp))
 
 
 _END: Final = object()
@@ -453,13 +455,13 @@ def _write_flat_map(operator: RecordOperator, code: LoopCode, call: str, record:
         code.line(f"{piece} = {cut}({rest}, {MAX_WAITING})")
 
     def end() -> None:
-        operator.out.write_limit(code)
+        operator.output.write_limit(code)
         with code.block(f"if {rest} is None or {result} is {end_of_piece}:"):
             code.line("break")
         code.line(f"{result} = {end_of_piece}")
 
     code.line(f"{result} = {end_of_piece}")
-    operator.out.write_each(
+    operator.output.write_each(
         code, result, piece, (f"{rest} is not None", f"{cut}({rest}, {MAX_WAITING})"), blame, lambda: write(result), end
     )
     code.line(f"{results} = {rest} = None")

@@ -27,13 +27,13 @@ from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
+from flowlet.operators.event_time_stream import EventTimeStream, WatermarkEmitter, without_watermarks
 from flowlet.operators.source_reader import OpenSplits, SourceReaderBase
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_api import TimerHandle
 from flowlet.watermarks.combined_watermarks import WatermarkMultiplexer
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
+from netstack.loop.loop_timers import Cancellable
 
 
 class PausableClock:
@@ -172,8 +172,9 @@ class SourceEventTime:
         self._params = self._strategy.alignment if ctx.report_watermark is not None else None
         self._emitter = WatermarkEmitter(output)
         self.alignment = None if self._params is None else SourceAlignment(self._emitter)
-        self._clock = PausableClock(idleness_clock(ctx.processing_time_service))
-        self._allowed: AvailabilityFuture | None = None  # set while the source waits for its group
+        self._clock = PausableClock(ctx.processing_time_service.relative_time_ns)
+        # Set while the source waits for its group, and the reader must not be polled; done when it may go on.
+        self.wait_future: AvailabilityFuture | None = None
         self._parts = WatermarkMultiplexer(self._emitter)
         self._splits: dict[str, _Split] = {}
         # Whose changes are taken; a reader of several sources in turn has several.
@@ -184,7 +185,7 @@ class SourceEventTime:
         self._has_splits = reader.open_splits is not None
         self._pauses = self._has_splits and reader.pauses_splits
         self._whole = self._stream_of(None, self._clock)  # for records of a reader without splits
-        self._timers: list[TimerHandle] = []
+        self._timers: list[Cancellable] = []
         self._start_timers(auto_watermark_interval_ms if emits_watermarks else 0)
 
     def __repr__(self) -> str:
@@ -234,14 +235,11 @@ class SourceEventTime:
             self._close_splits(ended)
         self._emitter.flush()
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Take a watermark of the reader, or the last one."""
-        self._emitter.emit_watermark(watermark.timestamp)
-        self._emitter.flush()
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Take a status of the reader."""
-        if status.is_idle:
+    def emit_control(self, element: Watermark | WatermarkStatus) -> None:
+        """Take a watermark or a status of the reader, or the last watermark."""
+        if isinstance(element, Watermark):
+            self._emitter.emit_watermark(element.timestamp)
+        elif element.is_idle:
             self._emitter.mark_idle()
         else:
             self._emitter.mark_active()
@@ -302,16 +300,6 @@ class SourceEventTime:
 
     # -- alignment
 
-    @property
-    def must_wait(self) -> bool:
-        """Whether the reader must not be polled now."""
-        return self._allowed is not None
-
-    @property
-    def wait_future(self) -> AvailabilityFuture | None:
-        """A future that is done when the source may go on; None if it may now."""
-        return self._allowed
-
     def allow(self, max_allowed_ms: int) -> None:
         """Set the alignment group's limit, which the JobManager sent."""
         if self.alignment is None:
@@ -322,11 +310,11 @@ class SourceEventTime:
 
     def _look_at_alignment(self) -> None:
         assert self.alignment is not None, "the source is in a group"
-        if self.alignment.must_wait and self._allowed is None:
-            self._allowed = AvailabilityFuture()
+        if self.alignment.must_wait and self.wait_future is None:
+            self.wait_future = AvailabilityFuture()
             self._clock.pause()
-        elif not self.alignment.must_wait and self._allowed is not None:
-            allowed, self._allowed = self._allowed, None
+        elif not self.alignment.must_wait and self.wait_future is not None:
+            allowed, self.wait_future = self.wait_future, None
             self._clock.resume()
             allowed.complete()
 

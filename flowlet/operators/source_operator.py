@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_slices import Caution, RecordSlices
-from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
@@ -35,10 +34,10 @@ from flowlet.records import Chunk, CompletionMark, LatencyMarker, StreamElement,
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.splits.split_kinds import Runs, share_of_runs
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.time_api import TimerHandle
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.loop_timers import Cancellable
 
 _log = LogLines(__name__)
 
@@ -108,17 +107,11 @@ class SourceOperator(StreamOperator):
         self._last_progress: float | None = None
         self._has_nothing = False
         self._has_splits = False  # whether they are handed out
-        self._marker_timer: TimerHandle | None = None
+        self._marker_timer: Cancellable | None = None
         self._restored: object | None = None
         # What was polled and has not gone through the chain, each with its split.
         self._slices: RecordSlices[str | None] = RecordSlices(lambda: 0)  # until the task gives its clocks
         self._has_warned = False
-
-    def setup(self, ctx: OperatorContext, output: Output) -> None:
-        """Tell the operator where it is and where its results go."""
-        super().setup(ctx, output)
-        self.out = output_for(output, self.name, ctx.counters)
-        self.output = self.out
 
     def cut_chunks(
         self, clock_ns: Callable[[], int], cpu_ns: Callable[[], int], caution: Caution, *, cuts: bool
@@ -248,7 +241,7 @@ class SourceOperator(StreamOperator):
             self._event_time = SourceEventTime(
                 self.strategy,
                 self.ctx,
-                self.out,
+                self.output,
                 reader,
                 auto_watermark_interval_ms=self.auto_watermark_interval_ms,
                 emits_watermarks=self._emits_watermarks,
@@ -256,7 +249,7 @@ class SourceOperator(StreamOperator):
 
     def _emit_marker(self, _timestamp_ms: int) -> None:
         now_ms = self.ctx.processing_time_service.current_time_ms()
-        self.output.emit_latency_marker(LatencyMarker(now_ms, self.ctx.operator_id, self.ctx.subtask))
+        self.output.emit_control(LatencyMarker(now_ms, self.ctx.operator_id, self.ctx.subtask))
 
     def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
         """The JobManager gives these to the reader, and keeps so much for all readers together; nothing for a source
@@ -305,7 +298,7 @@ class SourceOperator(StreamOperator):
         if self._slices.waiting:
             self._emit_waiting(should_stop)
             return True
-        if event_time is not None and event_time.must_wait:
+        if event_time is not None and event_time.wait_future is not None:
             return True
         try:
             element = self._opened.poll_chunk()
@@ -335,19 +328,15 @@ class SourceOperator(StreamOperator):
 
     def _emit_some(self, split: str | None, chunk: Chunk) -> int:
         if self._event_time is None:
-            return self.out.collect_some(chunk, self.ctx.interrupts)
+            return self.output.collect_some(chunk, self.ctx.interrupts)
         return self._event_time.process_some(chunk, split, self.ctx.interrupts)
 
     def _emit_control(self, _split: str | None, element: StreamElement) -> None:
-        match element:
-            case Watermark():
-                self.process_watermark(element)
-            case WatermarkStatus():
-                self.process_watermark_status(element)
-            case CompletionMark():
-                self.output.emit_mark(element)
-            case _:
-                raise AssertionError(f"no reader gives {element!r}")
+        if isinstance(element, Watermark | WatermarkStatus):
+            (self._event_time or self.output).emit_control(element)
+        else:
+            assert isinstance(element, CompletionMark), f"no reader gives {element!r}"
+            self.output.emit_control(element)
 
     @property
     def may_go_on(self) -> bool:
@@ -355,12 +344,8 @@ class SourceOperator(StreamOperator):
         return self._opened.never_waits and not self._has_nothing and not self.is_held_back
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """One that the reader gave; or the last one, which the task gives."""
-        (self._event_time or self.output).emit_watermark(watermark)
-
-    def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """One that the reader gave."""
-        (self._event_time or self.output).emit_watermark_status(status)
+        """Pass on the last one, which the task gives."""
+        (self._event_time or self.output).emit_control(watermark)
 
     def allow_watermark(self, max_allowed_ms: int) -> None:
         """The JobManager said how far the sources of the alignment group may be."""
@@ -373,7 +358,7 @@ class SourceOperator(StreamOperator):
         if self._slices:
             self._slices.add(None, (mark,))
         else:
-            self.output.emit_mark(mark)
+            self.output.emit_control(mark)
 
     def mark_completed(self, number: int) -> None:
         """A mark has passed every task of the job: tell the reader."""
@@ -383,7 +368,7 @@ class SourceOperator(StreamOperator):
     @property
     def is_held_back(self) -> bool:
         """Whether the source waits for the others of its alignment group."""
-        return self._event_time is not None and self._event_time.must_wait
+        return self._event_time is not None and self._event_time.wait_future is not None
 
     @property
     def alignment_drift_ms(self) -> int | None:
@@ -395,7 +380,7 @@ class SourceOperator(StreamOperator):
         """What to wait for before the next ``emit_next``; None when there is no need, or no way, to wait."""
         if self._slices:
             return None
-        if self._event_time is not None and self._event_time.must_wait:
+        if self._event_time is not None and self._event_time.wait_future is not None:
             return self._event_time.wait_future
         return self._opened.available_future() if self._has_nothing else None
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.operator_output import output_for
+from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.record_loop import RecordLoop, WriteRecord
-from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.not_yet import ExplainsMissing
 from flowlet.datastream.state import (
     AggregatingState,
@@ -189,7 +189,7 @@ class InitializationContext(FunctionInitializationContext):
         return self._keyed
 
 
-def _run(ctx: OperatorContext, step: Callable[..., object], *args: Any, name: str | None = None) -> None:
+def run_step(ctx: OperatorContext, step: Callable[..., object], *args: Any, name: str | None = None) -> None:
     """Call a step of a function's life; ``name``: its own, where the step need not have it.
 
     Raises:
@@ -215,22 +215,22 @@ class Checkpoints:
     def initialize(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
         """Call ``initialize_state``; ``state_refusal``: see ``RuntimeContext``."""
         if isinstance(self._function, CheckpointedFunction):
-            _run(ctx, self._function.initialize_state, InitializationContext(ctx, state_refusal))
+            run_step(ctx, self._function.initialize_state, InitializationContext(ctx, state_refusal))
 
     def snapshot(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
         """Call ``snapshot_state``."""
         if isinstance(self._function, CheckpointedFunction):
-            _run(ctx, self._function.snapshot_state, SnapshotContext(checkpoint_id, timestamp_ms))
+            run_step(ctx, self._function.snapshot_state, SnapshotContext(checkpoint_id, timestamp_ms))
 
     def completed(self, ctx: OperatorContext, checkpoint_id: int) -> None:
         """Call ``notify_checkpoint_complete``."""
         if isinstance(self._function, CheckpointListener):
-            _run(ctx, self._function.notify_checkpoint_complete, checkpoint_id)
+            run_step(ctx, self._function.notify_checkpoint_complete, checkpoint_id)
 
     def aborted(self, ctx: OperatorContext, checkpoint_id: int) -> None:
         """Call ``notify_checkpoint_aborted``."""
         if isinstance(self._function, CheckpointListener):
-            _run(ctx, self._function.notify_checkpoint_aborted, checkpoint_id)
+            run_step(ctx, self._function.notify_checkpoint_aborted, checkpoint_id)
 
 
 class UserFunction:
@@ -263,7 +263,7 @@ class UserFunction:
             raise JobGraphError(f"expected {expected}, got {preview(function)} of type {type(function).__name__}")
 
     def __repr__(self) -> str:
-        return f"<UserFunction {preview(self._function)}>"
+        return f"<{type(self).__name__} {preview(self._function)}>"
 
     @property
     def call(self) -> Callable[..., Any]:
@@ -275,6 +275,10 @@ class UserFunction:
         # A class is a callable here: its instances have the method, it has not.
         found = None if isinstance(self._function, type) else getattr(self._function, name, None)
         return found if callable(found) else None
+
+    def step(self, name: str) -> Callable[..., Any] | None:
+        """The method of that name, for a step of the function's life; None if it has none, or is a plain callable."""
+        return None if self.method(self._method) is None else self.method(name)
 
     def open(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
         """Call the object's ``initialize_state`` and ``open``, if it has them; ``state_refusal``: see
@@ -289,9 +293,9 @@ class UserFunction:
 
     def run(self, name: str, *args: Any, ctx: OperatorContext) -> None:
         """Call the object's method of that name, if it has one."""
-        step = None if self.method(self._method) is None else self.method(name)
+        step = self.step(name)
         if step is not None:
-            _run(ctx, step, *args, name=name)
+            run_step(ctx, step, *args, name=name)
 
 
 class FunctionOnDemand(UserFunction):
@@ -338,12 +342,6 @@ class UserFunctionOperator(StreamOperator):
         self._functions: list[UserFunction] = []
         self._num_open = 0
 
-    def setup(self, ctx: OperatorContext, output: Output) -> None:
-        """Tell the operator where it is and where its results go."""
-        super().setup(ctx, output)
-        self.out = output_for(output, self.name, ctx.counters)
-        self.output = self.out
-
     def open(self) -> None:
         """Open the functions."""
         for function in self._functions:
@@ -385,15 +383,10 @@ class UserFunctionOperator(StreamOperator):
     def _record_loop(self, write: WriteRecord, part: str | None = None) -> RecordLoop:
         """A loop that ends where this operator's chain does; ``part``: what it runs, where the operator has several."""
         title = self.name if part is None else f"{self.name}, {part}"
-        return RecordLoop(title, write, self.out.loop_ends, self.ctx.attention)
+        return RecordLoop(title, write, self.output.loop_ends, self.ctx.attention)
 
-    def _add(self, function: Any, method: str, *more: str) -> UserFunction:
-        added = UserFunction(function, method, *more)
-        self._functions.append(added)
-        return added
-
-    def _add_on_demand(self, function: Any, method: str) -> UserFunction:
-        added = FunctionOnDemand(function, method)
+    def _add(self, function: Any, *methods: str, kind: Callable[..., UserFunction] = UserFunction) -> UserFunction:
+        added = kind(function, *methods)
         self._functions.append(added)
         return added
 
@@ -404,7 +397,7 @@ class RecordOperator(UserFunctionOperator):
     Subclasses have ``write_record``.
     """
 
-    def setup(self, ctx: OperatorContext, output: Output) -> None:
+    def setup(self, ctx: OperatorContext, output: OperatorOutput) -> None:
         """Tell the operator where it is and where its results go."""
         super().setup(ctx, output)
         self._loop = self._record_loop(self._write_head)

@@ -30,9 +30,9 @@ from flowlet.errors import FlowletError
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
 from flowlet.sinks.sink_calls import InitContext, SinkCalls
-from flowlet.timers.time_api import TimerHandle
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.loop_timers import Cancellable
 
 MAX_RETRIES: Final = 10  # Flink's ``sink.committer.retries``: then the job fails, and commits again after the restart
 
@@ -200,7 +200,7 @@ class CommitRunner:
     _on_committed: Callable[[Sequence[Any]], None] | None = None
     commits: PendingCommits = field(init=False)
     _committed: list[Any] = field(init=False, default_factory=list)  # that ``on_committed`` has not got yet
-    _timer: TimerHandle | None = field(init=False, default=None)
+    _timer: Cancellable | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.commits = PendingCommits(self._ctx.subtask)

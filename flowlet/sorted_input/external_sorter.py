@@ -30,8 +30,7 @@ from flowlet.io.chunk_content import ChunkContent, estimated_bytes
 from flowlet.records import Chunk
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
-from flowlet.sorted_input.sort_codes import RunKeys, integer_codes
-from flowlet.sorted_input.sorted_block import Block, joined, joined_chunks, merged
+from flowlet.sorted_input.sorted_block import Block, RunKeys, integer_codes, joined, joined_chunks, merged
 from netstack.late import dataclass
 
 _HEADER: Final = struct.Struct(">QQQI")

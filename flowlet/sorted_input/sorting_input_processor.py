@@ -25,14 +25,12 @@ import numpy as np
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import Input, InputStatus
 from flowlet.columns import Column, ListColumn
-from flowlet.io.input_processor import InputProcessor
-from flowlet.io.multiple_input_processor import MultipleInputProcessor
+from flowlet.io.input_processor import InputProcessor, MultipleInputProcessor
 from flowlet.keys.column_key import ColumnValue
 from flowlet.mailbox.task_mailbox import Attention
-from flowlet.records import MAX_WATERMARK, Chunk, LatencyMarker, StreamElement, Watermark, WatermarkStatus
+from flowlet.records import MAX_WATERMARK, Chunk, ControlElement, LatencyMarker, StreamElement
 from flowlet.sorted_input.external_sorter import ExternalSorter
-from flowlet.sorted_input.sort_codes import CodeArray, as_bytes
-from flowlet.sorted_input.sorted_block import Block, known_keys, merge_steps, order_of, stamps_of
+from flowlet.sorted_input.sorted_block import Block, CodeArray, as_bytes, known_keys, merge_steps, order_of, stamps_of
 from netstack.late import dataclass
 
 _LEAST_ROWS_IN_COLUMNS: Final = 64  # on average for a key; not measured closely
@@ -145,15 +143,10 @@ class SortedInput:
         self.process_chunk(chunk)
         return len(chunk)
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        """Nothing: event time has no meaning before records are sorted."""
-
-    def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """Nothing, as above."""
-
-    def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """Pass it on."""
-        self._head.process_latency_marker(marker)
+    def process_control(self, element: ControlElement) -> None:
+        """Pass on a latency marker; event time has no meaning before records are sorted."""
+        if isinstance(element, LatencyMarker):
+            self._head.process_control(element)
 
     def _keys_of(self, chunk: Chunk) -> Column:
         columns = chunk.columns
@@ -246,7 +239,7 @@ class SortingInputProcessor(MultipleInputProcessor):
                 self._phase = _Phase.ENDED
                 for each in self._task_inputs:
                     if each.collected is not None:
-                        each.head.process_watermark(MAX_WATERMARK)
+                        each.head.process_control(MAX_WATERMARK)
                         each.end()
                 return InputStatus.END_OF_DATA
             if should_stop():

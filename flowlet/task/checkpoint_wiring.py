@@ -24,8 +24,7 @@ from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleChec
 from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.errors import MailboxClosedError
 from flowlet.graph.partitioner import Broadcast, Partitioner
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_processor import MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, MailOptions
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.buffer.network_buffer import NetworkBuffer

@@ -32,8 +32,7 @@ from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGat
 from flowlet.checkpoint.task.input_recovery import InputRecovery
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.task.snapshots import RecoveredStream
-from flowlet.io.input_processor import InputProcessor
-from flowlet.io.multiple_input_processor import MultipleInputProcessor
+from flowlet.io.input_processor import InputProcessor, MultipleInputProcessor
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.records import CompletionMark
@@ -254,7 +253,7 @@ class GateFedStreamTask(StreamTask):
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
             takes_late_data=self._chain.head.takes_late_data,
-            slices=None if collected is not None else self._slices(),
+            slices=RecordSlices(lambda: 0, cuts=False) if collected is not None else self._slices(),
         )
         self._num_mark_channels += sum(gate.num_channels for gate in gates)
         for position, gate in enumerate(gates):
@@ -270,12 +269,6 @@ class GateFedStreamTask(StreamTask):
             timings.working_ns, cpu_ns=timings.cpu_ns, cuts=self._chain.cuts_chunks, caution=self._caution
         )
 
-    @property
-    def _may_be_overtaken(self) -> bool:
-        """Whether a barrier may overtake records."""
-        config = self.environment.checkpointing
-        return config is not None and config.mode in (BarrierMode.ALTERNATING, BarrierMode.UNALIGNED)
-
     def _end_input(self, number: int) -> None:
         self._complete_watermark()
         self._chain.end_input(number)
@@ -284,7 +277,7 @@ class GateFedStreamTask(StreamTask):
         channel += first_channel
         passed = self._marks.end(channel) if mark is None else self._marks.receive(channel, mark)
         if passed is not None:
-            self._chain.process_mark(passed)
+            self._chain.process_control(passed)
 
     def _keep_in_flight_input(self, writer: InMemoryChannelStateWriter, checkpoint_id: int) -> None:
         for processor, gates in self._readers:
@@ -317,13 +310,10 @@ class GateFedStreamTask(StreamTask):
             return self._input.process_input(MAX_BUFFERS_PER_ACTION, self._should_stop)
         # Before each buffer the task looks whether its operators have room.  What was read already needs none: a
         # barrier may be behind it.
-        should_stop = (
-            self._should_stop_handing_over if isinstance(self._input, SortingInputProcessor) else self._should_stop
-        )
+        should_stop = self._should_stop
+        if isinstance(self._input, SortingInputProcessor):
+            should_stop = lambda: self._is_full or self._should_stop()  # noqa: E731 - named for both inputs
         return self._input.process_input(0 if self._input.has_rest else 1, should_stop)
-
-    def _should_stop_handing_over(self) -> bool:
-        return self._is_full or self._should_stop()
 
     @property
     def _has_event(self) -> bool:
@@ -362,9 +352,11 @@ class GateFedStreamTask(StreamTask):
         environment = self.environment
         is_loop_thread = environment.is_loop_thread
         gates = environment.gates
+        config = environment.checkpointing
+        may_be_overtaken = config is not None and config.mode in (BarrierMode.ALTERNATING, BarrierMode.UNALIGNED)
         if (
             is_loop_thread is None
-            or self._may_be_overtaken
+            or may_be_overtaken
             or (environment.job_id, environment.vertex_id) in SLOW_VERTICES
             or not can_be_light(self._chain.operators, num_gates=len(gates), num_outputs=len(self._partitions))
         ):

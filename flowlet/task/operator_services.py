@@ -1,26 +1,35 @@
 """The services of a task for each of its operators: mailbox, clock, timers, latency statistics.
 
-The metrics of a task's operators, as they are sent to the JobManager.
+The metrics of a task's operators, as they are sent to the JobManager; ``LatencyStats``: how long records take from a
+source to an operator.
 
 ``EdgeFunctions``: the life cycle of key selectors and partitioners, which belong to the ways between operators and
 to no operator.
 
 Chooses the back end of an operator's keyed state.
 
-Side:       task.
-Source:     Flink ``OperatorMetricGroup``, ``InternalOperatorIOMetricGroup``; the gauges currentInputWatermark,
-            currentInputNWatermark, currentOutputWatermark.  PyFlink opens them with the operators that it adds for
+Side:       task; metrics are read anywhere.
+Units:      milliseconds; latencies by the clocks of the two machines, which must agree: a negative latency is reported
+            as it is.
+Source:     Flink ``LatencyStats``, ``DescriptiveStatisticsHistogram``.  Flink ``OperatorMetricGroup``,
+            ``InternalOperatorIOMetricGroup``; the gauges currentInputWatermark, currentInputNWatermark,
+            currentOutputWatermark.  PyFlink opens them with the operators that it adds for
             ``key_by`` and ``partition_custom``: those run beside the operator that emits the records, as here.  Flink
             ``StateBackendLoader``, ``StateBackend.createKeyedStateBackend``.  Flink ``OperatorChain.createOperator``,
             ``StreamOperatorWrapper.quiesceTimeServiceAndFinishOperator``.
-Invariants: a function is opened before the first record leaves the chain, and closed once; also if others fail.  Only
-            functions that override ``open`` or ``close`` are in here.  the priority of an operator's mails is its place
-            in the chain, from 1: so a yield runs mails of operators behind it, and none of those before it.
+Invariants: a marker is reported once at each operator that it passes; sinks do not forward it; a histogram holds its
+            last values only.  A function is opened before the first record leaves the chain, and closed once; also if
+            others fail.  Only functions that override ``open`` or ``close`` are in here.  The priority of an operator's
+            mails is its place in the chain, from 1: so a yield runs mails of operators behind it, and none of those
+            before it.
 """
 
 import hashlib
 import itertools
+import math
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, field
 from functools import partial
@@ -36,19 +45,102 @@ from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.messages import control_messages as messages
+from flowlet.messages.control_messages import LatencyMetrics
 from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
-from flowlet.operators.latency_stats import LatencyStats
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.user_function import RuntimeContext, UserFunction
-from flowlet.records import MIN_TIMESTAMP, OPERATOR_ID_BYTES
+from flowlet.records import MIN_TIMESTAMP, OPERATOR_ID_BYTES, LatencyMarker
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend, SharedFiles
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment
-from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
+from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+
+# Flink's metrics.latency.history-size.
+DEFAULT_HISTORY_SIZE: Final = 128
+
+
+class Histogram:
+    """The last values of a series.
+
+    Threading: ``update`` on one thread, ``metrics`` anywhere.
+
+    Args:
+        window: how many values are kept.
+    """
+
+    __slots__ = ("_lock", "_values", "count")
+
+    def __init__(self, window: int = DEFAULT_HISTORY_SIZE) -> None:
+        if window < 1:
+            raise ValueError(f"a histogram needs room for a value, got {window}")
+        self._lock = threading.Lock()
+        self._values: deque[int] = deque(maxlen=window)  # Guarded by _lock.
+        self.count = 0  # All updates; written by one thread, read anywhere.
+
+    def __repr__(self) -> str:
+        return f"<Histogram of the last {len(self._values)} of {self.count} values>"
+
+    def update(self, value: int) -> None:
+        """Add a value."""
+        with self._lock:
+            self._values.append(value)
+            self.count += 1
+
+    def metrics(self, name: str) -> LatencyMetrics:
+        """The number of all values, and how those in the window are distributed; all 0 when there are none."""
+        with self._lock:
+            values = sorted(self._values)
+        if not values:
+            return LatencyMetrics(name, self.count, *(0.0,) * 10)
+        mean = sum(values) / len(values)
+        variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1) if len(values) > 1 else 0.0
+        quantiles = (_quantile(values, part) for part in (0.5, 0.75, 0.95, 0.98, 0.99, 0.999))
+        return LatencyMetrics(name, self.count, values[0], values[-1], mean, math.sqrt(variance), *quantiles)
+
+
+def _quantile(ordered: list[int], part: float) -> float:
+    """Between the two values around position ``part * (n + 1)``, as the library does that Flink uses."""
+    position = part * (len(ordered) + 1)
+    if position < 1:
+        return ordered[0]
+    if position >= len(ordered):
+        return ordered[-1]
+    below = math.floor(position)
+    return ordered[below - 1] + (position - below) * (ordered[below] - ordered[below - 1])
+
+
+class LatencyStats:
+    """The histograms of one operator's subtask, one for each source.
+
+    Threading: ``report`` on the task thread; the rest anywhere.
+
+    Args:
+        operator_id: of the operator that reports.
+        subtask: of the operator that reports.
+    """
+
+    def __init__(self, operator_id: bytes, subtask: int) -> None:
+        self._suffix = f"operator_id.{operator_id.hex()}.operator_subtask_index.{subtask}.latency"
+        self._histograms: dict[bytes, Histogram] = {}  # Written by the task thread.
+
+    def __repr__(self) -> str:
+        return f"<LatencyStats {self._suffix}, {len(self._histograms)} histograms>"
+
+    def report(self, marker: LatencyMarker, now_ms: int) -> None:
+        """A marker arrived."""
+        if marker.operator_id not in self._histograms:
+            self._histograms[marker.operator_id] = Histogram()
+        self._histograms[marker.operator_id].update(now_ms - marker.marked_time_ms)
+
+    def metrics(self) -> list[LatencyMetrics]:
+        """Of each histogram; a name is that of the metric, below the scope of the job."""
+        # A copy first, in one step: the task thread may add one meanwhile.
+        by_source = list(self._histograms.items())
+        return [each.metrics(f"source_id.{source.hex()}.{self._suffix}") for source, each in by_source]
 
 
 def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[messages.OperatorMetrics]:
@@ -159,7 +251,8 @@ class OperatorServices:
     """Makes the contexts of a task's operators, and ends their services.
 
     Threading: made anywhere, used on the task thread; statistics anywhere.
-    Life cycle: ``context`` for each operator -> ``quiesce`` of each before it finishes -> ``close``.
+    Life cycle: ``context`` for each operator, in their order -> ``quiesce`` of each one's clock before it finishes ->
+        ``close``.
     """
 
     environment: TaskEnvironment
@@ -169,18 +262,11 @@ class OperatorServices:
     interrupts: Interrupts
     attention: Attention
     latencies: list[LatencyStats] = field(init=False, default_factory=list)
-    _clocks: dict[int, SystemProcessingTimeService] = field(init=False, default_factory=dict)
-    _timers: dict[int, KeyedTimerServiceManager] = field(init=False, default_factory=dict)
-    _keyed_states: list[KeyedStateBackend] = field(init=False, default_factory=list)
-    _metrics: list[MetricRegistry] = field(init=False, default_factory=list)
+    clocks: list[SystemProcessingTimeService] = field(init=False, default_factory=list)
+    _closers: list[Callable[[], None]] = field(init=False, default_factory=list)
 
     def __repr__(self) -> str:
-        return f"<OperatorServices {list(self._clocks.values())!r}>"
-
-    @property
-    def num_fired_timers(self) -> int:
-        """How many timers of all operators have fired."""
-        return sum(timers.num_fired_timers for timers in list(self._timers.values()))
+        return f"<OperatorServices {self.clocks!r}>"
 
     def context(self, index: int, operator_name: str) -> OperatorContext:
         """The context of the operator at ``index``."""
@@ -216,9 +302,9 @@ class OperatorServices:
             environment.max_parallelism,
             None if checkpointing is None else checkpointing.shared_files,
         )
-        self._clocks[index], self._timers[index] = clock, timers
-        self._keyed_states.append(keyed_state)
+        self.clocks.append(clock)
         self.latencies.append(latency)
+        self._closers += [timers.close, clock.shut_down, keyed_state.close]
         return OperatorContext(
             task_name=environment.task_name,
             subtask=environment.subtask,
@@ -235,7 +321,7 @@ class OperatorServices:
             keyed_state=keyed_state,
             operator_state=OperatorStateBackend(environment.subtask),
             restored_checkpoint_id=None if checkpointing is None else checkpointing.restored_checkpoint_id,
-            latency=latency,
+            report_latency=latency.report,
             report_watermark=lambda timestamp: environment.send(
                 messages.SourceWatermarkReported(environment.attempt, timestamp)
             ),
@@ -266,33 +352,17 @@ class OperatorServices:
             )
 
         metrics = MetricRegistry(time.monotonic_ns, start_sampling, warn)
-        self._metrics.append(metrics)
         return metrics
-
-    def sample_metrics(self) -> None:
-        """Ask the gauges of all operators once more, before these close."""
-        for metrics in self._metrics:
-            metrics.sample()
 
     def _delay(self, duration_ms: int) -> AvailabilityFuture:
         future = AvailabilityFuture()
         self.environment.schedule_timer(duration_ms / 1_000, future.complete)
         return future
 
-    def quiesce(self, index: int) -> AvailabilityFuture:
-        """Stop the operator's processing time timers; the future is done when the mails of those
-        that fired have run.
-        """
-        return self._clocks[index].quiesce()
-
     def close(self) -> None:
         """Stop all clocks and timers, and close the keyed states; idempotent."""
-        for timers in self._timers.values():
-            timers.close()
-        for clock in self._clocks.values():
-            clock.shut_down()
-        for keyed_state in self._keyed_states:
-            keyed_state.close()
+        for close in self._closers:
+            close()
 
 
 def _ends_keys(environment: TaskEnvironment, head: StreamOperator) -> bool:

@@ -1,7 +1,7 @@
-"""A task whose head is a source.
+"""A task whose head is a source; and what makes the task for a chain.
 
 Side:   task.
-Source: Flink ``SourceOperatorStreamTask``.
+Source: Flink ``SourceOperatorStreamTask``; ``JobVertex.getInvokableClass``, which chooses a subclass of ``StreamTask``.
 Rules:  if a source has no data and gives a future, the task waits for it; without a future it polls again at once.
 """
 
@@ -193,4 +193,15 @@ class SourceStreamTask(StreamTask):
     def _advance_to_end_of_event_time(self) -> None:
         if not self._is_at_end_of_event_time:
             self._is_at_end_of_event_time = True
-            self._chain.process_watermark(MAX_WATERMARK)
+            self._chain.process_control(MAX_WATERMARK)
+
+
+def create_stream_task(environment: TaskEnvironment, chain: list[ChainedOperator]) -> StreamTask:
+    """A ``SourceStreamTask`` if the head is a source, else a task that reads the environment's gates."""
+    head = chain[0].operator
+    if isinstance(head, SourceOperator):
+        return SourceStreamTask(environment, chain)
+    # Here, as a task that begins with a source needs none of what reads from the network.
+    from flowlet.task.one_input_stream_task import GateFedStreamTask
+
+    return GateFedStreamTask(environment, chain)

@@ -14,7 +14,7 @@ Absent:     a way to interrupt user code: a cancelled task ends when its user co
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NoReturn
 
@@ -33,6 +33,7 @@ from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.messages.control_messages import MarkPassed, TaskMetrics
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk
+from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.checkpoint_wiring import checkpoint_metrics, task_checkpoints
 from flowlet.task.operator_services import EdgeFunctions, OperatorServices, operator_metrics
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment, TaskLifecycle
@@ -121,7 +122,10 @@ class StreamTask(ABC):
         self._services = OperatorServices(
             environment, chain, self.mailbox_processor, self._timings, self.mailbox.interrupts, self._attention
         )
-        self._chain = OperatorChain(chain, self._edge_outputs(), self._services.context)
+        edge_outputs: dict[tuple[int, str | None], list[EdgeOutput]] = {}
+        for edge, writer in zip(environment.outputs, self._writers, strict=True):
+            edge_outputs.setdefault((edge.source_operator, edge.tag), []).append(writer)
+        self._chain = OperatorChain(chain, edge_outputs, self._services.context)
         self._timers = [ctx.timers for ctx in self._chain.contexts if ctx.timers is not None]
         self._attention.flushes.append(self._flush_results)
         self._edge_functions = EdgeFunctions(chain, environment.outputs, self._chain.contexts)
@@ -233,7 +237,8 @@ class StreamTask(ABC):
         self._flush_pending()
         # A failing close fails the task while its consumers still wait, so that they hear of it.
         self._is_closed = True
-        self._services.sample_metrics()
+        for ctx in self._chain.contexts:
+            ctx.metrics.sample()  # the gauges once more, before the operators close
         self._chain.close()
         self._edge_functions.close()
         for partition in self._partitions:
@@ -529,8 +534,7 @@ class StreamTask(ABC):
     def _before_finish(self, index: int) -> None:
         # A timer that has just fired may be about to put its mail; that mail still runs (Flink
         # quiesceTimeServiceAndFinishOperator).
-        quiesced = self._services.quiesce(index)
-        self.mailbox_processor.executor().yield_until(quiesced)
+        self.mailbox_processor.executor().yield_until(self._services.clocks[index].quiesce())
         self.mailbox_processor.run_all_mails()
 
     def _await_end_of_input(self, controller: MailboxProcessor) -> None:
@@ -652,7 +656,8 @@ class StreamTask(ABC):
             self._snapshots,
             self.mailbox_processor,
             self._flush_pending,
-            lambda: self._is_running,
+            # Operators are open and not closed yet.
+            lambda: self.state is ExecutionState.RUNNING and not self._is_closed,
             self._keep_in_flight_input,
         )
 
@@ -669,31 +674,20 @@ class StreamTask(ABC):
         """Whether the end of data was not sent yet."""
         return self._phase in (_Phase.RECOVERING, _Phase.PROCESSING, _Phase.DRAINING)
 
-    @property
-    def _is_running(self) -> bool:
-        """Whether operators are open and not closed yet."""
-        return self.state is ExecutionState.RUNNING and not self._is_closed
-
     def _create_writer(self, output: OutputEdge, operator: str) -> "RecordWriter":
         # Here, as a task whose chain ends in sinks has no outputs.
         from flowlet.io.create_record_writer import create_record_writer
+        from flowlet.io.record_writer import RecordWriterOptions
 
-        return create_record_writer(
-            output.partition,
-            output.partitioner,
-            buffer_timeout_ms=output.buffer_timeout_ms,
-            subtask=self.environment.subtask,
-            on_written=self._flushers.arm_of(output.buffer_timeout_ms),
-            max_element_bytes=self.environment.limits.max_element_bytes,
+        options = RecordWriterOptions(
+            output.buffer_timeout_ms,
+            self.environment.subtask,
+            self._flushers.arm_of(output.buffer_timeout_ms),
+            serializer=StreamElementSerializer(max_element_bytes=self.environment.limits.max_element_bytes),
             operator=operator,
             attention=self._attention,
         )
-
-    def _edge_outputs(self) -> dict[tuple[int, str | None], list[EdgeOutput]]:
-        outputs: dict[tuple[int, str | None], list[EdgeOutput]] = {}
-        for edge, writer in zip(self.environment.outputs, self._writers, strict=True):
-            outputs.setdefault((edge.source_operator, edge.tag), []).append(writer)
-        return outputs
+        return create_record_writer(output.partition, output.partitioner, options)
 
     # -- metrics
 
@@ -703,7 +697,7 @@ class StreamTask(ABC):
         gates = [gate.statistics() for gate in self.environment.all_gates]
         partitions = [partition.statistics() for partition in self._partitions]
         return TaskMetrics(
-            **(asdict(self._timings.rates()) | checkpoint_metrics(self.checkpoints)),
+            **(self._timings.rates() | checkpoint_metrics(self.checkpoints)),
             num_records_in=self._chain.num_records_in,
             num_records_out=self._chain.num_records_out,
             num_bytes_in_local=sum(gate.num_bytes_in_local for gate in gates),

@@ -22,16 +22,15 @@ from typing import Final, Protocol, Self
 from flowlet.async_io.async_calls import CallRunner
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.keys.exact_keys import key_group_range
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxProcessor
+from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxExecutor, MailboxProcessor
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox, run_directly
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
-from flowlet.operators.latency_stats import LatencyStats
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
+from flowlet.task.operator_services import LatencyStats
 from flowlet.testing.manual_processing_time_service import MailedProcessingTimeService
 from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLoop
-from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
+from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
@@ -252,7 +251,6 @@ class HarnessEnvironment:
         self.mails = MailboxHarness(when_parked=self._make_progress)
         self.executor = self.mails.executor(_PRIORITY)
         self.clock = MailedProcessingTimeService(now_ms, self.executor)
-        self.latency = LatencyStats(_OPERATOR_ID, place.subtask)
         self._loop: SteppedEventLoop | None = None
         # When each is done; no timers: they end after ``quiesce``, too.
         self._delays: list[tuple[int, AvailabilityFuture]] = []
@@ -284,7 +282,7 @@ class HarnessEnvironment:
             keyed_state=self.keyed_state,
             operator_state=self.operator_state,
             restored_checkpoint_id=place.restored_checkpoint_id,
-            latency=self.latency,
+            report_latency=LatencyStats(_OPERATOR_ID, place.subtask).report,
             has_checkpoints=place.has_checkpoints,
             delay=self._delay,
         )

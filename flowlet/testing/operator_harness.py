@@ -24,6 +24,7 @@ from typing import Any, Final, Self
 from flowlet.async_io.async_calls import AsyncCalls
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.operator_output import StandaloneOutput
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream import functions
 from flowlet.datastream.output_tag import OutputTag
@@ -31,11 +32,11 @@ from flowlet.errors import JobGraphError
 from flowlet.operators import process_operator
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
 from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
-from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, ControlElement, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.deploy_blobs import dump_chain, load_chain
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.testing.harness_environment import HarnessEnvironment, ProcessResources, SubtaskPlace
-from flowlet.timers.keyed_timer_service_manager import TimersByKeyGroup
+from flowlet.timers.keyed_timer_service import TimersByKeyGroup
 from flowlet.timers.time_api import Timer
 from netstack.late import dataclass
 
@@ -112,7 +113,7 @@ class StreamRecord:
     timestamp: int | None = None
 
 
-OutputElement = StreamRecord | Watermark | WatermarkStatus | LatencyMarker | CompletionMark
+OutputElement = StreamRecord | ControlElement
 
 
 class RecordingOutput:
@@ -140,21 +141,9 @@ class RecordingOutput:
         for element in records_of(chunk):
             self._add(tag_id, element)
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Keep a watermark, which goes to all outputs."""
-        self._add(None, watermark)
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Keep a status, which goes to all outputs."""
-        self._add(None, status)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        """Keep a latency marker."""
-        self._add(None, marker)
-
-    def emit_mark(self, mark: CompletionMark) -> None:
-        """Keep a completion mark, which goes to all outputs."""
-        self._add(None, mark)
+    def emit_control(self, element: ControlElement) -> None:
+        """Keep a control element, which goes to all outputs."""
+        self._add(None, element)
 
     def _add(self, tag_id: str | None, element: OutputElement) -> None:
         assert self.is_open, f"{element} was emitted after the operator was closed"
@@ -294,7 +283,8 @@ class OperatorHarness:
             self._before = ProcessResources.now() if self._checks_leaks else None
             if isinstance(self.operator, AsyncWaitOperator) and self.operator.create_calls is AsyncCalls:
                 self.operator.create_calls = self.environment.create_calls
-            self.operator.setup(self.environment.ctx, self.recorded)
+            ctx = self.environment.ctx
+            self.operator.setup(ctx, StandaloneOutput(self.operator.name, self.recorded, ctx.counters))
             self.state = HarnessState.SET_UP
 
     def initialize_state(self, snapshot: OperatorSnapshot | None = None) -> None:
@@ -389,19 +379,19 @@ class OperatorHarness:
     def process_input_watermark(self, input_id: int, timestamp: int) -> None:
         """Process a watermark of one input."""
         self._check_open()
-        self.operator.inputs()[input_id - 1].process_watermark(Watermark(timestamp))
+        self.operator.inputs()[input_id - 1].process_control(Watermark(timestamp))
         self._wait_for_room()
 
     def process_input_watermark_status(self, input_id: int, status: WatermarkStatus) -> None:
         """Process an idle or active status of one input."""
         self._check_open()
-        self.operator.inputs()[input_id - 1].process_watermark_status(status)
+        self.operator.inputs()[input_id - 1].process_control(status)
         self._wait_for_room()
 
     def process_input_latency_marker(self, input_id: int, marker: LatencyMarker) -> None:
         """Process a latency marker of one input."""
         self._check_open()
-        self.operator.inputs()[input_id - 1].process_latency_marker(marker)
+        self.operator.inputs()[input_id - 1].process_control(marker)
 
     def _wait_for_room(self) -> None:
         """As a task, which processes no input until the operator has room: run mails, and let time pass."""

@@ -1,34 +1,52 @@
-"""The timers of one name of one operator: per key and namespace, for event time and processing time.
+"""The timers of one name of one operator: per key and namespace, for event time and processing time; all timer services
+of one operator, and the watermarks that fire their timers.
+
+The timers of BATCH mode: nothing fires before the input's end, and then one key after the other.
 
 Hot path, per timer: one dictionary access and one heap operation to register, the same to fire.
 
 Side:       task.
 Invariants: one timer per time domain, timestamp, key and namespace, however often it was added.  A timer fires once,
             with its key as the current key.  At most one callback is registered with the clock, for the earliest
-            processing time timer.  The watermark only rises.
+            processing time timer.  The watermark only rises, and is passed on after all timers up to it have fired.
+            Whoever finishes the operator waits until ``is_interrupted`` is false, so no timer is left then.  At the end
+            of a key of BATCH mode the watermark is ``MAX_TIMESTAMP``: first its event time timers fire, then those of
+            the clock, whatever the clock shows.  Between keys the watermark is ``MIN_TIMESTAMP``, as while records are
+            processed.
 Units:      timestamps in milliseconds.
-Source:     Flink ``InternalTimerServiceImpl``; FLINK-20217: a long run of timers lets mails pass.  Flink
+Source:     Flink ``InternalTimerServiceImpl``; FLINK-20217: a long run of timers lets mails pass, and barriers.  Flink
             ``TimerHeapInternalTimer``, ``HeapPriorityQueueSet``, ``KeyGroupedInternalPriorityQueue``: Flink keeps one
-            set per key group; here the key groups are computed when a snapshot is taken.
+            set per key group; here the key groups are computed when a snapshot is taken.  Flink
+            ``BatchExecutionInternalTimeService``: where the input is sorted by key, a key ends where the next one
+            begins; where it is not, every key ends with the input, in the order of their oldest timers.  Flink
+            ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor``; unlike there each watermark is passed on,
+            with its own timers before it: so interruptions, which are left to chance, change no result.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from typing import Any, Final
 
-from flowlet.keys.exact_keys import key_group
-from flowlet.records import MIN_TIMESTAMP
+from flowlet.keys.exact_keys import exact_key, key_group
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
+from flowlet.mailbox.task_mailbox import MailOptions
+from flowlet.records import IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
 from flowlet.timers.time_api import (
     NO_KEY,
     KeyContext,
     ProcessingTimeService,
     Timer,
-    TimerHandle,
     TimerQueue,
     Triggerable,
+    WatermarkOutput,
 )
 from netstack.late import dataclass
+from netstack.log_lines import LogLines
+from netstack.loop.loop_timers import Cancellable
 
+_log = LogLines(__name__)
 BUDGET_NS: Final = 10_000_000  # as of a slice of records
 
 
@@ -45,6 +63,7 @@ def never() -> bool:
     return False
 
 
+@dataclass(eq=False)
 class KeyedTimerService:
     """Keeps the timers of one subtask's keys; task thread only.
 
@@ -59,33 +78,20 @@ class KeyedTimerService:
         clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which it pauses, too: so its results leave the task.
     """
 
-    def __init__(
-        self,
-        name: str,
-        triggerable: Triggerable,
-        *,
-        key_context: KeyContext,
-        clock: ProcessingTimeService,
-        key_groups: range,
-        max_parallelism: int,
-        should_interrupt: Callable[[], bool] = never,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        self.name = name
-        self._triggerable = triggerable
-        self._key_context = key_context
-        self._clock = clock
-        self._key_groups = key_groups
-        self._max_parallelism = max_parallelism
-        self._should_interrupt = should_interrupt
-        self._clock_ns = clock_ns
-        self._event_time = TimerQueue()
-        self._processing_time = TimerQueue()
-        self._watermark = MIN_TIMESTAMP
-        self._clock_timer: TimerHandle | None = None
-        self._clock_timer_ms = 0  # when _clock_timer fires
-        self._is_closed = False
-        self.num_fired_timers = 0  # Written by the task thread; read anywhere, one pass stale is fine.
+    name: str
+    triggerable: Triggerable
+    key_context: KeyContext
+    clock: ProcessingTimeService
+    key_groups: range
+    max_parallelism: int
+    should_interrupt: Callable[[], bool] = never
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    _event_time: TimerQueue = field(init=False, default_factory=TimerQueue)
+    _processing_time: TimerQueue = field(init=False, default_factory=TimerQueue)
+    _watermark: int = field(init=False, default=MIN_TIMESTAMP)
+    _clock_timer: Cancellable | None = field(init=False, default=None)
+    _clock_timer_ms: int = field(init=False, default=0)  # when _clock_timer fires
+    _is_closed: bool = field(init=False, default=False)
 
     def __repr__(self) -> str:
         event, processing = len(self._event_time), len(self._processing_time)
@@ -96,7 +102,7 @@ class KeyedTimerService:
 
     def current_processing_time(self) -> int:
         """The time of the wall clock."""
-        return self._clock.current_time_ms()
+        return self.clock.current_time_ms()
 
     def current_watermark(self) -> int:
         """The last watermark that reached the operator; -2**63 before the first."""
@@ -132,7 +138,7 @@ class KeyedTimerService:
         self._processing_time.remove(self._timer(namespace, timestamp))
 
     def _timer(self, namespace: Any, timestamp: int) -> Timer:
-        key = self._key_context.current_key
+        key = self.key_context.current_key
         if key is NO_KEY:
             raise RuntimeError(f"timer service {self.name}: there is no current key; use timers only on a keyed stream")
         return Timer(timestamp, key, namespace)
@@ -147,7 +153,7 @@ class KeyedTimerService:
         """
         self._watermark = max(self._watermark, timestamp)
         while (timer := self._event_time.pop_until(timestamp)) is not None:
-            self._fire(timer, self._triggerable.on_event_time)
+            self._fire(timer, self.triggerable.on_event_time)
             if should_stop():
                 due = self._event_time.next_timestamp()
                 return due is None or due > timestamp
@@ -155,23 +161,22 @@ class KeyedTimerService:
 
     def _on_clock(self, timestamp_ms: int) -> None:
         self._clock_timer = None
-        end_ns = self._clock_ns() + BUDGET_NS
+        end_ns = self.clock_ns() + BUDGET_NS
         while (timer := self._processing_time.pop_until(timestamp_ms)) is not None:
-            self._fire(timer, self._triggerable.on_processing_time)
-            if self._should_interrupt() or self._clock_ns() >= end_ns:
+            self._fire(timer, self.triggerable.on_processing_time)
+            if self.should_interrupt() or self.clock_ns() >= end_ns:
                 break  # _watch_clock registers the rest, which is due at once: a mail behind those that wait
         self._watch_clock()
 
     def _fire(self, timer: Timer, trigger: Callable[[Timer], None]) -> None:
-        self.num_fired_timers += 1
         # The key is restored: a timer's mail may run while an operator yields inside a record, whose key must not
         # change.
-        before = self._key_context.current_key
-        self._key_context.current_key = timer.key
+        before = self.key_context.current_key
+        self.key_context.current_key = timer.key
         try:
             trigger(timer)
         finally:
-            self._key_context.current_key = before
+            self.key_context.current_key = before
 
     def _watch_clock(self) -> None:
         """Register a callback with the clock for the earliest timer."""
@@ -183,14 +188,14 @@ class KeyedTimerService:
                 return
             self._clock_timer.cancel()
         self._clock_timer_ms = due
-        self._clock_timer = self._clock.register_timer(due, self._on_clock)
+        self._clock_timer = self.clock.register_timer(due, self._on_clock)
 
     # -- state
 
     def snapshot(self) -> dict[int, KeyGroupTimers]:
         """All timers by key group."""
-        event_time = self._event_time.by_key_group(self._max_parallelism)
-        processing_time = self._processing_time.by_key_group(self._max_parallelism)
+        event_time = self._event_time.by_key_group(self.max_parallelism)
+        processing_time = self._processing_time.by_key_group(self.max_parallelism)
         return {
             group: KeyGroupTimers(tuple(event_time.get(group, ())), tuple(processing_time.get(group, ())))
             for group in sorted({*event_time, *processing_time})
@@ -203,8 +208,8 @@ class KeyedTimerService:
             ValueError: a key group, or the key of a timer, belongs to another subtask.
         """
         for group, timers in groups.items():
-            if group not in self._key_groups:
-                raise ValueError(f"timer service {self.name}: key group {group} is not in {self._key_groups}")
+            if group not in self.key_groups:
+                raise ValueError(f"timer service {self.name}: key group {group} is not in {self.key_groups}")
             self._check_group(group, (*timers.event_time, *timers.processing_time))
             self._event_time.extend(timers.event_time)
             self._processing_time.extend(timers.processing_time)
@@ -212,7 +217,7 @@ class KeyedTimerService:
 
     def _check_group(self, group: int, timers: Iterable[Timer]) -> None:
         for timer in timers:
-            if (found := key_group(timer.key, self._max_parallelism)) != group:
+            if (found := key_group(timer.key, self.max_parallelism)) != group:
                 raise ValueError(f"timer service {self.name}: {timer} belongs to key group {found}, not {group}")
 
     def close(self) -> None:
@@ -230,3 +235,233 @@ class KeyedTimerService:
             assert due is not None
             assert self._clock_timer is not None, "processing time timers without a timer of the clock"
             assert self._clock_timer_ms <= due, "the clock calls too late"
+
+
+class BatchTimerService(KeyedTimerService):
+    """A ``KeyedTimerService`` that waits for the end of the input; task thread only."""
+
+    _has_warned = False
+
+    def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Register a timer for the current key; at the key's end it is ignored with a warning, as in Flink."""
+        if not self._is_at_end(timestamp):
+            super().register_event_time_timer(namespace, timestamp)
+
+    def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Register a timer for the current key; at the key's end it is ignored with a warning, as in Flink."""
+        if not self._is_at_end(timestamp):
+            super().register_processing_time_timer(namespace, timestamp)
+
+    def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
+        """Fire all timers, key by key, at the end of the input; earlier watermarks do nothing."""
+        if timestamp == MAX_TIMESTAMP:
+            self._fire_all()
+        return True
+
+    def end_keys(self) -> None:
+        """Fire all timers, key by key: no more records of these keys follow."""
+        if len(self._event_time) or len(self._processing_time):
+            self._fire_all()
+
+    def _is_at_end(self, timestamp: int) -> bool:
+        if self._watermark != MAX_TIMESTAMP:
+            return False
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "a timer that was registered at the end of its key in BATCH mode is ignored",
+                service=self.name,
+                timestamp=timestamp,
+            )
+        return True
+
+    def _fire_all(self) -> None:
+        event_time, processing_time = _by_key(self._event_time), _by_key(self._processing_time)
+        for key in event_time | processing_time:
+            self._watermark = MAX_TIMESTAMP
+            self._fire_each(self._event_time, event_time.get(key, ()), self.triggerable.on_event_time)
+            self._fire_each(self._processing_time, processing_time.get(key, ()), self.triggerable.on_processing_time)
+            self._watermark = MIN_TIMESTAMP
+
+    def _fire_each(self, queue: TimerQueue, timers: Iterable[Timer], trigger: Callable[[Timer], None]) -> None:
+        for timer in sorted(timers, key=lambda each: each.timestamp):
+            if queue.remove(timer):  # False: a timer before it has deleted it
+                self._fire(timer, trigger)
+
+    def _watch_clock(self) -> None:
+        """Do nothing: the clock fires no timer."""
+
+
+def _by_key(queue: TimerQueue) -> dict[Any, list[Timer]]:
+    keys: dict[Any, list[Timer]] = {}
+    for timer in queue:
+        keys.setdefault(exact_key(timer.key), []).append(timer)
+    return keys
+
+
+TimersByKeyGroup = Mapping[int, Mapping[str, KeyGroupTimers]]
+
+
+@dataclass(eq=False)
+class KeyedTimerServiceManager:
+    """Makes the timer services of one operator and advances them together; task thread only.
+
+    Life cycle: ``restore`` before the first ``timer_service``; ``close`` at the end.
+
+    Args:
+        key_context: the operator's.
+        clock: the operator's.
+        key_groups: this subtask's.
+        max_parallelism: the number of key groups.
+        should_interrupt: see ``KeyedTimerService``.
+        executor: the operator's; None: watermarks are never interrupted.
+        clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which timers are interrupted, too: the task looks for a
+            barrier.
+        is_batch: every service is a ``BatchTimerService``.
+        has_records_behind: whether records follow the present watermark that cannot wait for a mail.
+    """
+
+    key_context: KeyContext
+    clock: ProcessingTimeService
+    key_groups: range
+    max_parallelism: int
+    should_interrupt: Callable[[], bool] = never
+    executor: MailboxExecutor | None = None
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    is_batch: bool = False
+    has_records_behind: Callable[[], bool] = never
+    # Whether timers up to the last watermark are left, which a mail will fire.
+    is_interrupted: bool = field(init=False, default=False)
+    _services: dict[str, KeyedTimerService] = field(init=False, default_factory=dict)
+    # For services that were not made yet.
+    _restored: dict[str, dict[int, KeyGroupTimers]] = field(init=False, default_factory=dict)
+    # Set with the first watermark that can fire timers.
+    _output: WatermarkOutput | None = field(init=False, default=None)
+    _end_ns: int = field(init=False, default=0)
+    # Watermarks whose timers have not all fired; few: no record passes meanwhile.
+    _targets: deque[int] = field(init=False, default_factory=deque)
+    _emitted: int = field(init=False, default=MIN_TIMESTAMP)
+    _has_left_rest: bool = field(init=False, default=False)
+    _is_idle_next: bool = field(init=False, default=False)  # whether the input became idle while timers were left
+
+    def __repr__(self) -> str:
+        return f"<KeyedTimerServiceManager of {list(self._services.values())!r}>"
+
+    def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> KeyedTimerService:
+        """The service of that name, made at the first call with its restored timers; ``is_batch``: a
+        ``BatchTimerService``.
+        """
+        if name not in self._services:
+            service = (BatchTimerService if is_batch or self.is_batch else KeyedTimerService)(
+                name,
+                triggerable,
+                self.key_context,
+                self.clock,
+                self.key_groups,
+                self.max_parallelism,
+                self.should_interrupt,
+                self.clock_ns,
+            )
+            service.restore(self._restored.pop(name, {}))
+            self._services[name] = service
+        return self._services[name]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a service was made."""
+        return bool(self._services)
+
+    def end_keys(self) -> None:
+        """Fire all timers of services in BATCH mode: no more records of the keys so far follow."""
+        for service in self._services.values():
+            if isinstance(service, BatchTimerService):
+                service.end_keys()
+
+    def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
+        """Fire the timers up to a watermark, then pass it on; mails may interrupt, then the rest follows in a mail.
+
+        The task lets no record pass before all timers have fired (``is_interrupted``); a barrier may.
+        """
+        if self._output is None and not self._services:
+            output.emit_control(watermark)
+            return
+        self._output = output
+        target = max(self._emitted, watermark.timestamp)  # one that comes again fires what was set up to it in between
+        if not self._targets or target > self._targets[-1]:
+            self._targets.append(target)
+        if not self.is_interrupted or self.has_records_behind():
+            self._go_on(output)
+
+    def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
+        """Pass a status on behind the watermarks that came before it: consumers drop those of an idle input."""
+        if not self.is_interrupted:
+            output.emit_control(status)
+        else:
+            self._is_idle_next = status.is_idle  # "active" only cancels an "idle" that was not passed on yet
+
+    def leave_rest(self) -> None:
+        """Fire no more of the timers that mails have interrupted: they stay for the snapshot that follows."""
+        if self._output is not None:
+            self._has_left_rest = True
+            self.is_interrupted = False
+
+    def _go_on(self, output: WatermarkOutput) -> None:
+        self._end_ns = self.clock_ns() + BUDGET_NS
+        should_stop = never if self.executor is None or self.has_records_behind() else self._should_stop
+        while self._targets:
+            target = self._targets[0]
+            if not self.try_advance_watermark(target, should_stop):
+                if (drain := getattr(output, "drain", None)) is not None:
+                    drain()  # the results so far, which else would wait for the watermark
+                if not self.is_interrupted:
+                    assert self.executor is not None, "only an operator with an executor is interrupted"
+                    self.is_interrupted = True
+                    # Deferrable: yields of operators do not run it.
+                    self.executor.execute(self._on_mail, "timers up to %s", target, options=MailOptions.DEFERRABLE)
+                return
+            self._targets.popleft()
+            if target > self._emitted:
+                self._emitted = target
+                output.emit_control(Watermark(target))
+        if self._is_idle_next:
+            self._is_idle_next = False
+            output.emit_control(IDLE)
+
+    def _should_stop(self) -> bool:
+        return self.should_interrupt() or self.clock_ns() >= self._end_ns
+
+    def _on_mail(self) -> None:
+        if not self._has_left_rest:
+            assert self._output is not None, "a watermark was interrupted"
+            self.is_interrupted = False
+            self._go_on(self._output)
+
+    def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
+        """Fire the event time timers of every service up to ``timestamp``; False if due ones are left."""
+        return all(service.try_advance_watermark(timestamp, should_stop) for service in self._services.values())
+
+    def snapshot(self) -> TimersByKeyGroup:
+        """All timers by key group and name of the service, also those restored for services that were never made."""
+        groups: dict[int, dict[str, KeyGroupTimers]] = {}
+        by_name = self._restored | {name: service.snapshot() for name, service in self._services.items()}
+        for name, timers in by_name.items():
+            for group, of_group in timers.items():
+                groups.setdefault(group, {})[name] = of_group
+        return groups
+
+    def restore(self, groups: Mapping[int, Mapping[str, Any]]) -> None:
+        """Take over this subtask's timers from a snapshot, which may hold those of other subtasks.
+
+        Raises:
+            RuntimeError: a service was made already.
+        """
+        if self._services:
+            raise RuntimeError(f"timers must be restored before the first timer_service(): {self!r}")
+        for group in self.key_groups:
+            for name, timers in groups.get(group, {}).items():
+                self._restored.setdefault(name, {})[group] = timers
+
+    def close(self) -> None:
+        """Cancel the clock's callbacks: no processing time timer fires any more."""
+        for service in self._services.values():
+            service.close()

@@ -13,12 +13,14 @@ Source:     Flink ``SystemProcessingTimeService``, ``ProcessingTimeServiceImpl``
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import field
 from enum import Enum, auto
 from typing import Final
 
 from flowlet.errors import MailboxClosedError
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
 from netstack.loop.loop_timers import Cancellable, ScheduleTimer
 
 ProcessingTimeCallback = Callable[[int], object]
@@ -49,40 +51,24 @@ def delay_until_ms(timestamp_ms: int, now_ms: int) -> int:
     return max(timestamp_ms - now_ms, 0) + 1
 
 
+@dataclass(slots=True, eq=False)
 class ScheduledCallback:
     """A timer, single or repeating, that can be cancelled.
 
     Threading: ``cancel`` and the properties on the task thread; the service calls the rest.
     """
 
-    __slots__ = (
-        "_callback",
-        "_deadline_ns",
-        "_period_ms",
-        "_scheduled",
-        "_service",
-        "is_done",
-        "is_mailed",
-        "timestamp_ms",
-    )
-
-    def __init__(
-        self,
-        service: "SystemProcessingTimeService",
-        callback: ProcessingTimeCallback,
-        timestamp_ms: int,
-        period_ms: int | None = None,
-    ) -> None:
-        self._service = service
-        self._callback = callback
-        self._period_ms = period_ms  # from the end of a call to the next one; None: fires once
-        # Written by the task thread; a stale read on the loop thread costs one mail that does nothing.
-        self.is_done = False
-        self._deadline_ns = 0  # Written before the timer is handed to the loop.
-        self._scheduled: Cancellable | None = None  # Written by the thread that scheduled last.
-        # Set by the loop thread before it puts the mail; cleared by the task thread when the mail runs.
-        self.is_mailed = False
-        self.timestamp_ms = timestamp_ms  # Argument of the next callback; written by the task thread.
+    service: "SystemProcessingTimeService"
+    callback: ProcessingTimeCallback
+    timestamp_ms: int  # argument of the next callback; written by the task thread
+    period_ms: int | None = None  # from the end of a call to the next one; None: fires once
+    # Written by the task thread; a stale read on the loop thread costs one mail that does nothing.
+    is_done: bool = field(init=False, default=False)
+    # Set by the loop thread before it puts the mail; cleared by the task thread when the mail runs.
+    is_mailed: bool = field(init=False, default=False)
+    _deadline_ns: int = field(init=False, default=0)  # Written before the timer is handed to the loop.
+    # Written by the thread that scheduled last.
+    _scheduled: Cancellable | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"<ScheduledCallback for {self.timestamp_ms}{', done' if self.is_done else ''}>"
@@ -90,25 +76,25 @@ class ScheduledCallback:
     def cancel(self) -> None:
         """Do not fire (again), unless the callback is running already."""
         self.is_done = True
-        self._service.timers.discard(self)
+        self.service.timers.discard(self)
         if self._scheduled is not None:
             self._scheduled.cancel()
 
     def arm(self, delay_ms: int) -> None:
         """Put the mail after this delay."""
-        self._deadline_ns = self._service.clock_ns() + delay_ms * _NS_PER_MS
+        self._deadline_ns = self.service.clock_ns() + delay_ms * _NS_PER_MS
         self._schedule()
 
     def _schedule(self) -> None:
-        remaining_ns = max(self._deadline_ns - self._service.clock_ns(), 0)
-        self._scheduled = self._service.schedule_timer(min(remaining_ns, _MAX_SLICE_NS) / 1e9, self._on_loop)
+        remaining_ns = max(self._deadline_ns - self.service.clock_ns(), 0)
+        self._scheduled = self.service.schedule_timer(min(remaining_ns, _MAX_SLICE_NS) / 1e9, self._on_loop)
 
     def _on_loop(self) -> None:
         """On the loop thread, when a wait is over: put the mail, or wait for the rest."""
         if self.is_done:
             return
-        if self._deadline_ns <= self._service.clock_ns():
-            self._service.put_mail(self)
+        if self._deadline_ns <= self.service.clock_ns():
+            self.service.put_mail(self)
             return
         # One part of a split wait is over, or the loop woke up a little early.
         self._schedule()
@@ -120,40 +106,38 @@ class ScheduledCallback:
         self.is_mailed = False
         if self.is_done:
             return
-        if self._period_ms is None:
+        if self.period_ms is None:
             self.cancel()
-            self._callback(self.timestamp_ms)
+            self.callback(self.timestamp_ms)
             return
-        self._callback(self.timestamp_ms)
-        if self._service.state is not ServiceState.ALIVE:
+        self.callback(self.timestamp_ms)
+        if self.service.state is not ServiceState.ALIVE:
             self.cancel()
         elif not self.is_done:
-            self.timestamp_ms = self._service.current_time_ms() + self._period_ms
-            self.arm(self._period_ms)
+            self.timestamp_ms = self.service.current_time_ms() + self.period_ms
+            self.arm(self.period_ms)
 
 
+@dataclass(frozen=True, slots=True)
 class _TimerMail:
     """The mail of a timer.  A dropped mail counts as run, so that ``quiesce`` completes."""
 
-    __slots__ = ("_service", "_timer")
-
-    def __init__(self, service: "SystemProcessingTimeService", timer: ScheduledCallback) -> None:
-        self._service = service
-        self._timer = timer
+    timer: ScheduledCallback
 
     def __call__(self) -> None:
         try:
-            self._timer.run()
+            self.timer.run()
         except Exception as error:
-            error.add_note(f"raised by a processing time timer for {self._timer.timestamp_ms}")
+            error.add_note(f"raised by a processing time timer for {self.timer.timestamp_ms}")
             raise
         finally:
-            self._service.mail_ended()
+            self.timer.service.mail_ended()
 
     def cancel(self) -> None:
-        self._service.mail_ended()
+        self.timer.service.mail_ended()
 
 
+@dataclass(eq=False)
 class SystemProcessingTimeService:
     """The clock and the timers of one operator.
 
@@ -169,25 +153,18 @@ class SystemProcessingTimeService:
         paused_ns: how long consumers have held the task back so far; subtracted from the relative clock.
     """
 
-    def __init__(
-        self,
-        schedule_timer: ScheduleTimer,
-        executor: MailboxExecutor,
-        *,
-        now_ms: Callable[[], int] = wall_clock_ms,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        paused_ns: Callable[[], int] = lambda: 0,
-    ) -> None:
-        self.schedule_timer = schedule_timer
-        self.clock_ns = clock_ns
-        self._executor = executor
-        self._now_ms = now_ms
-        self._paused_ns = paused_ns
-        self._lock = threading.Lock()
-        self.state = ServiceState.ALIVE  # Guarded by _lock for writes, all of them by the task thread.
-        self._num_mails = 0  # Guarded by _lock: mails that were put and have not ended.
-        self._quiesced = AvailabilityFuture()
-        self.timers: set[ScheduledCallback] = set()  # Task thread only: those that may still fire.
+    schedule_timer: ScheduleTimer
+    executor: MailboxExecutor
+    now_ms: Callable[[], int] = wall_clock_ms
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    paused_ns: Callable[[], int] = lambda: 0
+    # Guarded by _lock for writes, all of them by the task thread.
+    state: ServiceState = field(init=False, default=ServiceState.ALIVE)
+    # Task thread only: those that may still fire.
+    timers: set[ScheduledCallback] = field(init=False, default_factory=set)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _num_mails: int = field(init=False, default=0)  # Guarded by _lock: mails that were put and have not ended.
+    _quiesced: AvailabilityFuture = field(init=False, default_factory=AvailabilityFuture)
 
     def __repr__(self) -> str:
         return f"<SystemProcessingTimeService {self.state.name}, {len(self.timers)} timers, {self._num_mails} mails>"
@@ -199,17 +176,15 @@ class SystemProcessingTimeService:
 
     def current_time_ms(self) -> int:
         """The time of the wall clock."""
-        return self._now_ms()
+        return self.now_ms()
 
     def relative_time_ns(self) -> int:
         """A monotonic clock that stands still while consumers hold the task back; for idleness."""
-        return self.clock_ns() - self._paused_ns()
+        return self.clock_ns() - self.paused_ns()
 
     def register_timer(self, timestamp_ms: int, callback: ProcessingTimeCallback) -> ScheduledCallback:
         """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``."""
-        return self._start(
-            ScheduledCallback(self, callback, timestamp_ms), delay_until_ms(timestamp_ms, self._now_ms())
-        )
+        return self._start(ScheduledCallback(self, callback, timestamp_ms), delay_until_ms(timestamp_ms, self.now_ms()))
 
     def schedule_with_fixed_delay(
         self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int
@@ -218,7 +193,7 @@ class SystemProcessingTimeService:
         if period_ms <= 0:
             raise ValueError(f"a repeating timer needs a period above 0 ms, got {period_ms}")
         return self._start(
-            ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, period_ms), initial_delay_ms
+            ScheduledCallback(self, callback, self.now_ms() + initial_delay_ms, period_ms), initial_delay_ms
         )
 
     def _start(self, timer: ScheduledCallback, delay_ms: int) -> ScheduledCallback:
@@ -239,7 +214,7 @@ class SystemProcessingTimeService:
             self._num_mails += 1
             timer.is_mailed = True
         try:
-            self._executor.execute(_TimerMail(self, timer), "timer for %s", timer.timestamp_ms)
+            self.executor.execute(_TimerMail(timer), "timer for %s", timer.timestamp_ms)
         except MailboxClosedError:
             self.mail_ended()  # the task has ended: its timers no longer matter
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol
 
 from flowlet.keys.exact_keys import exact_key, key_group
-from flowlet.records import LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Watermark, WatermarkStatus
 from netstack.late import dataclass
+from netstack.loop.loop_timers import Cancellable
 
 
 class _NoKey(Enum):
@@ -41,34 +42,22 @@ class KeyContext:
         return f"<KeyContext at {self.current_key!r}>"
 
 
-class TimerHandle(Protocol):
-    """A timer that can be cancelled."""
-
-    def cancel(self) -> None:
-        """Do not fire, unless the callback has begun."""
-
-
 class ProcessingTimeService(Protocol):
     """The clock of a task, and timers that fire as mails of the operator that registered them."""
 
     def current_time_ms(self) -> int:
         """The time of the wall clock."""
 
-    def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> TimerHandle:
+    def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> Cancellable:
         """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``."""
 
     def schedule_with_fixed_delay(
         self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int
-    ) -> TimerHandle:
+    ) -> Cancellable:
         """Call ``callback(now)`` repeatedly, each time ``period_ms`` after the end of the last call."""
 
-
-@runtime_checkable
-class RelativeClock(Protocol):
-    """A processing time service that can also measure idleness."""
-
     def relative_time_ns(self) -> int:
-        """Nanoseconds of a monotonic clock that stands still while consumers hold the task back."""
+        """Nanoseconds of a monotonic clock that stands still while consumers hold the task back; for idleness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +166,8 @@ class Triggerable(Protocol):
         """The clock reached the timer."""
 
 
-class LatencyReporter(Protocol):
-    """Records how long latency markers took from their sources."""
-
-    def report(self, marker: LatencyMarker, now_ms: int) -> None:
-        """Record a marker that arrived at ``now_ms``."""
-
-
 class WatermarkOutput(Protocol):
     """The part of an operator's output that watermarks need."""
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        """Pass a watermark to every consumer."""
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        """Pass a status to every consumer."""
+    def emit_control(self, element: Watermark | WatermarkStatus) -> None:
+        """Pass a watermark or a status to every consumer."""

@@ -26,9 +26,10 @@ from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
-from flowlet.task.create_stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
 from flowlet.task.operator_services import operator_id_of
-from flowlet.task.task_environment import Checkpointing
+from flowlet.task.source_stream_task import create_stream_task
+from flowlet.task.stream_task import StreamTask
+from flowlet.task.task_environment import Checkpointing, OutputEdge, TaskEnvironment
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate

@@ -50,24 +50,14 @@ class StatusWatermarkValve:
         self._is_in_heap = [True] * num_channels
         self._num_active = num_channels  # channels that are aligned or behind
         self._num_finished = 0
-        self._last_output = MIN_TIMESTAMP
-        self._is_output_idle = False
+        self.last_output = MIN_TIMESTAMP  # the last emitted watermark in milliseconds
+        self.is_output_idle = False  # whether the last emitted status was idle
 
     def __repr__(self) -> str:
         num_channels = len(self._states)
         idle = num_channels - self._num_active - self._num_finished
         finished = f", {self._num_finished} finished" if self._num_finished else ""
-        return f"<StatusWatermarkValve at {self._last_output}, {idle} of {num_channels} channels idle{finished}>"
-
-    @property
-    def last_output(self) -> int:
-        """The last emitted watermark in milliseconds."""
-        return self._last_output
-
-    @property
-    def is_output_idle(self) -> bool:
-        """Whether the last emitted status was idle."""
-        return self._is_output_idle
+        return f"<StatusWatermarkValve at {self.last_output}, {idle} of {num_channels} channels idle{finished}>"
 
     def channel_state(self, channel_index: int) -> ChannelState:
         """The state of a channel; for metrics and tests."""
@@ -81,7 +71,7 @@ class StatusWatermarkValve:
             for watermark, state in zip(self._watermarks, self._states, strict=True)
             if state is ChannelState.ALIGNED
         )
-        return max(active, default=MIN_TIMESTAMP) > self._last_output
+        return max(active, default=MIN_TIMESTAMP) > self.last_output
 
     def held_back_by(self) -> list[int]:
         """The active channels that keep the output from advancing; for people who look for an idle partition."""
@@ -117,17 +107,13 @@ class StatusWatermarkValve:
         state = self._states[channel_index]
         if state is ChannelState.FINISHED or (state is ChannelState.IDLE) == status.is_idle:
             return []
-        return self._became_idle(channel_index) if status.is_idle else self._became_active(channel_index)
-
-    def _became_idle(self, channel: int) -> list[Watermark | WatermarkStatus]:
-        self._states[channel] = ChannelState.IDLE
-        self._num_active -= 1
-        return self._after_one_less_active(may_advance=self._watermarks[channel] == self._last_output)
-
-    def _became_active(self, channel: int) -> list[Watermark | WatermarkStatus]:
+        if status.is_idle:
+            self._states[channel_index] = ChannelState.IDLE
+            self._num_active -= 1
+            return self._after_one_less_active(may_advance=self._watermarks[channel_index] == self.last_output)
         self._num_active += 1
-        self._states[channel] = ChannelState.BEHIND
-        self._align_if_caught_up(channel)
+        self._states[channel_index] = ChannelState.BEHIND
+        self._align_if_caught_up(channel_index)
         return self._wake_output()
 
     def _finished(self, channel: int) -> list[Watermark | WatermarkStatus]:
@@ -146,22 +132,20 @@ class StatusWatermarkValve:
             return [*self._advance_to_min()] if may_advance else []
         # No channel is active, so none holds the output back: emit the largest watermark before the status says that no
         # more follow.
-        flushed = self._advance_to(self._largest_unfinished()) if may_advance else []
-        self._is_output_idle = True
+        pairs = zip(self._watermarks, self._states, strict=True)
+        largest = max(watermark for watermark, state in pairs if state is not ChannelState.FINISHED)
+        flushed = self._advance_to(largest) if may_advance else []
+        self.is_output_idle = True
         return [*flushed, IDLE]
 
-    def _largest_unfinished(self) -> int:
-        pairs = zip(self._watermarks, self._states, strict=True)
-        return max(watermark for watermark, state in pairs if state is not ChannelState.FINISHED)
-
     def _wake_output(self) -> list[Watermark | WatermarkStatus]:
-        if not self._is_output_idle:
+        if not self.is_output_idle:
             return []
-        self._is_output_idle = False
+        self.is_output_idle = False
         return [ACTIVE]
 
     def _align_if_caught_up(self, channel: int) -> None:
-        if self._watermarks[channel] < self._last_output:
+        if self._watermarks[channel] < self.last_output:
             return
         self._states[channel] = ChannelState.ALIGNED
         if not self._is_in_heap[channel]:
@@ -185,9 +169,9 @@ class StatusWatermarkValve:
         return []
 
     def _advance_to(self, timestamp: int) -> list[Watermark]:
-        if timestamp <= self._last_output:
+        if timestamp <= self.last_output:
             return []
-        self._last_output = timestamp
+        self.last_output = timestamp
         return [Watermark(timestamp)]
 
     def check_invariants(self) -> None:
@@ -195,7 +179,7 @@ class StatusWatermarkValve:
         states = self._states
         assert self._num_active == sum(state in (ChannelState.ALIGNED, ChannelState.BEHIND) for state in states)
         assert self._num_finished == states.count(ChannelState.FINISHED)
-        assert self._is_output_idle == (self._num_active == 0 and self._num_finished < len(states))
+        assert self.is_output_idle == (self._num_active == 0 and self._num_finished < len(states))
         assert sorted(channel for _, channel in self._heap) == [
             channel for channel, is_in in enumerate(self._is_in_heap) if is_in
         ]
@@ -204,7 +188,7 @@ class StatusWatermarkValve:
         for channel, state in enumerate(states):
             if state is ChannelState.ALIGNED:
                 assert self._is_in_heap[channel], "an aligned channel is not in the heap"
-                assert self._watermarks[channel] >= self._last_output, "an aligned channel lags behind the output"
+                assert self._watermarks[channel] >= self.last_output, "an aligned channel lags behind the output"
 
 
 _MIN_HEAP: Final = 64  # entries that may be there besides two for each part

@@ -42,8 +42,8 @@ from flowlet.operators.record_batches import ToColumnsOperator, chunks_of
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.state.state_snapshots import ColumnBlock, ColumnHolder, StateShare
-from flowlet.timers.time_api import TimerHandle
 from flowlet.windows.window_blocks import WindowColumnsSnapshot, former_state, known_blocks, put_blocks, row_blocks
+from netstack.loop.loop_timers import Cancellable
 
 if TYPE_CHECKING:
     from flowlet.state.rocksdb.cached_columns import CachedColumns
@@ -217,7 +217,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         self._aggregation = aggregation
         self._late_tag = late_tag
         self._windows = self._new_windows()
-        self._timer: TimerHandle | None = None  # of windows by the clock
+        self._timer: Cancellable | None = None  # of windows by the clock
 
     @property
     def _description(self) -> str:

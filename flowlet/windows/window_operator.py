@@ -17,9 +17,10 @@ from itertools import repeat
 from typing import Any, Final
 
 from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.record_copies import apart
 from flowlet.chain.record_loop import RecordLoop
-from flowlet.chain.stream_operator import OperatorContext, Output
+from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns.column import are_unchanging, is_unchanging
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.state import ValueStateDescriptor
@@ -42,21 +43,16 @@ from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import Timer
 from flowlet.windows.aligned_windows import AlignedWindowing
-from flowlet.windows.window_contexts import (
-    AssignerContext,
-    EvictorContext,
-    FunctionContext,
-    TriggerContext,
-    WindowResults,
-    clears,
-    window_call_of,
-)
 from flowlet.windows.window_states import (
     MergingWindowSet,
     SeparateWindows,
     TimestampedContents,
+    WindowContext,
+    WindowResults,
     WindowStates,
+    clears,
     contents_of,
+    window_call_of,
 )
 
 _NO_STATE: Final = (
@@ -92,10 +88,10 @@ class WindowOperator(UserFunctionOperator):
         if spec.function is not None:
             self._add(spec.function, "process" if hasattr(spec.function, "process") else "apply")
 
-    def setup(self, ctx: OperatorContext, output: Output) -> None:
+    def setup(self, ctx: OperatorContext, output: OperatorOutput) -> None:
         """Tell the operator where it is and where its results go."""
         super().setup(ctx, output)
-        self._results = WindowResults(self.out)
+        self._results = WindowResults(self.output)
         self._texts = TextsForTags(self)
 
     def open(self) -> None:
@@ -104,7 +100,12 @@ class WindowOperator(UserFunctionOperator):
         self._assigner, self._trigger = spec.assigner, _purging_if_full(spec)
         self._is_event_time = spec.assigner.is_event_time()
         self._timers = ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)
-        runtime = RuntimeContext(ctx, None)
+        timers = self._timers
+        self._register_timer, self._delete_timer = (
+            (timers.register_event_time_timer, timers.delete_event_time_timer)
+            if self._is_event_time
+            else (timers.register_processing_time_timer, timers.delete_processing_time_timer)
+        )
         self._states = WindowStates(ctx)
         self._contents = contents_of(spec, self._states)
         self._merging_state = None
@@ -112,16 +113,13 @@ class WindowOperator(UserFunctionOperator):
             self._merging_state = ctx.keyed_state_backend.state(
                 ValueStateDescriptor(_MERGING_SET), ValueStateDescriptor
             )
-        self._assigner_context = AssignerContext(self._timers, runtime)
-        self._evictor_context = EvictorContext(self._timers, runtime)
-        self._trigger_context = TriggerContext(self._states, self._timers, runtime)
-        self._function_context = FunctionContext(self._states, self._timers, runtime, merges=spec.merges)
-        self._call = window_call_of(spec, self._function_context)
+        self._context = WindowContext(self._states, self._timers, RuntimeContext(ctx, None), merges=spec.merges)
+        self._call = window_call_of(spec, self._context)
         self._clears = clears(spec)
         self._aligned = (
             AlignedWindowing(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
         )
-        self._loop = RecordLoop(self.name, self._write_in_chunk, self.out.loop_ends, ctx.attention)
+        self._loop = RecordLoop(self.name, self._write_in_chunk, self.output.loop_ends, ctx.attention)
         super().open()
         self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
 
@@ -240,7 +238,7 @@ class WindowOperator(UserFunctionOperator):
             stamp = NO_TIMESTAMP if timestamp is None else timestamp
             if self._is_event_time:
                 check_has_timestamp(stamp)
-            found: Iterable[Any] = self._assigner.assign_windows(value, stamp, self._assigner_context)
+            found: Iterable[Any] = self._assigner.assign_windows(value, stamp, self._context)
             return found if isinstance(found, Collection) else list(found)
         except Exception as error:
             raise self._record_failure(value) from error
@@ -249,9 +247,9 @@ class WindowOperator(UserFunctionOperator):
         try:
             self._states.enter(state_window)
             self._contents.add(value, timestamp)
-            self._trigger_context.window = window
+            self._context.current_window = window
             stamp = NO_TIMESTAMP if timestamp is None else timestamp
-            result = self._trigger.on_element(value, stamp, window, self._trigger_context)
+            result = self._trigger.on_element(value, stamp, window, self._context)
         except Exception as error:
             raise self._record_failure(value) from error
         # A window that is to be evaluated and is empty stays as it is.
@@ -295,7 +293,7 @@ class WindowOperator(UserFunctionOperator):
         contents = self._called(window, self._contents.get)
         if contents is None:
             return False
-        self._function_context.current_window = window
+        self._context.current_window = window
         if self._spec.evictor is not None:
             self._evaluate_evicting(window, state_window, contents, timestamp)
         else:
@@ -307,7 +305,7 @@ class WindowOperator(UserFunctionOperator):
         return values if are_unchanging(values) else self._called(window, lambda: list(map(apart, values)))
 
     def _evaluate_evicting(self, window: Any, state_window: Any, elements: list[Any], timestamp: int | None) -> None:
-        evictor, context, size = self._spec.evictor, self._evictor_context, len(elements)
+        evictor, context, size = self._spec.evictor, self._context, len(elements)
         assert evictor is not None, "the caller checked that"
         assert isinstance(self._contents, TimestampedContents), "an evictor needs timestamps"
         self._called(window, lambda: evictor.evict_before(elements, size, window, context))
@@ -374,7 +372,7 @@ class WindowOperator(UserFunctionOperator):
         if timer.timestamp != window.max_timestamp():
             return  # Restored from a program with another trigger or lateness.
         contents = self._called(window, lambda: aligned.take(timer.key, window))
-        self._function_context.current_window = window
+        self._context.current_window = window
         if contents is not None:
             self._emit_each(window, contents, timer.timestamp)
         self._clear_function(window)
@@ -394,8 +392,8 @@ class WindowOperator(UserFunctionOperator):
             return  # A timer that the trigger did not delete when the window ended.
         if self._aligned is not None:
             self._aligned.write(timer.key, window)
-        self._trigger_context.window = window
-        result = self._called(window, lambda: ask(timer.timestamp, window, self._trigger_context))
+        self._context.current_window = window
+        result = self._called(window, lambda: ask(timer.timestamp, window, self._context))
         is_end = is_event_time is self._is_event_time and timer.timestamp == self._cleanup_time(window)
         if result is not TriggerResult.CONTINUE:
             self._obey(result, window, state_window, timer.timestamp, is_end=is_end)
@@ -447,32 +445,21 @@ class WindowOperator(UserFunctionOperator):
 
     def _register_cleanup(self, window: Any) -> None:
         time = self._cleanup_time(window)
-        if time == MAX_WINDOW_TIMESTAMP:
-            return  # it never ends
-        if self._is_event_time:
-            self._timers.register_event_time_timer(window, time)
-        else:
-            self._timers.register_processing_time_timer(window, time)
-
-    def _delete_cleanup(self, window: Any) -> None:
-        time = self._cleanup_time(window)
-        if self._is_event_time:
-            self._timers.delete_event_time_timer(window, time)
-        else:
-            self._timers.delete_processing_time_timer(window, time)
+        if time != MAX_WINDOW_TIMESTAMP:  # else it never ends
+            self._register_timer(window, time)
 
     def _end(self, window: Any, state_window: Any) -> None:
         """Forget all that is kept for a window."""
         self._states.enter(state_window)
         self._contents.clear()
-        self._trigger_context.window = window
-        self._called(window, lambda: self._trigger.clear(window, self._trigger_context))
+        self._context.current_window = window
+        self._called(window, lambda: self._trigger.clear(window, self._context))
         self._clear_function(window)
 
     def _clear_function(self, window: Any) -> None:
         if self._clears:
-            self._function_context.current_window = window
-            self._called(window, lambda: self._spec.function.clear(self._function_context))
+            self._context.current_window = window
+            self._called(window, lambda: self._spec.function.clear(self._context))
 
     # -- windows that become one
 
@@ -488,14 +475,14 @@ class WindowOperator(UserFunctionOperator):
 
     def _on_merge(self, result: Any, merged: list[Any], state_window: Any, merged_states: list[Any]) -> None:
         self._check_merge(result)
-        context = self._trigger_context
-        context.window, context.merged = result, merged
+        context = self._context
+        context.current_window, context.merged = result, merged
         self._called(result, lambda: self._trigger.on_merge(result, context))
         context.merged = ()
         for former in merged:
-            context.window = former
+            context.current_window = former
             self._called(former, lambda former=former: self._trigger.clear(former, context))  # type: ignore[misc]  # the loop's variable
-            self._delete_cleanup(former)
+            self._delete_timer(former, self._cleanup_time(former))
         self._contents.merge(state_window, merged_states)
 
     def _check_merge(self, result: Any) -> None:

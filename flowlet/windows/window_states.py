@@ -1,34 +1,51 @@
-"""The states of one key and one window, and what is kept there of the window's records.
+"""The states of one key and one window, and what is kept there of the window's records; what triggers, assigners,
+evictors and window functions are given, and how these are called.
 
 ``MergingWindowSet``: the windows of one key that may become one, and under which window each keeps its state.  A window
 that grew keeps its state where it was: under the *state window*, one of the windows that it was made of.
+``WindowResults``: where the results of windows go.
+
+Hot path, per result: a look at its type, and two appends where only chunks leave the chain behind the operator; else
+one run of the loop behind it.
 
 Side:       task.
 Invariants: a state belongs to the key and window of ``key_context``, also after it was handed out.  Two windows never
             have the same state window.  Every method of contents is about the window that was entered in
-            ``WindowStates``.  A window without records keeps nothing.
+            ``WindowStates``.  A window without records keeps nothing.  States that a context gives belong to the
+            current key and, but for global ones, to its window.  Results leave before the watermark, the barrier or the
+            mark that follows them.  A chained function gets a result before the next one is made.
 Source:     Flink ``MergingWindowSet``; ``KeyedStateBackend.getPartitionedState`` with a namespace,
             ``InternalMergingState.mergeNamespaces``; ``WindowOperator.windowState``: a list, reducing or aggregating
-            state of the name ``window-contents``.
+            state of the name ``window-contents``; ``WindowOperator.Context``, ``WindowContext``,
+            ``PerWindowStateStore``, ``MergingWindowStateStore``; ``TimestampedCollector``.  PyFlink's of the same
+            names, ``InternalIterableWindowFunction``, ``InternalSingleValueProcessWindowFunction`` and their like.
 """
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.stream_operator import OperatorContext
+from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
+    State,
     StateDescriptor,
 )
-from flowlet.datastream.window.evictors import TimestampedValue
-from flowlet.datastream.window.window_assigners import MergingWindowAssigner
+from flowlet.datastream.user_functions.function import KeyedStateStore
+from flowlet.datastream.user_functions.process_functions import ProcessAllWindowFunction, ProcessWindowFunction
+from flowlet.datastream.window.evictors import Evictor, TimestampedValue
+from flowlet.datastream.window.triggers import Trigger
+from flowlet.datastream.window.window_assigners import MergingWindowAssigner, WindowAssigner
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import NamespacedKey
-from flowlet.operators.user_function import keyed_kind
+from flowlet.operators.user_function import KeyedStates, RuntimeContext, keyed_kind
+from flowlet.records import Chunk, Watermark, WatermarkStatus
+from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.time_api import KeyContext
 
 __all__ = ["MergeFunction", "MergingWindowSet"]
@@ -277,3 +294,190 @@ def contents_of(spec: WindowSpec, states: WindowStates) -> WindowContents:
     if spec.combine is not None:
         return CombinedContents(spec, states)
     return WindowContents(states, ListStateDescriptor(WINDOW_STATE_NAME, spec.state_type))
+
+
+class _PerWindowStates(KeyedStates):
+    """The states of one key and one window; none if windows merge: one would take its states along into another one."""
+
+    def __init__(self, states: WindowStates, *, merges: bool) -> None:
+        self._states = states
+        self._merges = merges
+
+    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        if self._merges:
+            raise FlowletError("windows that merge, such as sessions, have no state per window; use global_state()")
+        return self._states.state(descriptor)
+
+
+class WindowContext(
+    WindowAssigner.WindowAssignerContext,
+    Evictor.EvictorContext,
+    Trigger.OnMergeContext,
+    ProcessWindowFunction.Context[Any],
+    ProcessAllWindowFunction.Context[Any],
+):
+    """What assigners, evictors, triggers and window functions are given: the clock, and the timers and states of
+    ``current_window`` and the current key; one object for all.
+    """
+
+    def __init__(
+        self, states: WindowStates, timers: KeyedTimerService, runtime: RuntimeContext, *, merges: bool
+    ) -> None:
+        self._states = states
+        self._timers = timers
+        self._runtime = runtime
+        self._per_window = _PerWindowStates(states, merges=merges)
+        self.current_window: Any = None
+        self.merged: Sequence[Any] = ()  # the windows that became ``current_window``, while that is told
+
+    def current_processing_time(self) -> int:
+        """What the clock shows."""
+        return self._timers.current_processing_time()
+
+    def current_watermark(self) -> int:
+        """The event time that the operator has reached."""
+        return self._timers.current_watermark()
+
+    # As assigners, evictors and triggers call them.
+    get_current_processing_time = current_processing_time
+    get_current_watermark = current_watermark
+
+    def get_metric_group(self) -> Any:
+        """The metrics of the operator."""
+        return self._runtime.get_metrics_group()
+
+    def get_runtime_context(self) -> Any:
+        """The subtask, and the states of the key of the record."""
+        return self._runtime
+
+    def register_processing_time_timer(self, time: int) -> None:
+        """For the window and the current key."""
+        self._timers.register_processing_time_timer(self.current_window, time)
+
+    def register_event_time_timer(self, time: int) -> None:
+        """For the window and the current key."""
+        self._timers.register_event_time_timer(self.current_window, time)
+
+    def delete_processing_time_timer(self, time: int) -> None:
+        """Of the window and the current key."""
+        self._timers.delete_processing_time_timer(self.current_window, time)
+
+    def delete_event_time_timer(self, time: int) -> None:
+        """Of the window and the current key."""
+        self._timers.delete_event_time_timer(self.current_window, time)
+
+    def get_partitioned_state(self, state_descriptor: StateDescriptor) -> State:
+        """Of the window and the current key."""
+        self._states.enter(self.current_window)
+        state: State = self._states.state(state_descriptor)
+        return state
+
+    def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
+        """Put the states of the former windows together, as that of the new one."""
+        if self.merged:
+            self._states.merge(state_descriptor, self.current_window, self.merged)
+
+    def window(self) -> Any:
+        """The window."""
+        return self.current_window
+
+    def window_state(self) -> KeyedStateStore:
+        """Makes states of this key and window."""
+        self._states.enter(self.current_window)
+        return self._per_window
+
+    def global_state(self) -> KeyedStateStore:
+        """Makes states of this key."""
+        return self._runtime
+
+
+# Gets the key and the records, or what they were combined to.
+WindowCall = Callable[[Any, Any, list[Any]], Iterable[Any] | None]
+
+
+def has_context(spec: WindowSpec) -> bool:
+    """Whether the function is called by ``process``, with a context."""
+    return hasattr(spec.function, "process")
+
+
+def window_call_of(spec: WindowSpec, context: WindowContext) -> WindowCall:
+    """What to call with the key, the window and what it holds; ``context``: of the window, set by the caller."""
+    function = spec.function
+    if function is None:
+        return lambda _key, _window, elements: elements
+    if has_context(spec):
+        process = function.process
+        if spec.is_keyed:
+            return lambda key, _window, elements: process(key, context, elements)
+        return lambda _key, _window, elements: process(context, elements)
+    apply = function.apply
+    if spec.is_keyed:
+        return lambda key, window, elements: apply(key, window, elements)
+    return lambda _key, window, elements: apply(window, elements)
+
+
+def clears(spec: WindowSpec) -> bool:
+    """Whether the function wants to know when a window ends."""
+    if not has_context(spec):
+        return False
+    own = getattr(type(spec.function), "clear", None)
+    return own not in (None, ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
+
+
+_MAX_WAITING: Final = 1_000  # as many as a chunk holds
+
+
+class WindowResults:
+    """Gathers results, or passes them on at once; also the way of watermarks, which results must not miss."""
+
+    __slots__ = ("_is_gathered", "_out", "_timestamps", "_values")
+
+    def __init__(self, out: OperatorOutput) -> None:
+        self._out = out
+        self._is_gathered = out.is_gathered
+        self._values: list[Any] = []
+        self._timestamps: list[int] | None = []
+
+    def __repr__(self) -> str:
+        return f"<WindowResults: {len(self._values)} wait>"
+
+    def emit(self, value: Any, timestamp: int | None) -> None:
+        """Emit one result to the main output."""
+        if not self._is_gathered or (type(value) not in UNCHANGING and not is_unchanging(value)):
+            # A result that can change must be copied now, and a chained function called.
+            self.flush()
+            self._out.collect_each((value,), None if timestamp is None else (timestamp,), 1)
+            return
+        if timestamp is None:
+            if self._timestamps:
+                self.flush()
+            self._timestamps = None
+        else:
+            if self._timestamps is None:
+                self.flush()
+                self._timestamps = []
+            self._timestamps.append(timestamp)
+        self._values.append(value)
+        if len(self._values) >= _MAX_WAITING:
+            self.flush()
+
+    def emit_side(self, tag_id: str, value: Any, timestamp: int | None) -> None:
+        """Emit one result to a side output."""
+        self._out.emit_side(tag_id, value, timestamp)
+
+    def flush(self) -> None:
+        """Pass on what waits."""
+        values, timestamps = self._values, self._timestamps
+        self._values, self._timestamps = [], []
+        if values:
+            self._out.collect(Chunk(values, timestamps))
+
+    def drain(self) -> None:
+        """Pass on what waits, here and in the outputs behind."""
+        self.flush()
+        self._out.drain()
+
+    def emit_control(self, element: Watermark | WatermarkStatus) -> None:
+        """Pass a watermark or a status on behind the results."""
+        self.flush()
+        self._out.emit_control(element)

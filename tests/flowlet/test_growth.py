@@ -25,7 +25,7 @@ from netstack.offering_network import OfferingHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.messages import PartitionRequest
 from netstack.wire.offer_messages import SubpartitionOffer
-from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.operators.harness import RecordingOutput, set_up
 from tests.netstack.handlers.test_offering_handler import Partition
 from tests.netstack.wire.samples import PARTITION, RECEIVER
 
@@ -124,9 +124,8 @@ def reading(num_items: int, counts: Counts, source: SplitSource) -> tuple[Source
     )
     operator = SourceOperator(Given(reader), strategy=strategy)
     operator.auto_watermark_interval_ms = INTERVAL_MS
-    operator.setup(
-        OperatorContext("task", 0, 1, 128, "Source", clock=clock, report_watermark=lambda _: None), RecordingOutput()
-    )
+    ctx = OperatorContext("task", 0, 1, 128, "Source", clock=clock, report_watermark=lambda _: None)
+    set_up(operator, ctx, RecordingOutput())
     operator.open()
     operator.allow_watermark(10**12)
     reader.start(lambda: None)

@@ -98,7 +98,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "flowlet.watermarks.combined_watermarks",
     ),
     "windows": ("flowlet.windows.window_operator",),
-    "task": ("flowlet.task.create_stream_task", "flowlet.task.task_environment"),
+    "task": ("flowlet.task.source_stream_task", "flowlet.task.stream_task", "flowlet.task.task_environment"),
     "task's checkpoints": (
         "flowlet.checkpoint.task.barrier_orders",
         "flowlet.checkpoint.task.checkpoint_barrier_tracker",

@@ -141,7 +141,7 @@ def _process_in_chain(
 ) -> None:
     """As in the loop of a chain, where the operator is given the keys or takes them."""
     assert isinstance(operator, WindowOperator)
-    RecordLoop("case", operator.write_record, operator.out.loop_ends).run(values, timestamps, len(values), keys)
+    RecordLoop("case", operator.write_record, operator.output.loop_ends).run(values, timestamps, len(values), keys)
 
 
 def difference(case: Case) -> str | None:

@@ -23,7 +23,7 @@ from flowlet.checkpoint.task.barrier_orders import (
 )
 from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.errors import MailboxClosedError
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.errors import RemoteProtocolError

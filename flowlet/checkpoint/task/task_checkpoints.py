@@ -32,7 +32,7 @@ from flowlet.checkpoint.task.operator_snapshots import (
 )
 from flowlet.checkpoint.task.snapshots import AlignmentMetrics
 from flowlet.errors import MailboxClosedError
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AvailabilityFuture, run_all
 from netstack.late import dataclass

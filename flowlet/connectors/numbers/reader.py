@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
 from flowlet.errors import StateRestoreError
-from flowlet.operators.event_time_stream import idleness_clock
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
 from flowlet.splits.split_kinds import NumberRange, NumberSplit, Runs, share_of_runs
@@ -141,7 +140,7 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
     def _num_allowed(self, limit: RecordRateLimit) -> int:
         """How many records a chunk may have now; if none, the reader waits for the limit."""
         clock = self.ctx.processing_time_service
-        now_ns = idleness_clock(clock)()
+        now_ns = clock.relative_time_ns()
         num_allowed = limit.allowed(now_ns)
         if num_allowed < 1:
             pause_ns = limit.pause_ns()

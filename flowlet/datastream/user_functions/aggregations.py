@@ -16,44 +16,46 @@ from flowlet.common.typeinfo import TupleTypeInfo, TypeInformation
 from flowlet.common.types import Row
 from flowlet.datastream.user_functions.record_functions import MapFunction, ReduceFunction
 from flowlet.errors import JobGraphError
-from netstack.late import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class KnownReduction:
-    """What a reduction does, for operators that can compute it on columns.
-
-    ``method``: of ``KeyedStream``.  ``field``: position or name; None: records are numbers.  ``num_fields``: the length
-        of the tuples for
-    which this holds; None: any.  ``skips_nulls``: whether a record with None in the field is skipped.
+def with_field(record: Any, position: Any, value: Any) -> Any:
+    """A copy of the record with the value in the field at a position or of a name; the value itself, if the record has
+    no fields.
     """
+    if isinstance(record, list | Row):
+        changed: Any = copy.copy(record)
+        changed[position] = value
+        return changed
+    if isinstance(record, tuple):
+        fields = list(record)
+        fields[_index(record, position)] = value
+        # Also for subclasses: the constructor of a named tuple takes single fields.
+        return tuple.__new__(type(record), fields)
+    return value
 
-    method: str
-    field: int | str | None
-    num_fields: int | None = None
-    skips_nulls: bool = False
+
+def _index(record: Any, position: Any) -> Any:
+    if isinstance(record, tuple) and isinstance(position, str):
+        return getattr(record, "_fields", ()).index(position)
+    return position
 
 
 class Aggregation(ReduceFunction):
-    """An aggregation of one field; ``position`` is its position or name.
+    """An aggregation of one field; ``position`` is its position or name, ``method`` that of ``KeyedStream``: by them an
+    operator computes it on columns.
 
     ``skips_nulls``: skip records with None in the field, as columns do; otherwise they fail the job.
     """
 
     def __init__(self, method: str, position: int | str, *, skips_nulls: bool = False) -> None:
-        self._method = method
-        self._position = position
-        self._skips_nulls = skips_nulls
-
-    @property
-    def known(self) -> KnownReduction:
-        """The aggregation, for operators that can compute it on columns."""
-        return KnownReduction(self._method, self._position, skips_nulls=self._skips_nulls)
+        self.method = method
+        self.position = position
+        self.skips_nulls = skips_nulls
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         """The record so far, or the one that replaces it."""
         so_far, field = self._field(value1), self._field(value2)
-        if self._skips_nulls and field is None:
+        if self.skips_nulls and field is None:
             return value1
         return self._combine(value1, so_far, value2, field)
 
@@ -62,37 +64,20 @@ class Aggregation(ReduceFunction):
         """The result of two records with these fields; only ``so_far`` may be a null that is skipped."""
 
     def _is_null(self, field: Any) -> bool:
-        return self._skips_nulls and field is None
+        return self.skips_nulls and field is None
 
     def _field(self, record: Any) -> Any:
         if not isinstance(record, tuple | list | Row):
-            if self._position == 0:
+            if self.position == 0:
                 return record
             raise self._refused(record)
         try:
-            return record[self._index(record)]
+            return record[_index(record, self.position)]
         except (IndexError, KeyError, TypeError, ValueError):
             raise self._refused(record) from None
 
-    def _with_field(self, record: Any, field: Any) -> Any:
-        if isinstance(record, list | Row):
-            changed: Any = copy.copy(record)
-            changed[self._index(record)] = field
-            return changed
-        if isinstance(record, tuple):
-            fields = list(record)
-            fields[self._index(record)] = field
-            # Also for subclasses: the constructor of a named tuple takes single fields.
-            return tuple.__new__(type(record), fields)
-        return field
-
-    def _index(self, record: Any) -> Any:
-        if isinstance(record, tuple) and isinstance(self._position, str):
-            return getattr(record, "_fields", ()).index(self._position)
-        return self._position
-
     def _refused(self, record: Any) -> TypeError:
-        return TypeError(f"{self._method}({self._position!r}): a {type(record).__name__} has no such field")
+        return TypeError(f"{self.method}({self.position!r}): a {type(record).__name__} has no such field")
 
 
 class Extreme(Aggregation):
@@ -111,7 +96,7 @@ class Extreme(Aggregation):
     def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
         if not self._is_null(so_far) and not (field > so_far if self._is_largest else field < so_far):
             return value1
-        return value2 if self._keeps_record else self._with_field(value1, field)
+        return value2 if self._keeps_record else with_field(value1, self.position, field)
 
 
 class Total(Aggregation):
@@ -121,7 +106,7 @@ class Total(Aggregation):
         super().__init__("sum", position, skips_nulls=skips_nulls)
 
     def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
-        return self._with_field(value1, field if self._is_null(so_far) else so_far + field)
+        return with_field(value1, self.position, field if self._is_null(so_far) else so_far + field)
 
 
 def extreme_of(method: str, position: int | str, *, skips_nulls: bool = False) -> Extreme:

@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.window_keys import group_cells
-from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array, no_rows
+from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array, group_cells, no_rows
 from flowlet.kernels.windows.window_shapes import (
     WINDOW_END,
     WINDOW_START,

@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
 from flowlet.columns.arrow_batches import column_of_array
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.window_keys import WindowKeys, group_cells, try_group_cells
 from flowlet.kernels.windows.window_partials import (
     ColumnInputs,
     CountPartial,
@@ -44,8 +43,11 @@ from flowlet.kernels.windows.window_partials import (
     Part,
     Partial,
     WindowAggregate,
+    WindowKeys,
     distinct_partials,
+    group_cells,
     no_rows,
+    try_group_cells,
 )
 from flowlet.kernels.windows.window_shapes import (
     MAX_WINDOW_TIMESTAMP,

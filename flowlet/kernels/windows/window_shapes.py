@@ -20,8 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flowlet.kernels.grouping import IndexArray, stable_order
-from flowlet.kernels.windows.window_keys import WindowKeys
-from flowlet.kernels.windows.window_partials import Int64Array, Part, Partial, join_values
+from flowlet.kernels.windows.window_partials import Int64Array, Part, Partial, WindowKeys, join_values
 from flowlet.records import MIN_TIMESTAMP
 from netstack.late import dataclass
 

@@ -19,6 +19,7 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import columns_of
 from flowlet.records import Chunk
 from flowlet.testing.operator_harness import RecordingOutput
+from tests.flowlet.operators.harness import set_up
 
 ALL = Keep(0, 1_000_000)
 
@@ -33,7 +34,7 @@ def report_of(
 ) -> Reports:
     """What a sink writes down about these chunks."""
     sink = CheckedSink(folder, keep, inspects_all=inspects_all)
-    sink.setup(OperatorContext("task", 0, 1, 128, sink.name), RecordingOutput())
+    set_up(sink, OperatorContext("task", 0, 1, 128, sink.name), RecordingOutput())
     (folder / "start-0").write_text("1", encoding="ascii")
     for values in chunks:
         columns = columns_of(values) if has_columns else None

@@ -6,11 +6,11 @@ from typing import Any
 from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall, CallRunner, Failed
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import OperatorContext, Output
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.records import Chunk
 from netstack.availability import AvailabilityFuture
-from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.operators.harness import RecordingOutput, set_up
 
 
 class ScriptedMailbox(TaskMailbox):
@@ -46,6 +46,9 @@ class ManualTimers:
 
     def current_time_ms(self) -> int:
         return self.now_ms
+
+    def relative_time_ns(self) -> int:
+        raise NotImplementedError("async operators know no idleness")
 
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> ManualTimer:
         timer = ManualTimer(self, timestamp_ms, callback)
@@ -158,7 +161,7 @@ class AsyncHarness:
         self.recorded = RecordingOutput()
         self.on_start: Callable[[Sequence[AsyncCall]], None] = lambda calls: None
         ctx = OperatorContext("task", 2, 4, 128, "look up", executor=self.executor, clock=self.clock)
-        self.operator.setup(ctx, self.recorded if output is None else output)
+        set_up(self.operator, ctx, self.recorded if output is None else output)
         self.operator.initialize_state(state)
         if is_open:
             self.operator.open()

@@ -67,9 +67,15 @@ async def echo(value: Any) -> list[Any]:
     return [value]
 
 
+def wrapped(function: Any, calls: AsyncCalls) -> AsyncUserFunction:
+    found = AsyncUserFunction(function)
+    found.calls = calls
+    return found
+
+
 def test_an_open_that_needs_a_loop_is_told_to_be_a_coroutine_function(calls: AsyncCalls) -> None:
     with pytest.raises(UserFunctionError) as raised:
-        AsyncUserFunction(NeedsLoop()).open(CTX, calls)
+        wrapped(NeedsLoop(), calls).open(CTX)
     cause = raised.value.__cause__
     assert cause is not None
     assert cause.__notes__ == ["raised by open()", "write 'async def open': it then runs on the loop of the calls"]
@@ -77,10 +83,10 @@ def test_an_open_that_needs_a_loop_is_told_to_be_a_coroutine_function(calls: Asy
 
 def test_ordinary_methods_run_on_the_tasks_thread(calls: AsyncCalls) -> None:
     recorder = Recorder()
-    function = AsyncUserFunction(recorder)
+    function = wrapped(recorder, calls)
 
-    function.open(CTX, calls)
-    function.close(CTX, calls)
+    function.open(CTX)
+    function.close(CTX)
 
     here = threading.get_ident()
     assert recorder.events == ["open", 1, here, "close", here]
@@ -89,10 +95,10 @@ def test_ordinary_methods_run_on_the_tasks_thread(calls: AsyncCalls) -> None:
 def test_coroutine_methods_run_on_the_loop(calls: AsyncCalls) -> None:
     """And have ended when the call returns."""
     recorder = AsyncRecorder()
-    function = AsyncUserFunction(recorder)
+    function = wrapped(recorder, calls)
 
-    function.open(CTX, calls)
-    function.close(CTX, calls)
+    function.open(CTX)
+    function.close(CTX)
 
     assert recorder.events[:2] == ["open", 1]
     assert recorder.events[3] == "close"
@@ -114,7 +120,7 @@ def test_a_step_that_fails_is_named(calls: AsyncCalls, step: str, is_coroutine: 
     setattr(Failing, step, fail_later if is_coroutine else fail)
 
     with pytest.raises(UserFunctionError, match=r"operator 'look up' \(subtask 1\) failed") as caught:
-        getattr(AsyncUserFunction(Failing()), step)(CTX, calls)
+        getattr(wrapped(Failing(), calls), step)(CTX)
 
     assert isinstance(caught.value.__cause__, ConnectionError)
     assert caught.value.__cause__.__notes__ == [f"raised by {step}()"]
@@ -122,20 +128,20 @@ def test_a_step_that_fails_is_named(calls: AsyncCalls, step: str, is_coroutine: 
 
 @pytest.mark.parametrize("function", [Bare(), echo])
 def test_what_has_no_life_cycle_needs_none(calls: AsyncCalls, function: Any) -> None:
-    wrapped = AsyncUserFunction(function)
+    bare = wrapped(function, calls)
 
-    wrapped.open(CTX, calls)
-    wrapped.close(CTX, calls)
+    bare.open(CTX)
+    bare.close(CTX)
 
-    assert wrapped.timeout is None
-    assert calls.run(wrapped.invoke, 3) == [3]
-    assert repr(wrapped).startswith("<AsyncUserFunction <")
+    assert bare.step("timeout") is None
+    assert calls.run(bare.call, 3) == [3]
+    assert repr(bare).startswith("<AsyncUserFunction <")
 
 
 def test_an_answer_to_a_timeout_is_found() -> None:
     recorder = Recorder()
 
-    assert AsyncUserFunction(recorder).timeout == recorder.timeout
+    assert AsyncUserFunction(recorder).step("timeout") == recorder.timeout
 
 
 @pytest.mark.parametrize("function", [Recorder, lambda value: [value], 3])

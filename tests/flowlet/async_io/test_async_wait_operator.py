@@ -317,9 +317,7 @@ class _Into:
 
     def __init__(self, harness: AsyncHarness) -> None:
         self.collect = harness.operator.process_chunk
-        self.emit_watermark = harness.operator.process_watermark
-        self.emit_watermark_status = harness.operator.process_watermark_status
-        self.emit_latency_marker = harness.operator.process_latency_marker
+        self.emit_control = harness.operator.process_control
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
         raise AssertionError("async operators have no side outputs")

@@ -34,7 +34,7 @@ from flowlet.datastream.connectors import DiscardingSink, NumberSequenceSource
 from flowlet.datastream.window import TumblingEventTimeWindows
 from flowlet.errors import JobExecutionError
 from flowlet.testing import MiniCluster
-from flowlet.timers import keyed_timer_service_manager
+from flowlet.timers import keyed_timer_service
 from tests.waiting import PATIENCE_S, all_run, spin_until
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ def new_calls() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def timers_that_are_always_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timers of a watermark are interrupted after each one, as a slow machine or a mail does now and then."""
-    monkeypatch.setattr(keyed_timer_service_manager, "BUDGET_NS", 0)
+    monkeypatch.setattr(keyed_timer_service, "BUDGET_NS", 0)
 
 
 @pytest.fixture

@@ -360,11 +360,11 @@ def test_watermarks_statuses_and_markers_come_behind_what_was_emitted() -> None:
 
     def records() -> Iterator[Any]:
         yield "a"
-        chunking_output.emit_watermark(Watermark(1))
+        chunking_output.emit_control(Watermark(1))
         yield "b"
-        chunking_output.emit_watermark_status(IDLE)
+        chunking_output.emit_control(IDLE)
         yield {"c": [1]}
-        chunking_output.emit_latency_marker(marker)
+        chunking_output.emit_control(marker)
 
     for _ in range(2):
         emission.run(records())
@@ -380,7 +380,7 @@ def test_a_watermark_in_the_middle_of_a_run_comes_behind_the_columns() -> None:
     def records() -> Iterator[Any]:
         for number in range(100):
             if number == 50:
-                chunking_output.emit_watermark(Watermark(1))
+                chunking_output.emit_control(Watermark(1))
             yield "a", number
 
     emission.run(("a", number) for number in range(20))

@@ -547,7 +547,7 @@ def test_timers_fire_with_the_key_of_their_record() -> None:
     chained = alone(ProcessOperator(Alarm(), select), select)
     chained.process([("a", 1), ("b", 3), ("c", 2)], [1, 3, 2])
 
-    chained.chain.process_watermark(Watermark(102))
+    chained.chain.process_control(Watermark(102))
     chained.process([("d", 4)], [4])
 
     assert chained.values == [

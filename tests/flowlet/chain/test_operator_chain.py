@@ -122,8 +122,8 @@ def test_an_operator_with_several_consumers_gives_each_everything() -> None:
     chain.open()
 
     chain.process_chunk(Chunk([1, 2], [10, 20]))
-    chain.process_watermark(Watermark(3))
-    chain.process_watermark_status(IDLE)
+    chain.process_control(Watermark(3))
+    chain.process_control(IDLE)
 
     for edge in edges:
         assert edge.elements == [Chunk([[1], [2]], [10, 20]), Watermark(3), IDLE]
@@ -209,8 +209,8 @@ def test_a_chain_without_outputs_counts_and_ends() -> None:
     chain.open()
 
     chain.process_chunk(Chunk([1, 2, 3]))
-    chain.process_watermark(Watermark(1))
-    chain.process_watermark_status(IDLE)
+    chain.process_control(Watermark(1))
+    chain.process_control(IDLE)
     chain.finish()
     chain.close()
 
@@ -286,9 +286,9 @@ def test_a_mark_has_passed_the_chain_when_it_has_left_every_end() -> None:
     chain.open()
 
     chain.process_chunk(Chunk([1]))
-    chain.process_mark(CompletionMark(7))
+    chain.process_control(CompletionMark(7))
     assert passed == []
-    holding.output.emit_mark(holding.held.pop())
+    holding.output.emit_control(holding.held.pop())
 
     assert passed == [7]
     assert main.elements == [Chunk(["1"]), CompletionMark(7)]
@@ -300,6 +300,6 @@ def test_a_chain_that_nobody_listens_to_passes_marks_on() -> None:
     output = RecordingOutput()
     chain = OperatorChain(line(MapOperator(str)), {(0, None): [output]}, context)
 
-    chain.process_mark(CompletionMark(1))
+    chain.process_control(CompletionMark(1))
 
     assert output.elements == [CompletionMark(1)]

@@ -5,7 +5,7 @@ import pytest
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
-from flowlet.chain.operator_output import OperatorOutput, StandaloneOutput, output_for
+from flowlet.chain.operator_output import OperatorOutput, StandaloneOutput
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, StreamOperator
 from flowlet.common.types import Row
 from flowlet.datastream import OutputTag, ProcessFunction
@@ -153,9 +153,9 @@ def test_an_output_that_nobody_reads_counts_what_it_is_given() -> None:
         chain = chain_of([ChainedOperator(operator)], {})
 
         chain.process_chunk(Chunk([1, 2, 3]))
-        chain.process_watermark(Watermark(1))
-        chain.process_watermark_status(IDLE)
-        chain.process_latency_marker(MARKER)
+        chain.process_control(Watermark(1))
+        chain.process_control(IDLE)
+        chain.process_control(MARKER)
 
         assert counts(chain)[0][1] == {"Map": 3, "Flat Map": 6, "Filter": 2}[operator.name]
 
@@ -255,9 +255,9 @@ def test_control_elements_come_to_every_consumer_behind_the_records() -> None:
     chain = chain_of(chained, {(0, None): [main], (0, "late"): [late], (1, None): [mapped]})
 
     chain.process_chunk(Chunk([1, 2]))
-    chain.process_watermark(Watermark(5))
-    chain.process_watermark_status(IDLE)
-    chain.process_latency_marker(MARKER)
+    chain.process_control(Watermark(5))
+    chain.process_control(IDLE)
+    chain.process_control(MARKER)
 
     found = [[element for element in output.elements if element != MARKER] for output in (main, late, mapped)]
     assert found == [
@@ -276,7 +276,7 @@ class Marking(StreamOperator):
 
     def process_chunk(self, chunk: Chunk) -> None:
         self.output.collect(chunk)
-        self.output.emit_watermark(Watermark(chunk.values[-1]))
+        self.output.emit_control(Watermark(chunk.values[-1]))
 
 
 def test_a_watermark_in_the_middle_of_a_chunk_comes_behind_the_records_before_it() -> None:
@@ -311,7 +311,7 @@ def test_a_side_output_sees_only_its_own_records() -> None:
     output.collect_side("nobody reads it", Chunk([3]))
     output.emit_side("late", 4, 7)
     output.emit_side("nobody reads it", 5, None)
-    output.emit_watermark(Watermark(5))
+    output.emit_control(Watermark(5))
 
     assert main.elements == [Chunk([1]), Watermark(5)]
     assert side.elements == [Chunk([2]), Chunk([4], [7]), Watermark(5)]
@@ -324,7 +324,7 @@ def test_a_latency_marker_goes_to_one_consumer_of_any_output() -> None:
     output, _ = output_of(consumers[:2], {"late": consumers[2:]})
 
     for _ in range(20):
-        output.emit_latency_marker(MARKER)
+        output.emit_control(MARKER)
 
     assert sum(len(consumer.elements) for consumer in consumers) == 20
 
@@ -334,9 +334,9 @@ def test_an_output_without_consumers_takes_everything() -> None:
 
     output.collect(Chunk([1, [2]]))
     output.collect_each([1], None, 1)
-    output.emit_watermark(Watermark(1))
-    output.emit_watermark_status(IDLE)
-    output.emit_latency_marker(MARKER)
+    output.emit_control(Watermark(1))
+    output.emit_control(IDLE)
+    output.emit_control(MARKER)
     output.drain()
 
     assert counters.num_records_out == 3
@@ -372,15 +372,8 @@ def test_an_operator_outside_of_a_chain_sends_every_side_output_to_the_same_plac
     output.emit_side("late", 2, None)
     output.emit_side("late", [3], 7)
     output.collect_side("other", Chunk([4]))
-    output.emit_watermark(Watermark(1))
+    output.emit_control(Watermark(1))
 
     assert target.elements == [Chunk([1]), Watermark(1)]
     assert target.sides == {"late": [2, [3]], "other": [4]}
     assert counters.num_records_out == 1
-
-
-def test_an_output_that_is_one_already_is_used_as_it_is() -> None:
-    output, counters = output_of([], {})
-
-    assert output_for(output, "test", counters) is output
-    assert isinstance(output_for(RecordingOutput(), "test", counters), StandaloneOutput)

@@ -29,7 +29,7 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, ControlElement
 from tests.flowlet.operators.local_splits import serve_splits
 
 
@@ -64,17 +64,8 @@ class Edge:
     def collect(self, chunk: Chunk) -> None:
         self.values += chunk.values
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        raise AssertionError("nobody makes watermarks here")
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        raise AssertionError("nobody is idle here")
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        raise AssertionError("nobody makes markers here")
-
-    def emit_mark(self, mark: CompletionMark) -> None:
-        raise AssertionError("nobody sends marks here")
+    def emit_control(self, element: ControlElement) -> None:
+        raise AssertionError("there are only records here")
 
 
 def run(graph: JobGraph) -> dict[str | None, list[Any]]:

@@ -25,7 +25,8 @@ from flowlet.graph.partitioner import Forward, KeyGroups
 from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, estimated_bytes
 from flowlet.io.create_record_writer import create_record_writer
 from flowlet.io.input_processor import InputProcessor
-from flowlet.records import Chunk, PickledRecord, Watermark
+from flowlet.io.record_writer import RecordWriterOptions
+from flowlet.records import Chunk, ControlElement, PickledRecord, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, StopMode
@@ -145,22 +146,14 @@ class Head:
         self.process_chunk(chunk)
         return len(chunk)
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        self.elements.append(watermark)
-
-    def process_watermark_status(self, status: object) -> None:
-        self.elements.append(status)
-
-    def process_latency_marker(self, marker: object) -> None:
-        self.elements.append(marker)
+    def process_control(self, element: ControlElement) -> None:
+        self.elements.append(element)
 
 
 def handed_over(partition: ResultPartition, chunk: Chunk, partitioner: Any = None) -> Any:
-    writer = create_record_writer(
-        partition, Forward() if partitioner is None else partitioner, buffer_timeout_ms=-1, subtask=0
-    )
+    writer = create_record_writer(partition, partitioner or Forward(), RecordWriterOptions(-1))
     writer.collect(chunk)
-    writer.emit_watermark(Watermark(7))
+    writer.emit_control(Watermark(7))
     writer.flush_pending()
     partition.broadcast_event(EndOfData(StopMode.DRAIN))
     partition.flush_all()

@@ -111,7 +111,7 @@ class TestOthers:
         rig = make(Global(), 3)
 
         rig.collect(1, 2)
-        rig.writer.emit_watermark(Watermark(7))
+        rig.writer.emit_control(Watermark(7))
 
         assert rig.elements(0) == [Chunk([1, 2]), Watermark(7)]
         assert rig.elements(1) == rig.elements(2) == [Watermark(7)]
@@ -120,7 +120,7 @@ class TestOthers:
         rig = make(Broadcast(), 3)
 
         rig.collect("a", "b")
-        rig.writer.emit_watermark(Watermark(7))
+        rig.writer.emit_control(Watermark(7))
 
         assert [rig.elements(channel) for channel in range(3)] == [[Chunk(["a", "b"]), Watermark(7)]] * 3
         assert rig.readers[0].raw == rig.readers[1].raw == rig.readers[2].raw
@@ -292,7 +292,7 @@ class TestControl:
         rig = make(KeyGroups(identity), 2)
 
         rig.collect("a", "b", "key", "hello")
-        rig.writer.emit_watermark(Watermark(5))
+        rig.writer.emit_control(Watermark(5))
 
         for channel in range(2):
             assert rig.elements(channel)[-1] == Watermark(5)
@@ -300,10 +300,10 @@ class TestControl:
     def test_no_watermark_passes_while_idle(self, make: Make) -> None:
         rig = make(Forward())
 
-        rig.writer.emit_watermark_status(IDLE)
-        rig.writer.emit_watermark(Watermark(5))
-        rig.writer.emit_watermark_status(ACTIVE)
-        rig.writer.emit_watermark(Watermark(6))
+        rig.writer.emit_control(IDLE)
+        rig.writer.emit_control(Watermark(5))
+        rig.writer.emit_control(ACTIVE)
+        rig.writer.emit_control(Watermark(6))
 
         assert rig.elements() == [IDLE, ACTIVE, Watermark(6)]
 
@@ -312,7 +312,7 @@ class TestControl:
         rig = make(Rebalance(), 2)
 
         for status in (ACTIVE, IDLE, IDLE):
-            rig.writer.emit_watermark_status(status)
+            rig.writer.emit_control(status)
 
         assert rig.elements(0) == rig.elements(1) == [IDLE]
 
@@ -343,9 +343,9 @@ class TestLatencyMarkers:
         """Also while the status is idle: a marker is no watermark."""
         rig = make(partitioner, 3)
 
-        rig.writer.emit_watermark_status(IDLE)
+        rig.writer.emit_control(IDLE)
         rig.collect(*"abcdef")
-        rig.writer.emit_latency_marker(MARKER)
+        rig.writer.emit_control(MARKER)
         elements = [rig.elements(channel) for channel in range(3)]
 
         reached = [each for each in elements if MARKER in each]
@@ -358,7 +358,7 @@ class TestLatencyMarkers:
         rig = make(Broadcast(), 3, rng=random.Random(0))
 
         for _ in range(300):
-            rig.writer.emit_latency_marker(MARKER)
+            rig.writer.emit_control(MARKER)
 
         counts = [len(rig.elements(channel)) for channel in range(3)]
         assert sum(counts) == 300
@@ -367,7 +367,7 @@ class TestLatencyMarkers:
     def test_a_marker_is_flushed_as_records_are(self, make: Make) -> None:
         rig = make(Forward(), buffer_timeout_ms=0)
 
-        rig.writer.emit_latency_marker(MARKER)
+        rig.writer.emit_control(MARKER)
         rig.writer.flush_pending()
 
         assert rig.readers[0].read() == [MARKER]
@@ -380,7 +380,7 @@ class TestBroadcastBuffers:
         num_available_before = rig.network.pool.num_available
 
         rig.collect("a", "b")
-        rig.writer.emit_watermark(Watermark(1))
+        rig.writer.emit_control(Watermark(1))
         rig.writer.flush_pending()
         rig.partition.broadcast_event(EndOfData(StopMode.DRAIN))
         num_taken = num_available_before - rig.network.pool.num_available
@@ -398,7 +398,7 @@ class TestBroadcastBuffers:
         rig = make(Broadcast(), 8, rng=Turns())
 
         for number in range(8):
-            rig.writer.emit_latency_marker(LatencyMarker(number, b"o" * 16, 0))
+            rig.writer.emit_control(LatencyMarker(number, b"o" * 16, 0))
             rig.collect(number)
             rig.writer.flush_pending()
         statistics = rig.partition.statistics()
@@ -499,7 +499,7 @@ class TestBufferTimeout:
     def test_a_watermark_counts_as_written(self, make: Make) -> None:
         rig = make(Forward(), buffer_timeout_ms=0)
 
-        rig.writer.emit_watermark(Watermark(1))
+        rig.writer.emit_control(Watermark(1))
         rig.writer.flush_pending()
 
         assert rig.readers[0].read() == [Watermark(1)]

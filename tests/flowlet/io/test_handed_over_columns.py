@@ -23,7 +23,7 @@ from flowlet.columns.short_text_column import try_short_texts
 from flowlet.graph.partitioner import Broadcast, Forward, KeyGroups, Partitioner
 from flowlet.io.chunk_content import MAX_CONTENT_BYTES, MIN_CONTENT_RECORDS, ChunkContent, try_contents
 from flowlet.io.create_record_writer import create_record_writer
-from flowlet.io.record_writer import RecordWriter
+from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
 from flowlet.keys.column_key import ColumnKey
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
@@ -75,13 +75,13 @@ class Local:
         self.gates = [network.gate(self.partition, subpartition=index) for index in range(num_channels)]
         for gate in self.gates:
             gate.request_partitions()
-        self.writer: RecordWriter = create_record_writer(self.partition, partitioner, buffer_timeout_ms=-1, subtask=0)
+        self.writer: RecordWriter = create_record_writer(self.partition, partitioner, RecordWriterOptions(-1))
         self._deserializers = [ElementDeserializer(name="test") for _ in range(num_channels)]
 
     def write(self, chunk: Chunk) -> None:
         """And a watermark behind it."""
         self.writer.collect(chunk)
-        self.writer.emit_watermark(Watermark(7))
+        self.writer.emit_control(Watermark(7))
         self.partition.flush_all()
 
     def received(self, channel: int = 0) -> Iterator[tuple[Any, bool]]:

@@ -16,11 +16,10 @@ from flowlet.records import (
     MIN_TIMESTAMP,
     Chunk,
     CompletionMark,
+    ControlElement,
     InternalWatermark,
-    LatencyMarker,
     StreamElement,
     Watermark,
-    WatermarkStatus,
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, MIN_SPILL_BYTES, ElementLimits
@@ -47,14 +46,8 @@ class Head:
         self.process_chunk(chunk)
         return len(chunk)
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        self.seen.append(watermark)
-
-    def process_watermark_status(self, status: WatermarkStatus) -> None:
-        self.seen.append(status)
-
-    def process_latency_marker(self, marker: LatencyMarker) -> None:
-        self.seen.append(marker)
+    def process_control(self, element: ControlElement) -> None:
+        self.seen.append(element)
 
     @property
     def values(self) -> list[object]:

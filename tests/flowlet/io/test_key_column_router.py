@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, ListColumn, Shape
 from flowlet.graph.partitioner import KeyGroups
+from flowlet.io.create_record_writer import KeyColumnRouter
 from flowlet.io.key_dictionary import KeyDictionary
-from flowlet.io.key_groups_record_writer import KeyColumnRouter
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.key_columns import ChannelTable
 from flowlet.records import Chunk

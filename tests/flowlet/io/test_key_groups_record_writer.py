@@ -32,8 +32,8 @@ from flowlet.common.types import Row
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.io import key_dictionary, record_writer
+from flowlet.io.create_record_writer import MAX_LANES, KeyGroupsRecordWriter
 from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, MAX_KEYS
-from flowlet.io.key_groups_record_writer import MAX_LANES, KeyGroupsRecordWriter
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
 from flowlet.records import Chunk, PickledRecord

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from flowlet.chain.stream_operator import InputStatus
-from flowlet.io.input_processor import InputProcessor
-from flowlet.io.multiple_input_processor import MultipleInputProcessor
+from flowlet.io.input_processor import InputProcessor, MultipleInputProcessor
 
 MORE, NOTHING = InputStatus.MORE_AVAILABLE, InputStatus.NOTHING_AVAILABLE
 END_OF_DATA, STOPPED, END_OF_INPUT = InputStatus.END_OF_DATA, InputStatus.STOPPED, InputStatus.END_OF_INPUT

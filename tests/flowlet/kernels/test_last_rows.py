@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.kernels.accumulators import LastRows
+from flowlet.kernels.grouping import LastRows
 
 
 @pytest.mark.parametrize("num_slots", [40, 4_000])

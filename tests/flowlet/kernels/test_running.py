@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flowlet.kernels.accumulators import (
+from flowlet.kernels.grouping import (
     Int64Bound,
     accumulate,
+    group,
     magnitude,
     new_extremes,
     rows_of_extremes,
     running_sums,
 )
-from flowlet.kernels.grouping import group
 
 NUM_KEYS = 7
 CODES = st.integers(0, NUM_KEYS - 1)

@@ -9,8 +9,7 @@ from functools import partial
 import pytest
 
 from flowlet.errors import MailboxClosedError
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_processor import MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor
 from flowlet.mailbox.task_mailbox import MailOptions, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 

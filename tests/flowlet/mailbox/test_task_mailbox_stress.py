@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from flowlet.errors import MailboxClosedError, TaskCancelled
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_processor import MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings
 from netstack.availability import AvailabilityFuture

@@ -5,7 +5,7 @@ Source: Flink `TaskIOMetricGroupTest`.
 
 import pytest
 
-from flowlet.mailbox.task_timings import TaskRates, TaskTimings, TimingsSnapshot, WaitKind
+from flowlet.mailbox.task_timings import TaskTimings, TimingsSnapshot, WaitKind
 
 
 class Clock:
@@ -134,23 +134,23 @@ def test_rates_are_shares_of_each_second(timings: TaskTimings, clock: Clock) -> 
     clock.advance(SECOND_NS * 3 // 2)
     rates = timings.rates()
 
-    assert early == TaskRates(0, 1_000, 0, 0, 0, 0, False)
-    assert rates == TaskRates(200, 300, 400, 100, 2_000, 500, False)
+    assert [*early.values()] == [0, 1_000, 0, 0, 0, 0, False]
+    assert [*rates.values()] == [200, 300, 400, 100, 2_000, 500, False]
 
 
 def test_a_task_is_backpressured_while_it_waits_for_room(timings: TaskTimings) -> None:
     """In either way; waiting for input is none of them."""
     timings.start_wait(WaitKind.IDLE)
-    assert not timings.rates().is_back_pressured
+    assert not timings.rates()["is_back_pressured"]
 
     timings.start_wait(WaitKind.BACK_PRESSURED)
-    assert timings.rates().is_back_pressured
+    assert timings.rates()["is_back_pressured"]
 
     timings.end_wait()
-    assert not timings.rates().is_back_pressured
+    assert not timings.rates()["is_back_pressured"]
 
     timings.hard_back_pressure.mark_start()
-    assert timings.rates().is_back_pressured
+    assert timings.rates()["is_back_pressured"]
 
 
 def test_whoever_looks_late_sees_the_average(timings: TaskTimings, clock: Clock) -> None:
@@ -163,8 +163,8 @@ def test_whoever_looks_late_sees_the_average(timings: TaskTimings, clock: Clock)
     late = timings.rates()
     clock.advance(3_600 * SECOND_NS)
 
-    assert late.idle_ms_per_second == 500
-    assert timings.rates().idle_ms_per_second == 0
+    assert late["idle_ms_per_second"] == 500
+    assert timings.rates()["idle_ms_per_second"] == 0
 
 
 def test_shares_never_exceed_the_second(timings: TaskTimings, clock: Clock) -> None:
@@ -175,8 +175,8 @@ def test_shares_never_exceed_the_second(timings: TaskTimings, clock: Clock) -> N
     clock.advance(5 * SECOND_NS)
 
     rates = timings.rates()
-    assert (rates.soft_back_pressured_ms_per_second, rates.hard_back_pressured_ms_per_second) == (1_000, 1_000)
-    assert rates.busy_ms_per_second == 0
+    assert rates["soft_back_pressured_ms_per_second"] == rates["hard_back_pressured_ms_per_second"] == 1_000
+    assert rates["busy_ms_per_second"] == 0
 
 
 def test_a_task_is_busy_only_while_it_runs(timings: TaskTimings, clock: Clock) -> None:
@@ -187,4 +187,4 @@ def test_a_task_is_busy_only_while_it_runs(timings: TaskTimings, clock: Clock) -
     meanwhile = timings.rates()
     timings.mark_end()
 
-    assert [rates.busy_ms_per_second for rates in (before, meanwhile, timings.rates())] == [0, 1_000, 0]
+    assert [rates["busy_ms_per_second"] for rates in (before, meanwhile, timings.rates())] == [0, 1_000, 0]

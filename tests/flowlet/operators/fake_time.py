@@ -23,6 +23,9 @@ class FakeClock:
     def current_time_ms(self) -> int:
         return self.now_ms
 
+    def relative_time_ns(self) -> int:
+        return self.now_ms * 1_000_000
+
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> FakeHandle:
         self.registered.append((timestamp_ms, callback))
         return FakeHandle()
@@ -65,7 +68,7 @@ class FakeTimers:
 
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
         self.advance_watermark(watermark.timestamp)
-        output.emit_watermark(watermark)
+        output.emit_control(watermark)
 
     @property
     def is_interrupted(self) -> bool:
@@ -75,7 +78,7 @@ class FakeTimers:
         pass
 
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
-        output.emit_watermark_status(status)
+        output.emit_control(status)
 
     def advance_clock(self, timestamp: int) -> None:
         self.clock.now_ms = timestamp

@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import cloudpickle
 
-from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.chain.operator_output import StandaloneOutput
+from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, ControlElement
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot
@@ -24,24 +25,15 @@ class RecordingOutput:
     """Keeps what it gets."""
 
     def __init__(self) -> None:
-        self.elements: list[Chunk | Watermark | WatermarkStatus | LatencyMarker | CompletionMark] = []
+        self.elements: list[Chunk | ControlElement] = []
         self.sides: dict[str, list[Any]] = {}
 
     def collect(self, chunk: Chunk) -> None:
         assert chunk.values, "an empty chunk is a call for nothing"
         self.elements.append(chunk)
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        self.elements.append(watermark)
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        self.elements.append(status)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> None:
-        self.elements.append(marker)
-
-    def emit_mark(self, mark: CompletionMark) -> None:
-        self.elements.append(mark)
+    def emit_control(self, element: ControlElement) -> None:
+        self.elements.append(element)
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
         assert chunk.values, "an empty chunk is a call for nothing"
@@ -62,6 +54,11 @@ class RecordingOutput:
             for chunk in self.chunks
             for stamp in (repeat(None, len(chunk)) if chunk.timestamps is None else chunk.timestamps)
         ]
+
+
+def set_up(operator: StreamOperator, ctx: OperatorContext, output: Output) -> None:
+    """Give an operator its context, and an output in the place of a chain."""
+    operator.setup(ctx, StandaloneOutput(operator.name, output, ctx.counters))
 
 
 class Harness:
@@ -97,7 +94,7 @@ class Harness:
             keyed_state=make_backend(key_context, lambda: 0, key_group_range(128, parallelism, subtask), 128),
         )
         self.keyed_state = ctx.keyed_state_backend
-        self.operator.setup(ctx, self.output)
+        set_up(self.operator, ctx, self.output)
         if isinstance(restored, KeyedStateSnapshot | IncrementalSnapshot):
             self.keyed_state.restore(restored)
         else:

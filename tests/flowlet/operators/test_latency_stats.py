@@ -7,11 +7,11 @@ import pytest
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.messages.control_messages import LatencyMetrics
-from flowlet.operators.latency_stats import Histogram, LatencyStats
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.records import LatencyMarker
+from flowlet.task.operator_services import Histogram, LatencyStats
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.operators.harness import RecordingOutput, set_up
 
 OPERATOR = bytes(15) + b"\x01"
 SOURCES = (bytes(15) + b"\x0a", bytes(15) + b"\x0b")
@@ -88,7 +88,7 @@ def test_a_source_marks_at_once_and_then_periodically() -> None:
     output = RecordingOutput()
     operator = SourceOperator(CollectionSource([]))
     operator.latency_tracking_interval_ms = 50
-    operator.setup(OperatorContext("task", 3, 4, 128, "Source", operator_id=OPERATOR, clock=clock), output)
+    set_up(operator, OperatorContext("task", 3, 4, 128, "Source", operator_id=OPERATOR, clock=clock), output)
     operator.open()
     assert output.elements == []
 

@@ -24,10 +24,7 @@ def run(*steps: tuple[int, Any]) -> list[object]:
     harness = Harness(Tagging())
     inputs = harness.operator.inputs()
     for number, step in steps:
-        if isinstance(step, int):
-            inputs[number - 1].process_watermark(Watermark(step))
-        else:
-            inputs[number - 1].process_watermark_status(step)
+        inputs[number - 1].process_control(Watermark(step) if isinstance(step, int) else step)
     return [element.timestamp if isinstance(element, Watermark) else element for element in harness.output.elements]
 
 
@@ -78,6 +75,6 @@ def test_markers_pass_through() -> None:
     harness = Harness(Tagging())
     marker = LatencyMarker(1, bytes(16), 0)
 
-    harness.operator.inputs()[1].process_latency_marker(marker)
+    harness.operator.inputs()[1].process_control(marker)
 
     assert harness.output.elements == [marker]

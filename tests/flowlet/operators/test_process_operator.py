@@ -287,7 +287,7 @@ def test_timers_of_two_inputs_share_their_keys() -> None:
     harness.process_input(2, (5, "a"))
 
     for harness_input in harness.operator.inputs():
-        harness_input.process_watermark(Watermark(9))
+        harness_input.process_control(Watermark(9))
 
     assert harness.output.values == [("b", 5)]
 

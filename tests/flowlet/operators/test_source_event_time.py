@@ -18,7 +18,7 @@ from flowlet.operators.source_reader import OpenSplits, Source, SourceReader
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark
 from flowlet.splits.split_kinds import FileSplit
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.operators.harness import RecordingOutput, set_up
 
 INTERVAL_MS = 50
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
@@ -81,7 +81,7 @@ class Driver:
         self.operator = SourceOperator(Given(self.reader), strategy=strategy, emits_watermarks=emits_watermarks)
         self.operator.auto_watermark_interval_ms = INTERVAL_MS
         ctx = OperatorContext("task", 0, 1, 128, "Source", clock=self.clock, report_watermark=self.reports.append)
-        self.operator.setup(ctx, self.output)
+        set_up(self.operator, ctx, self.output)
         self.operator.open()
 
     def read(self, *script: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_source_without_a_strategy_passes_on_what_its_reader_says() -> None:
     reader = Reader()
     driver = Driver(MONOTONOUS, reader)
     driver.operator = SourceOperator(Given(reader))
-    driver.operator.setup(OperatorContext("task", 0, 1, 128, "Source", clock=driver.clock), driver.output)
+    set_up(driver.operator, OperatorContext("task", 0, 1, 128, "Source", clock=driver.clock), driver.output)
     driver.operator.open()
 
     driver.read(Chunk(["a"], [5]), Watermark(4), IDLE)

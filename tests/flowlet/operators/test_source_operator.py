@@ -13,7 +13,7 @@ from flowlet.operators.source_reader import MAX_CHUNK_RECORDS, Source, SourceRea
 from flowlet.records import Chunk
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.splits.split_kinds import FileSet, FileSplit, SplitSet
-from tests.flowlet.operators.harness import Harness, RecordingOutput
+from tests.flowlet.operators.harness import Harness, RecordingOutput, set_up
 
 
 def read_all(reader: SourceReader) -> list[Any]:
@@ -147,7 +147,7 @@ def test_a_failure_of_a_consumer_is_not_blamed_on_the_source() -> None:
             raise OSError("disk full")
 
     harness = Harness(SourceOperator(CollectionSource([1])))
-    harness.operator.out = FailingOutput()
+    harness.operator.output = FailingOutput()
 
     with pytest.raises(OSError, match="disk full"):
         harness.operator.emit_next()
@@ -166,7 +166,7 @@ def test_a_single_record_in_front_of_which_a_mail_comes_is_emitted_afterwards() 
             return len(chunk)
 
     harness = Harness(SourceOperator(CollectionSource([7])))
-    harness.operator.out = InterruptedOutput()
+    harness.operator.output = InterruptedOutput()
 
     assert harness.operator.emit_next(lambda: True)
     while harness.operator.emit_next(lambda: True):
@@ -252,7 +252,7 @@ class SplitSource(Source):
 
 def operator_of(reader: Any, request_splits: Callable[[], None] | None) -> tuple[SourceOperator, RecordingOutput]:
     operator, output = SourceOperator(SplitSource(reader), name="splits"), RecordingOutput()
-    operator.setup(OperatorContext("task", 0, 1, 128, "splits", request_splits=request_splits), output)
+    set_up(operator, OperatorContext("task", 0, 1, 128, "splits", request_splits=request_splits), output)
     return operator, output
 
 

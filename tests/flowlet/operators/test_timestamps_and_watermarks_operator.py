@@ -19,7 +19,7 @@ from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.process_operator import MapOperator
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, Watermark
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from tests.flowlet.operators.harness import RecordingOutput
+from tests.flowlet.operators.harness import RecordingOutput, set_up
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
 
@@ -33,7 +33,7 @@ class Driver:
         self.operator = TimestampsAndWatermarksOperator(
             strategy, auto_watermark_interval_ms=interval_ms, emits_watermarks=emits_watermarks
         )
-        self.operator.setup(OperatorContext("task", 3, 4, 128, self.operator.name, clock=self.clock), self.output)
+        set_up(self.operator, OperatorContext("task", 3, 4, 128, self.operator.name, clock=self.clock), self.output)
         self.operator.open()
 
     def process(self, *values: Any, timestamps: list[int] | None = None) -> None:

@@ -22,8 +22,7 @@ from flowlet.records import Chunk
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input import external_sorter
 from flowlet.sorted_input.external_sorter import ExternalSorter
-from flowlet.sorted_input.sort_codes import as_bytes, codes_of
-from flowlet.sorted_input.sorted_block import Block
+from flowlet.sorted_input.sorted_block import Block, as_bytes, codes_of
 from flowlet.sorted_input.sorting_input_processor import key_runs, open_runs
 
 TINY = 1  # every block becomes a run

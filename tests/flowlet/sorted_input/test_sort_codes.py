@@ -13,7 +13,7 @@ from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, col
 from flowlet.columns.coded_column import CodedColumn, NameTable
 from flowlet.common.types import Row
 from flowlet.keys.exact_keys import exact_key
-from flowlet.sorted_input.sort_codes import CodeArray, RunKeys, as_bytes, codes_of, integer_codes
+from flowlet.sorted_input.sorted_block import CodeArray, RunKeys, as_bytes, codes_of, integer_codes
 
 
 class Color(enum.Enum):

@@ -24,8 +24,7 @@ from flowlet.columns import (
 from flowlet.columns.short_text_column import try_short_texts
 from flowlet.records import Chunk
 from flowlet.sorted_input.external_sorter import ExternalSorter, WaitingRecords
-from flowlet.sorted_input.sort_codes import as_bytes, codes_of
-from flowlet.sorted_input.sorted_block import Block
+from flowlet.sorted_input.sorted_block import Block, as_bytes, codes_of
 from flowlet.sorted_input.sorting_input_processor import key_runs, open_runs
 
 TINY, SMALL, LARGE = 1, 40_000, 1 << 30

@@ -6,7 +6,8 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.checkpoint.task.state_codec import decode_state, encode_state
-from flowlet.task.create_stream_task import StreamTask, create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
+from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.checkpoint.task.doubles import ManualTimers

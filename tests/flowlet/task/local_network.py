@@ -11,7 +11,7 @@ from flowlet.messages.control_messages import FromTask, MarkPassed
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.task.create_stream_task import OutputEdge, TaskEnvironment
+from flowlet.task.task_environment import OutputEdge, TaskEnvironment
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
@@ -218,12 +218,12 @@ class Recorder(StreamOperator):
     def process_watermark(self, watermark: Watermark) -> None:
         self._note("watermark")
         self.controls.append(watermark)
-        self.output.emit_watermark(watermark)
+        self.output.emit_control(watermark)
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
         self._note("status")
         self.controls.append(status)
-        self.output.emit_watermark_status(status)
+        self.output.emit_control(status)
 
     def finish(self) -> None:
         self._note("finish")

@@ -10,7 +10,9 @@ from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk, StreamElement, Watermark
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.create_stream_task import OutputEdge, StreamTask, create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
+from flowlet.task.stream_task import StreamTask
+from flowlet.task.task_environment import OutputEdge
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import LocalNetwork, ScriptedSource, Thread

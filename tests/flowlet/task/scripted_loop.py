@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 
 _NS_PER_MS = 1_000_000

@@ -14,8 +14,9 @@ from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK, Chunk, Watermark
-from flowlet.task.create_stream_task import OutputEdge, StreamTask, create_stream_task
-from flowlet.task.task_environment import Checkpointing
+from flowlet.task.source_stream_task import create_stream_task
+from flowlet.task.stream_task import StreamTask
+from flowlet.task.task_environment import Checkpointing, OutputEdge
 from flowlet.tm.task_deployment import finished_chain
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, StopMode

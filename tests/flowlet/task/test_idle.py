@@ -13,7 +13,7 @@ from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.create_stream_task import StreamTask
+from flowlet.task.stream_task import StreamTask
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Clock, Tasks, source
@@ -45,8 +45,8 @@ class ManualSleep:
         self._is_released = False
         self._num_actions = 0
         self._task = task
-        self._action = task.mailbox_processor._default_action
-        task.mailbox_processor._default_action = self._count
+        self._action = task.mailbox_processor.default_action
+        task.mailbox_processor.default_action = self._count
         task.mailbox._wakeup = self  # type: ignore[assignment]  # stands in for the lock
 
     def _count(self, controller: MailboxProcessor) -> None:
@@ -107,7 +107,7 @@ def test_an_hour_of_waiting_is_one_park_in_slices_of_a_second(
     """
     task = make(tasks)
     task._timings = TaskTimings(tasks.clock)
-    task.mailbox_processor._timings = task._timings
+    task.mailbox_processor.timings = task._timings
     sleep = ManualSleep(task, tasks.clock, (HOUR, task.cancel))
 
     with pytest.raises(TaskCancelled):

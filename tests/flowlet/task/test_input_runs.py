@@ -8,7 +8,7 @@ import pytest
 from flowlet.chain.stream_operator import InputStatus
 from flowlet.io import input_processor
 from flowlet.io.input_processor import InputProcessor
-from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.records import Chunk, ControlElement
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
@@ -89,13 +89,7 @@ class Rig:
         self.process_chunk(chunk)
         return len(chunk)
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        pass
-
-    def process_watermark_status(self, status: WatermarkStatus) -> None:
-        pass
-
-    def process_latency_marker(self, marker: LatencyMarker) -> None:
+    def process_control(self, element: ControlElement) -> None:
         pass
 
     # ---------------------------------------------------------------- the sender

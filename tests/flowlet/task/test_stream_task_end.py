@@ -8,7 +8,7 @@ from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
-from flowlet.task.create_stream_task import StreamTask
+from flowlet.task.stream_task import StreamTask
 from netstack.errors import PartitionNotFoundError, ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.records import Chunk, Watermark
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.timers.system_processing_time_service import ScheduledCallback, ServiceState, SystemProcessingTimeService
@@ -45,7 +45,7 @@ class FiringTimer(Recorder):
         super().open()
         clock = self.ctx.processing_time_service
         assert isinstance(clock, SystemProcessingTimeService)
-        late = clock._executor = LateExecutor(clock._executor, lambda: self._is_too_late(clock))
+        late = clock.executor = LateExecutor(clock.executor, lambda: self._is_too_late(clock))
         timer = ScheduledCallback(clock, lambda timestamp: self._note("timer"), 0, None)
         self.thread = Thread(lambda: clock.put_mail(timer))
         assert late.called.wait(PATIENCE_S)
@@ -88,7 +88,7 @@ def test_what_is_emitted_after_an_end_without_draining_is_dropped(network: Local
 
     def emit() -> None:
         recorder.output.collect(Chunk(["late"]))
-        recorder.output.emit_watermark(Watermark(7))
+        recorder.output.emit_control(Watermark(7))
 
     recorder.ctx.mailbox_executor.execute(emit, "a late result")
     step_until_idle(task)

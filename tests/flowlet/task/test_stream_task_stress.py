@@ -12,7 +12,7 @@ from flowlet.mailbox.task_mailbox import MailboxState
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.create_stream_task import StreamTask
+from flowlet.task.stream_task import StreamTask
 from netstack.wire.events import StopMode
 from tests.flowlet.task.local_network import LocalNetwork, Recorder
 from tests.flowlet.task.local_tasks import Tasks, source

@@ -14,8 +14,8 @@ from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
-from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.one_input_stream_task import STALL_NS, GateFedStreamTask
+from flowlet.task.stream_task import StreamTask
 from netstack.wire.events import StopMode
 from tests.flowlet.operators.test_multiple_input_operator import Tagging
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge

@@ -6,7 +6,7 @@ from typing import Any
 
 from flowlet.graph.partitioner import Partitioner
 from flowlet.io.create_record_writer import create_record_writer
-from flowlet.io.record_writer import RecordWriter
+from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
 from flowlet.keys.exact_keys import key_group, operator_index
 from flowlet.records import Chunk
 from netstack.partition.result_partition import ResultPartition
@@ -33,14 +33,8 @@ class Rig:
         self.network = network
         self.partition: ResultPartition = network.partition(num_channels, max_buffers)
         self.num_written = 0
-        self.writer: RecordWriter = create_record_writer(
-            self.partition,
-            partitioner,
-            buffer_timeout_ms=buffer_timeout_ms,
-            subtask=5,
-            on_written=self._count,
-            rng=random.Random(3) if rng is None else rng,
-        )
+        options = RecordWriterOptions(buffer_timeout_ms, 5, self._count, random.Random(3) if rng is None else rng)
+        self.writer: RecordWriter = create_record_writer(self.partition, partitioner, options)
         self.readers = [SubpartitionReader(network.manager, self.partition, index) for index in range(num_channels)]
 
     def _count(self) -> None:

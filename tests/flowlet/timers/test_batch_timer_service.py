@@ -10,8 +10,7 @@ import pytest
 
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service import never
-from flowlet.timers.keyed_timer_service_manager import BatchTimerService
+from flowlet.timers.keyed_timer_service import BatchTimerService, never
 from flowlet.timers.time_api import KeyContext, Timer
 
 Fired = tuple[str, Any, int]  # domain, key, timestamp

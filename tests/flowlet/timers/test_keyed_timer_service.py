@@ -145,7 +145,6 @@ def test_event_time_timers_fire_up_to_and_including_the_watermark(services: Serv
     assert services.timers.num_event_time_timers == 2
     services.timers.try_advance_watermark(100, never)
     assert services.take() == [("event", "a", "w", 11), ("event", "b", "w", 11)]
-    assert services.timers.num_fired_timers == 4
 
 
 def test_the_watermark_is_new_when_its_timers_fire(services: Services) -> None:
@@ -247,7 +246,7 @@ def test_a_long_run_of_processing_time_timers_lets_mails_pass() -> None:
     """The rest comes with the clock's next timer, which is due at once."""
     services = Services(should_interrupt=lambda: True)
     services.processing("a", None, 1, 2, 3)
-    now, services.clock._now_ms = services.clock._now_ms, 3
+    now, services.clock.now_ms = services.clock.now_ms, 3
 
     services.timers._on_clock(3)
     assert now == 0
@@ -264,7 +263,7 @@ def test_processing_time_timers_that_take_long_pause() -> None:
     services = Services(clock_ns=lambda: now_ns[0])
     services.react = lambda _: now_ns.append(now_ns.pop() + 20_000_000)
     services.processing("a", None, 1, 2, 3)
-    services.clock._now_ms = 3
+    services.clock.now_ms = 3
 
     services.timers._on_clock(3)
 

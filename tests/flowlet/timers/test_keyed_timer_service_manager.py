@@ -10,12 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Watermark, WatermarkStatus
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service import never
-from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
+from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager, never
 from flowlet.timers.time_api import KeyContext, Timer
 
 MAX_PARALLELISM = 128
@@ -39,11 +38,11 @@ class Operator:
     def on_processing_time(self, timer: Timer) -> None:
         self.seen.append(f"processing {timer.timestamp}")
 
-    def emit_watermark(self, watermark: Watermark) -> None:
-        self.seen.append(watermark.timestamp)
-
-    def emit_watermark_status(self, status: WatermarkStatus) -> None:
-        self.seen.append("idle" if status.is_idle else "active")
+    def emit_control(self, element: Watermark | WatermarkStatus) -> None:
+        if isinstance(element, Watermark):
+            self.seen.append(element.timestamp)
+        else:
+            self.seen.append("idle" if element.is_idle else "active")
 
     def register(self, *timestamps: int, name: str = "timers") -> None:
         service = self.timers.timer_service(name, self)
@@ -67,7 +66,6 @@ def test_all_services_advance_together() -> None:
     operator.timers.try_advance_watermark(10, never)
 
     assert operator.seen == ["timer 5", "timer 7"]
-    assert operator.timers.num_fired_timers == 2
 
 
 def test_a_manager_without_services_is_always_done() -> None:

@@ -24,7 +24,6 @@ from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import FailureInfo, RegisterTaskManager
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.event_time_stream import idleness_clock
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError
 from flowlet.rpc.signed_websocket import SignedWebSocket
@@ -134,7 +133,7 @@ def test_a_step_of_the_wall_clock_is_no_idle_time(
     loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int
 ) -> None:
     """Nor does it hide any."""
-    clock = idleness_clock(service)
+    clock = service.relative_time_ns
     before = clock()
 
     loop.wall_offset_ms += step_ms

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import Mail, TaskMailbox
 from flowlet.timers.system_processing_time_service import (
     ServiceState,

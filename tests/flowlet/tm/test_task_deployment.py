@@ -24,7 +24,7 @@ from flowlet.messages.control_messages import (
 )
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
-from flowlet.task.create_stream_task import StreamTask
+from flowlet.task.stream_task import StreamTask
 from flowlet.tm.task_deployment import OpenCheckpointing, channel_spec, create_task_from_descriptor, owner_name
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment

@@ -100,7 +100,7 @@ def test_lists_of_few_windows_are_written_to_the_state_on_the_way(
     if is_chained:
         operator = harness.operator
         assert isinstance(operator, WindowOperator)
-        RecordLoop("test", operator.write_record, operator.out.loop_ends).run(records, timestamps, 100)
+        RecordLoop("test", operator.write_record, operator.output.loop_ends).run(records, timestamps, 100)
     else:
         harness.process_chunk(records, timestamps)
     harness.process_watermark(100)

@@ -278,9 +278,9 @@ def test_a_join_waits_for_the_watermarks_of_both_sides() -> None:
 
     left.process_chunk(chunk(("a", 1, 3), ("b", 2, 4)))
     right.process_chunk(chunk(("a", 10, 5), ("a", 11, 5), ("c", 12, 5)))
-    left.process_watermark(Watermark(9))
+    left.process_control(Watermark(9))
     assert harness.output.values == []
-    right.process_watermark(Watermark(12))
+    right.process_control(Watermark(12))
     right.process_chunk(chunk(("a", 1, 3)))
 
     assert [(row["k"], row["x"], row["y"]) for row in harness.output.values] == [

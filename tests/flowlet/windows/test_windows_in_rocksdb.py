@@ -101,7 +101,7 @@ class Subtasks:
     def fire(self, subtask: int, watermark: int) -> None:
         harness = self.harnesses[subtask % len(self.harnesses)]
         for each in harness.operator.inputs():
-            each.process_watermark(Watermark(watermark))
+            each.process_control(Watermark(watermark))
         self.collect()
 
     def collect(self) -> None:

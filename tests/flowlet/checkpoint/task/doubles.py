@@ -12,7 +12,7 @@ from flowlet.checkpoint.task.snapshots import (
     OperatorState,
     SubtaskState,
 )
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.messages.control_messages import CheckpointDurations
 from netstack.availability import AvailabilityFuture, AvailabilityHelper

@@ -17,7 +17,7 @@ from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGat
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot
 from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY
 from flowlet.task.checkpoint_wiring import TaskOutputs
 from netstack.gate.channels.local_input_channel import LocalInputChannel

@@ -33,7 +33,8 @@ from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.state.state_snapshots import AGGREGATES, KeyedStateSnapshot
-from flowlet.task.create_stream_task import StreamTask, create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
+from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.errors import ProducerFailedError
 from netstack.partition.result_partition import ResultPartition

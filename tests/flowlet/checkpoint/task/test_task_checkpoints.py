@@ -15,7 +15,7 @@ from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWri
 from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
-from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY
 from netstack.wire.events import (
     CancelCheckpointMarker,
