@@ -272,10 +272,6 @@ class OperatorChain:
             self._opened.append(operator)
             operator.open()
 
-    def end_input(self, input_id: int) -> None:
-        """One input of the head ended by itself (it is drained)."""
-        self.head.end_input(input_id)
-
     def finish(self, before_finish: Callable[[int], None] | None = None) -> None:
         """All inputs ended: let the operators emit their last records, first to last.
 

@@ -146,7 +146,7 @@ class RecordSlices(Generic[Origin]):
         self._clock_ns = clock_ns
         self._cpu_ns = clock_ns if cpu_ns is None else cpu_ns
         self._cuts = cuts
-        self.waiting: deque[tuple[Origin, StreamElement]] = deque()  # read-only outside
+        self.waiting: deque[tuple[Origin, StreamElement]] = deque()  # read and cleared outside
         self._num_records = _FIRST_RECORDS if cuts else _MAX_RECORDS  # of the next slice
         self._caution = Caution() if caution is None else caution
         self._recent_ns = self._recent_cpu_ns = 0  # of the last slices, the latest ones above all
@@ -185,10 +185,6 @@ class RecordSlices(Generic[Origin]):
     def of_origin(self, origin: Origin) -> Iterator[StreamElement]:
         """The waiting elements of an origin, in order."""
         return (element for each, element in self.waiting if each == origin)
-
-    def clear(self) -> None:
-        """Drop all."""
-        self.waiting.clear()
 
     def process(
         self,

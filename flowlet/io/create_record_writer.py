@@ -194,7 +194,7 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
 
     def _with_codes(self, codes: LaneArray, keys: Column | Sequence[str]) -> KeyedColumn:
         """The keys by these codes; by themselves if they are too large to be kept on both sides."""
-        lanes = self.dictionary.channels_of(codes)
+        lanes = self.dictionary.channel_of.take(codes)
         if not self.dictionary.is_too_large:
             return CodedColumn(codes, self.dictionary.table), lanes
         self.dictionary.restart()

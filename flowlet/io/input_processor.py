@@ -290,7 +290,7 @@ class InputProcessor:
         """Release polled buffers, incomplete elements and their files; idempotent.  Nothing is processed afterwards."""
         polled = [item.buffer for item in self._run if item.buffer is not None]
         self._run.clear()
-        self.slices.clear()
+        self.slices.waiting.clear()
         recycle_all(polled)
         for deserializer in (*self._deserializers, *self._late_deserializers.values()):
             if deserializer is not None:

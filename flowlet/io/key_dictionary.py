@@ -150,8 +150,9 @@ class KeyDictionary:
         self.table = NameTable()
         self.texts_of_channel: list[list[str]] = [[] for _ in range(self._num_channels)]
         self._codes = _Codes(self.table.names)
-        self._channel_of = np.empty(0, np.uint16)
-        self._local_of = np.empty(0, np.uint16)
+        # By code: the channel, and the counterpart in the dictionary of that channel.
+        self.channel_of = np.empty(0, np.uint16)
+        self.local_of = np.empty(0, np.uint16)
         self._recodings: WeakKeyDictionary[NameTable, CodeArray] = WeakKeyDictionary()
 
     def encode(self, keys: Sequence[str]) -> CodeArray:
@@ -160,7 +161,7 @@ class KeyDictionary:
         # ``itemgetter`` costs 10 ns per key less than ``np.fromiter`` over ``map``.
         found = itemgetter(*keys)(codes) if len(keys) > 1 else (codes[keys[0]],)
         array = np.frombuffer(struct.pack(f"={len(keys)}H", *found), np.uint16)
-        if len(self._channel_of) < len(codes):
+        if len(self.channel_of) < len(codes):
             self._route_new()
         return array
 
@@ -183,16 +184,8 @@ class KeyDictionary:
             recoded = known.take(column.codes)
         return recoded
 
-    def channels_of(self, codes: CodeArray) -> NDArray[np.uint16]:
-        """The channel of each code."""
-        return self._channel_of.take(codes)
-
-    def local_codes_of(self, codes: CodeArray) -> CodeArray:
-        """Each code's counterpart in the dictionary of its channel."""
-        return self._local_of.take(codes)
-
     def _route_new(self) -> None:
-        new = self.table.names[len(self._channel_of) :]
+        new = self.table.names[len(self.channel_of) :]
         hashes = try_hashes(new)
         assert hashes is not None, "all keys are texts"
         channels = self._channels.of_hashes(hashes)
@@ -201,8 +194,8 @@ class KeyDictionary:
             texts = self.texts_of_channel[channel]
             local_codes.append(len(texts))
             texts.append(text)
-        self._channel_of = np.concatenate((self._channel_of, channels))
-        self._local_of = np.concatenate((self._local_of, np.array(local_codes, np.uint16)))
+        self.channel_of = np.concatenate((self.channel_of, channels))
+        self.local_of = np.concatenate((self.local_of, np.array(local_codes, np.uint16)))
 
 
 class ChannelCodes:
@@ -231,7 +224,7 @@ class ChannelCodes:
             return None  # codes of another table: the key is another field of these records
         if self._generation != dictionary.generation:
             self._generation, self._num_sent = dictionary.generation, 0
-        codes = dictionary.local_codes_of(column.codes)
+        codes = dictionary.local_of.take(column.codes)
         self._num_encoded = int(codes.max()) + 1
         new = dictionary.texts_of_channel[self._channel][self._num_sent : self._num_encoded]
         return encode_codes(self._generation, self._num_sent, new, codes)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
-from flowlet.chain.record_slices import Caution, RecordSlices
+from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -110,20 +110,15 @@ class SourceOperator(StreamOperator):
         self._marker_timer: Cancellable | None = None
         self._restored: object | None = None
         # What was polled and has not gone through the chain, each with its split.
-        self._slices: RecordSlices[str | None] = RecordSlices(lambda: 0)  # until the task gives its clocks
+        # Until the task gives its own, before ``initialize_state``.
+        self.slices: RecordSlices[str | None] = RecordSlices(lambda: 0)
         self._has_warned = False
-
-    def cut_chunks(
-        self, clock_ns: Callable[[], int], cpu_ns: Callable[[], int], caution: Caution, *, cuts: bool
-    ) -> None:
-        """Take what the task gives to ``RecordSlices``; before ``initialize_state``."""
-        self._slices = RecordSlices(clock_ns, cpu_ns=cpu_ns, cuts=cuts, caution=caution)
 
     def initialize_state(self, state: object | None) -> None:
         """Keep the position for the reader, and what was read before it."""
         if isinstance(state, PositionWithRest):
             for split, element in state.rest:
-                self._slices.add(split, (element.taken() if isinstance(element, KeptRecords) else element,))
+                self.slices.add(split, (element.taken() if isinstance(element, KeptRecords) else element,))
             state = state.position
         self._restored = state
 
@@ -135,7 +130,7 @@ class SourceOperator(StreamOperator):
 
     def hold(self) -> None:
         """Take what a function has emitted so far; it goes on after the next snapshot, or ends at ``close``."""
-        self._slices.add(None, self._opened.hold())
+        self.slices.add(None, self._opened.hold())
 
     @property
     def _opened(self) -> SourceReaderBase:
@@ -145,7 +140,7 @@ class SourceOperator(StreamOperator):
     @property
     def has_rest(self) -> bool:
         """Whether something that was polled has not gone through the chain."""
-        return bool(self._slices)
+        return bool(self.slices)
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
         """Let the reader's function put what it keeps into its states."""
@@ -172,7 +167,7 @@ class SourceOperator(StreamOperator):
         with self._reader_errors():
             found = reader.snapshot_position()
             reader.position_taken(
-                checkpoint_id, sum(len(element) for _, element in self._slices if isinstance(element, Chunk))
+                checkpoint_id, sum(len(element) for _, element in self.slices if isinstance(element, Chunk))
             )
         rest = () if found is None and reader.gives_again else self._kept_rest()
         return PositionWithRest(found, rest) if rest else found
@@ -181,7 +176,7 @@ class SourceOperator(StreamOperator):
         """A completion mark is not kept: nobody waits for it after a restart."""
         return tuple(
             (split, KeptRecords.of(element) if isinstance(element, Chunk) else element)
-            for split, element in self._slices
+            for split, element in self.slices
             if isinstance(element, Chunk | Watermark | WatermarkStatus)
         )
 
@@ -295,7 +290,7 @@ class SourceOperator(StreamOperator):
             UserFunctionError: the reader failed otherwise.
         """
         event_time = self._event_time
-        if self._slices.waiting:
+        if self.slices.waiting:
             self._emit_waiting(should_stop)
             return True
         if event_time is not None and event_time.wait_future is not None:
@@ -313,16 +308,16 @@ class SourceOperator(StreamOperator):
         if not self._has_nothing:
             split = event_time.current_split if event_time is not None and isinstance(element, Chunk) else None
             # A mail that comes before the record is taken leaves it here.
-            if self._slices.is_needless_for(element) and self._emit_some(split, element):
+            if self.slices.is_needless_for(element) and self._emit_some(split, element):
                 if event_time is not None:
                     event_time.end_chunk()
             else:
-                self._slices.add(split, (element,))
+                self.slices.add(split, (element,))
                 self._emit_waiting(should_stop)
         return True
 
     def _emit_waiting(self, should_stop: Callable[[], bool]) -> None:
-        is_done = self._slices.process(self._emit_some, self._emit_control, should_stop)
+        is_done = self.slices.process(self._emit_some, self._emit_control, should_stop)
         if is_done and self._event_time is not None:
             self._event_time.end_chunk()
 
@@ -355,8 +350,8 @@ class SourceOperator(StreamOperator):
     def emit_mark(self, mark: CompletionMark) -> None:
         """Emit a completion mark behind all records so far, and tell the reader."""
         self._opened.mark_emitted(mark.number)
-        if self._slices:
-            self._slices.add(None, (mark,))
+        if self.slices:
+            self.slices.add(None, (mark,))
         else:
             self.output.emit_control(mark)
 
@@ -378,7 +373,7 @@ class SourceOperator(StreamOperator):
 
     def wait_future(self) -> AvailabilityFuture | None:
         """What to wait for before the next ``emit_next``; None when there is no need, or no way, to wait."""
-        if self._slices:
+        if self.slices:
             return None
         if self._event_time is not None and self._event_time.wait_future is not None:
             return self._event_time.wait_future
@@ -407,7 +402,7 @@ class SourceOperator(StreamOperator):
         if self._marker_timer is not None:
             self._marker_timer.cancel()
         self._last_progress = self.progress
-        self._slices.clear()
+        self.slices.waiting.clear()
         reader = self._reader
         self._reader = None
         if reader is not None:

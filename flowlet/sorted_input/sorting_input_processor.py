@@ -293,7 +293,7 @@ class SortingInputProcessor(MultipleInputProcessor):
     def close(self) -> None:
         """Release everything, the sorters' files, too; idempotent."""
         self._steps = iter(())
-        self._slices.clear()
+        self._slices.waiting.clear()
         self._close_sorters()
         super().close()
 

@@ -253,7 +253,7 @@ class GateFedStreamTask(StreamTask):
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
             takes_late_data=self._chain.head.takes_late_data,
-            slices=RecordSlices(lambda: 0, cuts=False) if collected is not None else self._slices(),
+            slices=RecordSlices(lambda: 0, cuts=False) if collected is not None else self._new_slices(),
         )
         self._num_mark_channels += sum(gate.num_channels for gate in gates)
         for position, gate in enumerate(gates):
@@ -263,15 +263,9 @@ class GateFedStreamTask(StreamTask):
         self._watch(lambda channel: f"input {number}, channel {channel}", processor.valve)
         return processor
 
-    def _slices(self) -> RecordSlices[int]:
-        timings = self._timings
-        return RecordSlices(
-            timings.working_ns, cpu_ns=timings.cpu_ns, cuts=self._chain.cuts_chunks, caution=self._caution
-        )
-
     def _end_input(self, number: int) -> None:
         self._complete_watermark()
-        self._chain.end_input(number)
+        self._chain.head.end_input(number)
 
     def _process_mark(self, first_channel: int, channel: int, mark: CompletionMark | None) -> None:
         channel += first_channel

@@ -44,8 +44,7 @@ class SourceStreamTask(StreamTask):
         if not isinstance(head, SourceOperator):
             raise TypeError(f"{self.name}: the head of the chain is no source: {head!r}")
         self._source = head
-        timings = self._timings
-        head.cut_chunks(timings.working_ns, timings.cpu_ns, self._caution, cuts=self._chain.cuts_chunks)
+        head.slices = self._new_slices()
         self._stopped: StopMode | None = None  # Task thread only.
         self._suspension: Suspension | None = None  # Task thread only: the last wait for the source, or for operators.
         self._is_at_end_of_event_time = False  # Task thread only.

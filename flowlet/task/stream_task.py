@@ -16,10 +16,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain, errors_of, raise_first
-from flowlet.chain.record_slices import SLOW_NS, Caution
+from flowlet.chain.record_slices import SLOW_NS, Caution, RecordSlices
 from flowlet.chain.stream_operator import EdgeOutput, InputStatus, StreamOperator
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.operator_snapshots import OperatorSnapshots
@@ -407,6 +407,13 @@ class StreamTask(ABC):
             ]
             num_buffers_out = sum(partition.num_buffers_out for partition in self._partitions)
             caution.look_at_room(min(obtainable), min(spare), num_buffers_out)
+
+    def _new_slices(self) -> RecordSlices[Any]:
+        """What holds records that wait in front of the chain."""
+        timings = self._timings
+        return RecordSlices(
+            timings.working_ns, cpu_ns=timings.cpu_ns, cuts=self._chain.cuts_chunks, caution=self._caution
+        )
 
     @property
     def _is_full(self) -> bool:

@@ -53,7 +53,7 @@ class TestProcessingTimeService:
     __test__ = False  # otherwise pytest collects it, because of its name
 
     def __init__(self, now_ms: int = 0) -> None:
-        self.now_ms = now_ms
+        self._now_ms = now_ms
         self._heap: list[tuple[int, int, ManualTimer]] = []
         self._order = count()
         self._is_quiesced = False
@@ -61,7 +61,7 @@ class TestProcessingTimeService:
         self.paused_ns = 0
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} at {self.now_ms} ms, {self.num_timers} timers>"
+        return f"<{type(self).__name__} at {self._now_ms} ms, {self.num_timers} timers>"
 
     @property
     def num_timers(self) -> int:
@@ -74,18 +74,18 @@ class TestProcessingTimeService:
 
     def current_time_ms(self) -> int:
         """The time of the manual clock."""
-        return self.now_ms
+        return self._now_ms
 
     def relative_time_ns(self) -> int:
         """The time, less the backpressured time that the test sets in ``paused_ns``."""
-        return self.now_ms * _NS_PER_MS - self.paused_ns
+        return self._now_ms * _NS_PER_MS - self.paused_ns
 
     def set_time(self, now_ms: int) -> None:
         """Move the clock, forwards or back; fire due timers, and those that their callbacks
         register if they are due.
         """
-        self.now_ms = now_ms
-        while self._heap and self._heap[0][0] <= self.now_ms and not self._is_quiesced:
+        self._now_ms = now_ms
+        while self._heap and self._heap[0][0] <= self._now_ms and not self._is_quiesced:
             _, _, timer = heappop(self._heap)
             if not timer.is_done:
                 self._fire(timer)
@@ -99,7 +99,7 @@ class TestProcessingTimeService:
 
     def advance(self, duration_ms: int) -> None:
         """Move the clock forwards; 0 fires timers that are due already."""
-        self.set_time(self.now_ms + duration_ms)
+        self.set_time(self._now_ms + duration_ms)
 
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], object]) -> ManualTimer:
         """Call ``callback(timestamp_ms)`` once the clock has reached ``timestamp_ms``."""
@@ -109,7 +109,7 @@ class TestProcessingTimeService:
         self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int
     ) -> ManualTimer:
         """Call ``callback(t)`` repeatedly."""
-        return self._push(ManualTimer(callback, self.now_ms + initial_delay_ms, period_ms))
+        return self._push(ManualTimer(callback, self._now_ms + initial_delay_ms, period_ms))
 
     def schedule_with_fixed_delay(
         self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int

@@ -162,9 +162,12 @@ class SystemProcessingTimeService:
     state: ServiceState = field(init=False, default=ServiceState.ALIVE)
     # Task thread only: those that may still fire.
     timers: set[ScheduledCallback] = field(init=False, default_factory=set)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
     _num_mails: int = field(init=False, default=0)  # Guarded by _lock: mails that were put and have not ended.
     _quiesced: AvailabilityFuture = field(init=False, default_factory=AvailabilityFuture)
+
+    def __post_init__(self) -> None:
+        """Make the lock."""
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<SystemProcessingTimeService {self.state.name}, {len(self.timers)} timers, {self._num_mails} mails>"

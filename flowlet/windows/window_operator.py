@@ -279,7 +279,7 @@ class WindowOperator(UserFunctionOperator):
         if self._spec.late_tag_id is None:
             self.ctx.counters.num_late_records_dropped += 1
         else:
-            self._results.emit_side(self._spec.late_tag_id, value, timestamp)
+            self.output.emit_side(self._spec.late_tag_id, value, timestamp)
 
     # -- evaluation
 
@@ -349,7 +349,7 @@ class WindowOperator(UserFunctionOperator):
                 raise self._window_failure(window, error) from error
             is_due = bool(attention)  # the loop behind attends to it before this result
             if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
-                self._results.emit_side(result[0].tag_id, result[1], timestamp)
+                self.output.emit_side(result[0].tag_id, result[1], timestamp)
             else:
                 if texts.ids:
                     texts.look_at(result)

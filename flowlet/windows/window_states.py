@@ -461,10 +461,6 @@ class WindowResults:
         if len(self._values) >= _MAX_WAITING:
             self.flush()
 
-    def emit_side(self, tag_id: str, value: Any, timestamp: int | None) -> None:
-        """Emit one result to a side output."""
-        self._out.emit_side(tag_id, value, timestamp)
-
     def flush(self) -> None:
         """Pass on what waits."""
         values, timestamps = self._values, self._timestamps

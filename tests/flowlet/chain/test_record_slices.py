@@ -73,7 +73,7 @@ def test_what_is_left_when_a_mail_comes_waits() -> None:
     assert chain.process(slices)
     assert chain.seen == [*[(2, Chunk([each])) for each in range(20)], (2, Watermark(1))]
     slices.add(2, [Watermark(2)])
-    slices.clear()
+    slices.waiting.clear()
     assert not slices
     assert repr(slices) == "<RecordSlices of 512 records, 0 elements waiting>"
 
