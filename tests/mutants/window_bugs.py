@@ -37,7 +37,7 @@ WINDOW_BUGS: Final = (
         "windows",
         "a session is evaluated at the end that it had before it grew",
         _OPERATOR,
-        "            self._delete_cleanup(former)\n",
+        "            self._delete_timer(former, self._cleanup_time(former))\n",
         "            pass\n",
         f"{_TESTS}::test_a_session_that_grew_has_one_end",
     ),
