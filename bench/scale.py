@@ -40,7 +40,7 @@ from flowlet.common import Types, WatermarkStrategy
 from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator
 from flowlet.datastream import KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, SplitSource
-from flowlet.metrics.metric_registry import MAX_METRICS, MetricRegistry
+from flowlet.metrics.metricbase import MAX_METRICS, MetricRegistry
 from flowlet.operators.event_time_stream import WatermarkEmitter
 from flowlet.operators.source_event_time import SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, Watermark

@@ -24,7 +24,7 @@ from flowlet.chain.loop_code import LoopCode
 from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
-from flowlet.metrics.metric_registry import MetricRegistry
+from flowlet.metrics.metricbase import MetricRegistry
 from flowlet.records import Chunk, CompletionMark, ControlElement, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.state.state_snapshots import StateShare

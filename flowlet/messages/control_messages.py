@@ -266,7 +266,7 @@ class LatencyMetrics(msgspec.Struct, frozen=True):
 
 
 class UserMetric(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a metric of a user's function shows; see ``flowlet.metrics.metric_registry.MetricValue``."""
+    """What a metric of a user's function shows; see ``flowlet.metrics.metricbase.MetricValue``."""
 
     name: str  # with its groups: ``group.name``
     kind: str  # counter, gauge, meter or distribution

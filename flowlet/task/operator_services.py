@@ -46,7 +46,7 @@ from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.messages import control_messages as messages
 from flowlet.messages.control_messages import LatencyMetrics
-from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
+from flowlet.metrics.metricbase import SAMPLE_INTERVAL_MS, MetricRegistry
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.user_function import RuntimeContext, UserFunction
 from flowlet.records import MIN_TIMESTAMP, OPERATOR_ID_BYTES, LatencyMarker

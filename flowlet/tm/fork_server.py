@@ -55,7 +55,7 @@ _CLASSES: Final = {
     "flowlet.io.record_writer": "RecordWriterOptions",
     "flowlet.mailbox.mailbox_processor": "MailboxExecutor MailboxProcessor",
     "flowlet.mailbox.task_timings": "TimingsSnapshot",
-    "flowlet.metrics.metric_registry": "MetricRegistry",
+    "flowlet.metrics.metricbase": "MetricRegistry",
     "flowlet.shipping.job_file_cache": "JobPaths",
     "flowlet.task.operator_services": "OperatorServices",
     "flowlet.task.task_environment": "OutputEdge TaskEnvironment",

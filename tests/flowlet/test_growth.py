@@ -15,7 +15,7 @@ from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator
 from flowlet.connectors.planned_split_source import PlannedSplitReader
 from flowlet.datastream.connectors import SplitSource
-from flowlet.metrics.metric_registry import MAX_METRICS, MetricRegistry
+from flowlet.metrics.metricbase import MAX_METRICS, MetricRegistry
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.serde.pickles import program_pickle

@@ -47,7 +47,7 @@ ROOMS: Final = (
             "flowlet.datastream.timerservice",
             "flowlet.datastream.user_functions",
             "flowlet.datastream.window",
-            "flowlet.metrics.metricbase",
+            "flowlet.metrics",
         ),
     ),
     Room(
@@ -60,7 +60,6 @@ ROOMS: Final = (
             "flowlet.splits.split_kinds",
         ),
     ),
-    Room("metrics", 0, ("flowlet.metrics",)),
     Room("logs", 0, ("flowlet.logs",)),
     Room(
         "options",

@@ -1,11 +1,11 @@
-"""Tests of ``flowlet.metrics.metric_registry``: names, values and limits of users' metrics."""
+"""Tests of ``flowlet.metrics.metricbase``: names, values and limits of users' metrics."""
 
 import msgspec
 import numpy as np
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.metrics.metric_registry import MAX_METRICS, MetricKind, MetricRegistry, MetricValue
+from flowlet.metrics.metricbase import MAX_METRICS, MetricKind, MetricRegistry, MetricValue
 
 S = 1_000_000_000
 
