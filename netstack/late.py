@@ -17,6 +17,8 @@ import dataclasses
 import functools
 import gc
 import importlib.util
+import os
+import re
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 K = TypeVar("K")
 _COMPARISONS: Final = {"__eq__": "==", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _OURS: Final = frozenset({"flowlet", "netstack"})
+_NAME_IN_STUB: Final = re.compile(r"^from (\S+) import \(?\s*(\w+) as \w+", re.MULTILINE)
 _FACTORY: Final = object()  # no argument was given: the field's factory makes the value
 
 if TYPE_CHECKING:
@@ -105,19 +108,19 @@ def make_constructors(places: Mapping[str, str]) -> None:
             make()
 
 
-def late_names(
-    package: str, places: Mapping[str, str], otherwise: Callable[[str], Any] | None = None
-) -> tuple[Any, Any, list[str]]:
+def late_names(package: str, otherwise: Callable[[str], Any] | None = None) -> tuple[Any, Any, list[str]]:
     """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package: each name is imported when it is first asked for,
     and so is each module in it.
 
+    The names, and where they are, stand in the stub beside it, ``__init__.pyi``, which type checkers read, too.
+
     Args:
         package: its ``__name__``.
-        places: the modules, without the name of the top package, and their names with spaces between.
         otherwise: the ``__getattr__`` for any other name.
     """
-    top = package.partition(".")[0]
-    found = by_name({f"{top}.{module}": names for module, names in places.items()})
+    module: Any = sys.modules[package]
+    stub = module.__spec__.loader.get_data(os.path.join(module.__path__[0], "__init__.pyi")).decode()
+    found = {name: place for place, name in _NAME_IN_STUB.findall(stub)}
 
     def get(name: str) -> Any:
         if name in found:

@@ -275,9 +275,11 @@ def _is_reexport(statement: ast.stmt) -> bool:
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
             return True
         # A hook for names that are missing or imported late; nothing is looked up before somebody asks for one.
-        case ast.If(test=test, body=[ast.Assign(targets=[target])], orelse=[]) if ast.unparse(
-            test
-        ) == "not TYPE_CHECKING" and ast.unparse(target) in ("__getattr__", "(__getattr__, __dir__, __all__)"):
+        case ast.Assign(targets=[target]) if ast.unparse(target) == "(__getattr__, __dir__, __all__)":
+            return True
+        case ast.If(test=test, body=[ast.Assign(targets=[target])], orelse=[]) if (
+            ast.unparse(test) == "not TYPE_CHECKING" and ast.unparse(target) == "__getattr__"
+        ):
             return True
         case ast.If(test=test, body=body, orelse=[]) if _is_type_checking(test):
             return all(isinstance(each, ast.ImportFrom) for each in body)
@@ -315,8 +317,15 @@ def sources_of(root: Path) -> tuple[dict[str, str], frozenset[str]]:
             if parts[-1] == "__init__":
                 parts = parts[:-1]
                 packages.add(".".join(parts))
-            sources[".".join(parts)] = path.read_text(encoding="utf-8")
+            sources[".".join(parts)] = path.read_text(encoding="utf-8") + _stub_of(path)
     return sources, frozenset(packages)
+
+
+def _stub_of(path: Path) -> str:
+    """What the stub of a package imports, as a block for type checkers; nothing without one."""
+    stub = path.with_suffix(".pyi")
+    lines = stub.read_text(encoding="utf-8").splitlines() if stub.exists() else []
+    return "".join(f"{line}\n" for line in ("if TYPE_CHECKING:", *(f"    {line}" for line in lines))) if lines else ""
 
 
 def complaints_about(packages: tuple[str, ...] = (), /, **sources: str) -> list[str]:

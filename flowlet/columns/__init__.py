@@ -3,37 +3,6 @@
 Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
 """
 
-from typing import TYPE_CHECKING
-
 from netstack.late import late_names
 
-if TYPE_CHECKING:
-    from flowlet.columns.coded_column import CodedColumn as CodedColumn
-    from flowlet.columns.coded_column import NameTable as NameTable
-    from flowlet.columns.column import Column as Column
-    from flowlet.columns.column import ColumnVisitor as ColumnVisitor
-    from flowlet.columns.column_kinds import ArrayColumn as ArrayColumn
-    from flowlet.columns.column_kinds import ArrowColumn as ArrowColumn
-    from flowlet.columns.column_kinds import ConstantColumn as ConstantColumn
-    from flowlet.columns.column_kinds import ListColumn as ListColumn
-    from flowlet.columns.column_kinds import OffsetColumn as OffsetColumn
-    from flowlet.columns.column_kinds import narrowed as narrowed
-    from flowlet.columns.short_text_column import ShortTextColumn as ShortTextColumn
-    from flowlet.columns.table import Columns as Columns
-    from flowlet.columns.table import Shape as Shape
-    from flowlet.columns.table import column_of as column_of
-    from flowlet.columns.table import columns_of as columns_of
-    from flowlet.columns.table import concatenated as concatenated
-    from flowlet.columns.table import try_concatenate as try_concatenate
-
-if not TYPE_CHECKING:
-    __getattr__, __dir__, __all__ = late_names(
-        __name__,
-        {
-            "columns.coded_column": "CodedColumn NameTable",
-            "columns.column": "Column ColumnVisitor",
-            "columns.column_kinds": "ArrayColumn ArrowColumn ConstantColumn ListColumn OffsetColumn narrowed",
-            "columns.short_text_column": "ShortTextColumn",
-            "columns.table": "Columns Shape column_of columns_of concatenated try_concatenate",
-        },
-    )
+__getattr__, __dir__, __all__ = late_names(__name__)

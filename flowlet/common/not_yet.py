@@ -9,6 +9,7 @@ Rules: such an attribute of an object is absent (``hasattr`` is False); the erro
 
 import importlib
 import re
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -204,6 +205,11 @@ def missing_names(module: str) -> Callable[[str], Any]:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return missing_name
+
+
+def explain_missing_names(module: str) -> None:
+    """Explain names that the module lacks, from now on, as ``missing_names`` does; called by the module itself."""
+    vars(sys.modules[module])["__getattr__"] = missing_names(module)
 
 
 def _place_of(name: str) -> str | None:

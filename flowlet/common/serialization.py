@@ -9,10 +9,10 @@ Source: PyFlink ``pyflink.common.serialization``, where the classes wrap Java ob
 import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowlet.common.checks import check_number
-from flowlet.common.not_yet import missing_names
+from flowlet.common.not_yet import explain_missing_names
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.errors import JobGraphError
 
@@ -184,5 +184,4 @@ class ByteArraySchema(SerializationSchema, DeserializationSchema):
         return Types.PICKLED_BYTE_ARRAY()
 
 
-if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+explain_missing_names(__name__)

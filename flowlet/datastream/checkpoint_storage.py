@@ -7,12 +7,12 @@ Source: PyFlink ``pyflink.datastream.checkpoint_storage``; defaults from Flink `
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from flowlet.common.checks import check_number
 from flowlet.common.configuration import Configuration, parsed_option
 from flowlet.common.flinks_options import IGNORED, warn_of_setter
-from flowlet.common.not_yet import missing_names
+from flowlet.common.not_yet import explain_missing_names
 from flowlet.common.written_values import parse_bytes
 from flowlet.errors import ConfigError
 
@@ -166,5 +166,4 @@ def _checked_size(size: Any, name: str, default: int) -> int:
     return int(size)
 
 
-if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+explain_missing_names(__name__)

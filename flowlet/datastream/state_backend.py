@@ -9,13 +9,13 @@ Absent: ``CustomStateBackend``, which is a Java class.
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from flowlet.common.checks import check_kind, check_number, is_name
 from flowlet.common.configuration import Configuration
 from flowlet.common.flinks_options import IGNORED, warn_of_setter
 from flowlet.common.job_settings import StateSettings
-from flowlet.common.not_yet import missing_names
+from flowlet.common.not_yet import explain_missing_names
 from flowlet.common.option import row_of
 from flowlet.errors import ConfigError, JobGraphError
 
@@ -162,5 +162,4 @@ class EmbeddedRocksDBStateBackend(StateBackend):
             self._num_transfer_threads = options.get_integer(TRANSFER_THREADS, _DEFAULT_TRANSFER_THREADS)
 
 
-if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+explain_missing_names(__name__)

@@ -125,11 +125,12 @@ def _is_there(loader: "griffe.GriffeLoader", name: str) -> bool:
 
 
 def _names_of(module: Any) -> list[str]:
-    late = [
-        node.args[1] for node in ast.walk(ast.parse(module.source)) if isinstance(node, ast.Call) and _is_late(node)
-    ]
-    if late:  # a package whose names are imported late has ``__all__`` from the same table
-        return sorted(" ".join(ast.literal_eval(late[0]).values()).split())
+    stub = module.filepath.with_suffix(".pyi")
+    if stub.is_file():  # a package whose names are imported late has ``__all__`` from it
+        tree = ast.parse(stub.read_text(encoding="utf-8"))
+        return sorted(
+            each.asname or each.name for node in tree.body if isinstance(node, ast.ImportFrom) for each in node.names
+        )
     if module.exports is not None:
         return sorted(name for each in module.exports if (name := str(each)) in module.members)
     return sorted(
@@ -140,10 +141,6 @@ def _names_of(module: Any) -> list[str]:
         and not each.is_module
         and (each.kind.value != "attribute" or name.isupper())
     )
-
-
-def _is_late(call: ast.Call) -> bool:
-    return ast.unparse(call.func) == "late_names"
 
 
 def _final(item: Any) -> Any:

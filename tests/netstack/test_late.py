@@ -304,28 +304,23 @@ import_many("good"); print(gc.isenabled())
 
 
 def test_a_name_is_imported_when_it_is_asked_for() -> None:
-    get, names, exported = late_names("netstack", {"ids": "ConnectionID"})
+    get, names, exported = late_names("netstack")
 
     assert get("ConnectionID") is importlib.import_module("netstack.ids").ConnectionID
     assert "ConnectionID" in names()
-    assert exported == ["ConnectionID"]
+    assert "ConnectionID" in exported
     with pytest.raises(AttributeError, match="module 'netstack' has no attribute 'Nothing'"):
         get("Nothing")
 
 
 @pytest.mark.parametrize("package", LATE_PACKAGES)
-def test_a_package_with_late_names_imports_what_type_checkers_see(package: str) -> None:
-    """The imports for type checkers, ``__all__`` and ``dir()`` name the same things, from the same modules."""
+def test_a_package_with_late_names_has_what_type_checkers_see(package: str) -> None:
+    """Its stub, ``__all__`` and ``dir()`` name the same things, from the same modules."""
     module = importlib.import_module(package)
     assert module.__file__ is not None
-    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
-    blocks = [each.body for each in tree.body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"]
-    seen: dict[str, str] = {}
-    for each in (each for body in blocks for each in body if isinstance(each, ast.ImportFrom)):
-        assert each.module is not None
-        for alias in each.names:
-            names = importlib.import_module(each.module).__all__ if alias.name == "*" else [alias.name]
-            seen.update(dict.fromkeys(names, each.module))
+    tree = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [each for each in tree.body if isinstance(each, ast.ImportFrom)]
+    seen = {alias.name: each.module or "" for each in imports for alias in each.names}
 
     assert set(seen) == set(module.__all__)
     assert set(module.__all__) <= set(dir(module))

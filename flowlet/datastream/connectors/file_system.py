@@ -5,9 +5,7 @@ Source: PyFlink ``pyflink.datastream.connectors.file_system``.
 """
 # ruff: noqa: F403, F405 - __all__ lists the names
 
-from typing import TYPE_CHECKING
-
-from flowlet.common.not_yet import missing_names
+from flowlet.common.not_yet import explain_missing_names
 from flowlet.connectors.files.api import *
 
 __all__ = [
@@ -24,5 +22,4 @@ __all__ = [
     "StreamFormat",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+explain_missing_names(__name__)

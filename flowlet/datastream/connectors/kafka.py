@@ -5,9 +5,7 @@ Source: PyFlink ``pyflink.datastream.connectors.kafka``.
 """
 # ruff: noqa: F403, F405 - __all__ lists the names
 
-from typing import TYPE_CHECKING
-
-from flowlet.common.not_yet import missing_names
+from flowlet.common.not_yet import explain_missing_names
 from flowlet.connectors.kafka.api import *
 from flowlet.datastream.connectors.base import DeliveryGuarantee
 
@@ -25,5 +23,4 @@ __all__ = [
     "KafkaTopicSelector",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+explain_missing_names(__name__)

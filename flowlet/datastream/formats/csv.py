@@ -5,10 +5,8 @@ Source: PyFlink ``pyflink.datastream.formats.csv``.
 Absent: readers of files.
 """
 
-from typing import TYPE_CHECKING
-
 from flowlet.common.checks import check_kind
-from flowlet.common.not_yet import missing_names
+from flowlet.common.not_yet import explain_missing_names
 from flowlet.connectors.files.api import BulkWriterFactory
 from flowlet.datastream.formats.bulk_formats import CsvSchema, CsvSchemaBuilder, CsvWriterFactory
 from flowlet.datastream.formats.csv_schemas import CsvRowDeserializationSchema, CsvRowSerializationSchema
@@ -36,5 +34,4 @@ class CsvBulkWriters:
         return CsvWriterFactory(schema)
 
 
-if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+explain_missing_names(__name__)

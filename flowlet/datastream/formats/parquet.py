@@ -5,10 +5,8 @@ Source: PyFlink ``pyflink.datastream.formats.parquet``.
 Absent: readers, Avro, and the Hadoop configuration.
 """
 
-from typing import TYPE_CHECKING
-
 from flowlet.common.checks import check_kind
-from flowlet.common.not_yet import missing_names
+from flowlet.common.not_yet import explain_missing_names
 from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo
 from flowlet.connectors.files.api import BulkWriterFactory
 from flowlet.datastream.formats.bulk_formats import ParquetWriterFactory
@@ -42,5 +40,4 @@ class ParquetBulkWriters:
         return ParquetWriterFactory(row_type, utc_timestamp)
 
 
-if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+explain_missing_names(__name__)
