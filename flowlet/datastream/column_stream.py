@@ -31,7 +31,7 @@ from flowlet.datastream.formats.arrow_schemas import (
 from flowlet.datastream.functions import KeySelector
 from flowlet.datastream.keyed_stream import EMIT_ROWS, AllWindowedStream, KeyedStream, WindowedStream
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.user_functions.aggregations import Aggregation, Total, extreme_of
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Global, KeyGroups
@@ -358,7 +358,7 @@ class KeyedColumnStream(KeyedStream):
             emit: ``"row"``: one result per row; ``"batch"``: one per key and batch.
         """
         column = check_summable(self.schema, position_to_sum)
-        return self._aggregated("sum", Total(column, skips_nulls=True), emit, schema_with_sum(self.schema, column))
+        return self._aggregated("sum", column, emit, schema_with_sum(self.schema, column))
 
     def count(self, *, emit: str = EMIT_ROWS) -> ColumnStream:
         """The number of rows of each key so far, in the key's column and ``count``; ``emit``: see ``sum``."""
@@ -410,9 +410,10 @@ class KeyedColumnStream(KeyedStream):
 
     def _extreme(self, method: str, position: int | str, emit: str) -> ColumnStream:
         column = check_comparable(self.schema, position, method)
-        return self._aggregated(method, extreme_of(method, column, skips_nulls=True), emit, self.schema)
+        return self._aggregated(method, column, emit, self.schema)
 
-    def _aggregated(self, method: str, function: Aggregation, emit: str, schema: Any) -> ColumnStream:
+    def _aggregated(self, method: str, column: str, emit: str, schema: Any) -> ColumnStream:
+        function = Aggregation(method, column, skips_nulls=True)
         return ColumnStream(self._environment, self._reduced(method, function, PickledBytesTypeInfo(), emit), schema)
 
 

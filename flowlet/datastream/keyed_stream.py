@@ -30,7 +30,7 @@ from flowlet.datastream.functions import (
     WindowFunction,
 )
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.user_functions.aggregations import Aggregation, extreme_of
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.datastream.user_functions.argument_checks import (
     checked_function,
     checked_object,
@@ -439,7 +439,7 @@ class KeyedStream(DataStream):
 
     def _extreme(self, method: str, position: int | str, emit: str) -> DataStream:
         _check_position(method, position)
-        function = extreme_of(method, position)
+        function = Aggregation(method, position)
         return DataStream(self._environment, self._reduced(method, function, self.get_type(), emit))
 
     def _reduced(

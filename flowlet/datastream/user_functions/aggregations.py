@@ -7,7 +7,6 @@ Source:     PyFlink ``KeyedStream.min`` and its relatives.
 """
 
 import copy
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,27 +43,30 @@ class Aggregation(ReduceFunction):
     """An aggregation of one field; ``position`` is its position or name, ``method`` that of ``KeyedStream``: by them an
     operator computes it on columns.
 
-    ``skips_nulls``: skip records with None in the field, as columns do; otherwise they fail the job.
+    ``sum``, ``min`` and ``max`` put the field so far into the key's first record,
+    ``min_by`` and ``max_by`` keep the record that has it.  Records are tuples, lists, rows, or plain values (position
+    0).  ``skips_nulls``: skip records with None in the field, as columns do; otherwise they fail the job.
     """
 
     def __init__(self, method: str, position: int | str, *, skips_nulls: bool = False) -> None:
         self.method = method
         self.position = position
         self.skips_nulls = skips_nulls
+        self._adds = method == "sum"
+        self._is_largest = method.startswith("max")
+        self._keeps_record = method.endswith("_by")
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         """The record so far, or the one that replaces it."""
         so_far, field = self._field(value1), self._field(value2)
         if self.skips_nulls and field is None:
             return value1
-        return self._combine(value1, so_far, value2, field)
-
-    @abstractmethod
-    def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
-        """The result of two records with these fields; only ``so_far`` may be a null that is skipped."""
-
-    def _is_null(self, field: Any) -> bool:
-        return self.skips_nulls and field is None
+        is_null = self.skips_nulls and so_far is None
+        if self._adds:
+            return with_field(value1, self.position, field if is_null else so_far + field)
+        if not is_null and not (field > so_far if self._is_largest else field < so_far):
+            return value1
+        return value2 if self._keeps_record else with_field(value1, self.position, field)
 
     def _field(self, record: Any) -> Any:
         if not isinstance(record, tuple | list | Row):
@@ -78,46 +80,6 @@ class Aggregation(ReduceFunction):
 
     def _refused(self, record: Any) -> TypeError:
         return TypeError(f"{self.method}({self.position!r}): a {type(record).__name__} has no such field")
-
-
-class Extreme(Aggregation):
-    """The lowest or highest field so far, in the key's first record, or in the record that has it (``keeps_record``).
-
-    Records are tuples, lists, rows, or plain values (position 0).
-    """
-
-    def __init__(
-        self, method: str, position: int | str, *, is_largest: bool, keeps_record: bool, skips_nulls: bool = False
-    ) -> None:
-        super().__init__(method, position, skips_nulls=skips_nulls)
-        self._is_largest = is_largest
-        self._keeps_record = keeps_record
-
-    def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
-        if not self._is_null(so_far) and not (field > so_far if self._is_largest else field < so_far):
-            return value1
-        return value2 if self._keeps_record else with_field(value1, self.position, field)
-
-
-class Total(Aggregation):
-    """The sum of a field so far, in the key's first record."""
-
-    def __init__(self, position: int | str, *, skips_nulls: bool = False) -> None:
-        super().__init__("sum", position, skips_nulls=skips_nulls)
-
-    def _combine(self, value1: Any, so_far: Any, value2: Any, field: Any) -> Any:
-        return with_field(value1, self.position, field if self._is_null(so_far) else so_far + field)
-
-
-def extreme_of(method: str, position: int | str, *, skips_nulls: bool = False) -> Extreme:
-    """The aggregation behind ``min``, ``max``, ``min_by`` or ``max_by``."""
-    return Extreme(
-        method,
-        position,
-        is_largest=method.startswith("max"),
-        keeps_record=method.endswith("_by"),
-        skips_nulls=skips_nulls,
-    )
 
 
 class Projection(MapFunction):

@@ -1,16 +1,13 @@
 """``min``, ``max``, ``min_by`` and ``max_by``: which record of a key comes out after each record."""
 
-from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import pytest
 
 from flowlet.common import Row
-from flowlet.datastream.user_functions.aggregations import Extreme
+from flowlet.datastream.user_functions.aggregations import Aggregation
 
-smallest = partial(Extreme, is_largest=False)
-largest = partial(Extreme, is_largest=True)
 RECORDS = [("a", 3, "x"), ("a", 5, "y"), ("a", 1, "z"), ("a", 1, "w")]
 
 
@@ -25,18 +22,18 @@ class Pair(tuple[Any, ...]):
     __slots__ = ()
 
 
-def running(function: Extreme, records: list[Any]) -> list[Any]:
+def running(function: Aggregation, records: list[Any]) -> list[Any]:
     return list(accumulate(records, function.reduce))
 
 
 def test_min_and_max_change_one_field_of_the_first_record() -> None:
-    assert [each[1:] for each in running(smallest("min", 1, keeps_record=False), RECORDS)] == [
+    assert [each[1:] for each in running(Aggregation("min", 1), RECORDS)] == [
         (3, "x"),
         (3, "x"),
         (1, "x"),
         (1, "x"),
     ]
-    assert [each[1:] for each in running(largest("max", 1, keeps_record=False), RECORDS)] == [
+    assert [each[1:] for each in running(Aggregation("max", 1), RECORDS)] == [
         (3, "x"),
         (5, "x"),
         (5, "x"),
@@ -45,13 +42,13 @@ def test_min_and_max_change_one_field_of_the_first_record() -> None:
 
 
 def test_min_by_and_max_by_keep_whole_records_and_the_first_of_equal_ones() -> None:
-    assert [each[1:] for each in running(smallest("min_by", 1, keeps_record=True), RECORDS)] == [
+    assert [each[1:] for each in running(Aggregation("min_by", 1), RECORDS)] == [
         (3, "x"),
         (3, "x"),
         (1, "z"),
         (1, "z"),
     ]
-    assert [each[1:] for each in running(largest("max_by", 1, keeps_record=True), RECORDS)] == [
+    assert [each[1:] for each in running(Aggregation("max_by", 1), RECORDS)] == [
         (3, "x"),
         (5, "y"),
         (5, "y"),
@@ -73,7 +70,7 @@ def test_min_by_and_max_by_keep_whole_records_and_the_first_of_equal_ones() -> N
 def test_every_kind_of_record_has_fields(first: Any, second: Any, position: int | str, expected: Any) -> None:
     before = repr(first)
 
-    result = smallest("min", position, keeps_record=False).reduce(first, second)
+    result = Aggregation("min", position).reduce(first, second)
 
     assert result == expected
     assert type(result) is type(first)
@@ -85,4 +82,4 @@ def test_every_kind_of_record_has_fields(first: Any, second: Any, position: int 
 )
 def test_a_field_that_is_not_there_is_named(record: Any, position: int | str) -> None:
     with pytest.raises(TypeError, match=rf"max\({position!r}\): a {type(record).__name__} has no such field"):
-        largest("max", position, keeps_record=False).reduce(record, record)
+        Aggregation("max", position).reduce(record, record)

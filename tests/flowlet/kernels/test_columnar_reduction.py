@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ListColumn, Shape, columns_of
-from flowlet.datastream.user_functions.aggregations import Extreme
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.exact_keys import exact_key
 from tests.flowlet.serde.exact import exact
@@ -39,9 +39,7 @@ def add(position: int) -> Callable[[Any, Any], Any]:
 def function_of(aggregate: Aggregate, position: int) -> Callable[[Any, Any], Any]:
     if aggregate.is_sum:
         return add(position)
-    return Extreme(
-        aggregate.value, position, is_largest=aggregate.is_largest, keeps_record=aggregate.keeps_record
-    ).reduce
+    return Aggregation(aggregate.value, position).reduce
 
 
 def loop(

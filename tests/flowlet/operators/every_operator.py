@@ -44,7 +44,7 @@ from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.datastream.connectors import BucketAssigner, FileSink
 from flowlet.datastream.formats.parquet import ParquetBulkWriters
 from flowlet.datastream.state import MapStateDescriptor, ValueStateDescriptor
-from flowlet.datastream.user_functions.aggregations import extreme_of
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
@@ -518,8 +518,8 @@ CASES: dict[str, Case] = {
     "sum of decimals": Case(
         lambda: KeyedSumOperator(first_field, 1), lambda rng: (rng.choice("ab"), decimal.Decimal(rng.randrange(9)) / 7)
     ),
-    "min": Case(lambda: KeyedReduceOperator(first_field, extreme_of("min", 1)), int_pair),
-    "max by": Case(lambda: KeyedReduceOperator(first_field, extreme_of("max_by", 1)), int_pair),
+    "min": Case(lambda: KeyedReduceOperator(first_field, Aggregation("min", 1)), int_pair),
+    "max by": Case(lambda: KeyedReduceOperator(first_field, Aggregation("max_by", 1)), int_pair),
     "known reduce": Case(lambda: KeyedReduceOperator(first_field, lambda a, b: (a[0], a[1] + b[1])), pair),
     "count": Case(lambda: KeyedCountOperator(first_field), pair),
     "count of anything": Case(lambda: KeyedCountOperator(lambda record: record), key),

@@ -14,7 +14,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.columns import columns_of
 from flowlet.datastream import ReduceFunction
 from flowlet.datastream.state import ValueStateDescriptor
-from flowlet.datastream.user_functions.aggregations import extreme_of
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.operators import keyed_aggregation_operator
 from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
@@ -61,7 +61,7 @@ MAKE: dict[str, Callable[[], StreamOperator]] = {
     "reduce": lambda: KeyedReduceOperator(KEY, added),
     "reduce with state": lambda: KeyedReduceOperator(KEY, AddAndCount()),
     **{
-        name: lambda name=name: KeyedReduceOperator(KEY, extreme_of(name, 1))  # type: ignore[misc]
+        name: lambda name=name: KeyedReduceOperator(KEY, Aggregation(name, 1))  # type: ignore[misc]
         for name in ("min", "max", "min_by", "max_by")
     },
 }

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flowlet.columns import CodedColumn, Columns, ListColumn, NameTable, column_of, columns_of
 from flowlet.columns.arrow_batches import columns_of_batch
-from flowlet.datastream.user_functions.aggregations import Extreme, Total, extreme_of
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.errors import UserFunctionError
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.key_index import KeyIndex
@@ -34,8 +34,8 @@ from tests.flowlet.serde.exact import exact
 KEY = operator.itemgetter(0)  # says which field it takes, so that the keys of columns are a column
 
 
-def extreme(method: str) -> Extreme:
-    return Extreme(method, 1, is_largest="max" in method, keeps_record="by" in method)
+def extreme(method: str) -> Aggregation:
+    return Aggregation(method, 1)
 
 
 def concatenate(first: Any, second: Any) -> Any:
@@ -237,7 +237,7 @@ ROW_OPERATORS: dict[str, Callable[..., KeyedAggregationOperator]] = {
     "count": lambda **options: KeyedCountOperator(ColumnKey("k"), field_names=("k", "n"), **options),
     **{
         method: lambda method=method, **options: KeyedReduceOperator(
-            ColumnKey("k"), Extreme(method, "v", is_largest="max" in method, keeps_record="by" in method), **options
+            ColumnKey("k"), Aggregation(method, "v"), **options
         )
         for method in ("min", "max", "min_by", "max_by")
     },
@@ -355,7 +355,7 @@ def test_rows_with_nulls_have_the_same_results_in_columns(
     method: str, options: dict[str, Any], stream: list[list[Any]], in_columns: list[bool]
 ) -> None:
     """A null in the field changes nothing, a null as key is a key; whichever chunks come as columns."""
-    function = Total("v", skips_nulls=True) if method == "sum" else extreme_of(method, "v", skips_nulls=True)
+    function = Aggregation(method, "v", skips_nulls=True)
     outcomes = []
     for is_mixed in (False, True):
         harness = Harness(KeyedReduceOperator(ColumnKey("k"), function, **options))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.columns import columns_of
-from flowlet.datastream.user_functions.aggregations import extreme_of
+from flowlet.datastream.user_functions.aggregations import Aggregation
 from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
 from flowlet.records import Chunk
@@ -74,7 +74,7 @@ AGGREGATIONS: dict[str, Callable[..., StreamOperator]] = {
     "sum": lambda **emitted: KeyedSumOperator(itemgetter(0), 1, **emitted),
     "count": lambda **emitted: KeyedCountOperator(itemgetter(0), **emitted),
     **{
-        name: partial(lambda name, **emitted: KeyedReduceOperator(itemgetter(0), extreme_of(name, 1), **emitted), name)
+        name: partial(lambda name, **emitted: KeyedReduceOperator(itemgetter(0), Aggregation(name, 1), **emitted), name)
         for name in ("min", "max", "min_by", "max_by")
     },
 }
