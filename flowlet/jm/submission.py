@@ -13,6 +13,7 @@ from flowlet.common.execution_config import MAX_MAX_PARALLELISM
 from flowlet.common.job_settings import RestartKind
 from flowlet.common.options.client_options import MAX_TIMEOUT_MS
 from flowlet.common.paths import check_checkpoint_url
+from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
@@ -193,7 +194,7 @@ def _check_gate(vertex: str, gate: messages.RemoteGateMessage) -> None:
     )
 
 
-def _check_alignment(vertex: str, alignment: messages.WatermarkAlignmentMessage) -> None:
+def _check_alignment(vertex: str, alignment: WatermarkAlignment) -> None:
     _check_name(f"{vertex}: its watermark alignment group", alignment.group)
     _require(
         alignment.max_drift_ms >= 0

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar, Union
 import msgspec
 
 from flowlet.common.job_settings import JobSettings
+from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.messages.program_bundle import ProgramBundle
 from flowlet.splits.split_kinds import AnySplit, SplitSet
@@ -129,14 +130,6 @@ class RestoredState(msgspec.Struct, frozen=True):
     former: CheckpointPlace | None = None  # another job's, where the handles name files; None: of this job
 
 
-class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):
-    """The alignment group of a source: its members wait for each other."""
-
-    group: str
-    max_drift_ms: int
-    update_interval_ms: int
-
-
 class RemoteGateMessage(msgspec.Struct, frozen=True):
     """The remote gate that a vertex begins with: producers outside the cluster push records into it."""
 
@@ -158,7 +151,7 @@ class VertexMessage(msgspec.Struct, frozen=True):
     slot_sharing_group: str
     operator_names: list[str]
     chain: bytes
-    watermark_alignment: WatermarkAlignmentMessage | None = None  # of the source that it begins with
+    watermark_alignment: WatermarkAlignment | None = None  # of the source that it begins with
     remote_gate: RemoteGateMessage | None = None
     # Of the source that it begins with; the JobManager hands them out.  None: readers know their shares.
     split_set: SplitSet | None = None

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.jm.job_master import JobMaster
 from flowlet.messages.control_messages import (
     EmitMark,
@@ -18,7 +19,6 @@ from flowlet.messages.control_messages import (
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
-    WatermarkAlignmentMessage,
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.splits.split_kinds import FileSet
@@ -154,7 +154,7 @@ async def told(recorder: Recorder) -> tuple[bytes, int]:
 async def test_aligned_sources_are_told_how_far_they_may_be_until_the_job_ends(recorder: Recorder) -> None:
     """Reports of others, or from elsewhere, do not count."""
     job = word_count()
-    alignment = WatermarkAlignmentMessage("group", 100, 10)
+    alignment = WatermarkAlignment("group", 100, 10)
     job = msgspec.structs.replace(
         job, vertices=[msgspec.structs.replace(job.vertices[0], watermark_alignment=alignment), job.vertices[1]]
     )

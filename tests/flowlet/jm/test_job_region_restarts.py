@@ -10,6 +10,7 @@ import pytest
 from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
 from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
 from flowlet.common.job_status import JobStatus
+from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.jm.job_document import exceptions_document, job_document
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_master import JobMaster
@@ -25,7 +26,6 @@ from flowlet.messages.control_messages import (
     TaskStateChanged,
     TaskStuck,
     TriggerCheckpoint,
-    WatermarkAlignmentMessage,
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.splits.split_kinds import FileSet
@@ -44,7 +44,7 @@ S = ExecutionState
 DELAY_S = 5.0
 INTERVAL_S = 1.0
 LEFT, LEFT_SINK, RIGHT, RIGHT_SINK = (f"{number:032x}" for number in range(21, 25))
-ALIGNED = WatermarkAlignmentMessage("group", 100, 10)
+ALIGNED = WatermarkAlignment("group", 100, 10)
 
 
 def two_pipelines(folder: Path, *, checkpoints: bool = False) -> JobGraphMessage:

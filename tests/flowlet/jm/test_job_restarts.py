@@ -10,6 +10,7 @@ import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
 from flowlet.common.job_status import JobStatus
+from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.jm.job_document import exceptions_document, job_document
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import attempt_id
@@ -23,7 +24,6 @@ from flowlet.messages.control_messages import (
     TaskStateChanged,
     TaskStuck,
     TriggerCheckpoint,
-    WatermarkAlignmentMessage,
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.splits.split_kinds import FileSet
@@ -162,9 +162,7 @@ async def test_splits_are_handed_out_again(tmp_path: Path) -> None:
 async def test_aligned_sources_are_told_in_the_next_run_too() -> None:
     """And those of the run before are not."""
     plain = word_count()
-    aligned = msgspec.structs.replace(
-        plain.vertices[0], watermark_alignment=WatermarkAlignmentMessage("group", 100, 10)
-    )
+    aligned = msgspec.structs.replace(plain.vertices[0], watermark_alignment=WatermarkAlignment("group", 100, 10))
     job = Job(restartable(msgspec.structs.replace(plain, vertices=[aligned, plain.vertices[1]])))
     source, _ = source_and_sink(1)
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
+from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.graph.partitioner import consumers_of
 from flowlet.jm.scheduler import fails_as_one, pipelined_regions, region_order
 from flowlet.messages.control_messages import (
@@ -12,7 +13,6 @@ from flowlet.messages.control_messages import (
     JobGraphMessage,
     RemoteGateMessage,
     VertexMessage,
-    WatermarkAlignmentMessage,
 )
 from flowlet.messages.execution_state import Subtask
 from flowlet.splits.split_kinds import FileSet
@@ -20,7 +20,7 @@ from tests.flowlet.jm.scripted_task_manager import JOB_ID, edge, vertex, word_co
 
 A, B, C, D = (f"{number:032x}" for number in range(11, 15))
 FILES = FileSet(("/data",))
-ALIGNED = WatermarkAlignmentMessage("group", 1, 10)
+ALIGNED = WatermarkAlignment("group", 1, 10)
 
 
 def job(vertices: list[VertexMessage], edges: list[EdgeMessage], *, is_regional: bool = True) -> JobGraphMessage:
@@ -32,7 +32,7 @@ def edge_of(number: int, source: str, target: str | None, *, is_pointwise: bool 
     return edge(f"{number:032x}", source, target, is_pointwise=is_pointwise)
 
 
-def sources(*, files: FileSet | None = None, aligned: WatermarkAlignmentMessage | None = None) -> list[VertexMessage]:
+def sources(*, files: FileSet | None = None, aligned: WatermarkAlignment | None = None) -> list[VertexMessage]:
     """Two of two subtasks each."""
     return [
         msgspec.structs.replace(vertex(each, "source", 2), split_set=files, watermark_alignment=aligned)
@@ -82,7 +82,7 @@ def test_aligned_sources_are_in_one_region() -> None:
 
 def test_sources_of_different_alignment_groups_are_not() -> None:
     first, second = sources(aligned=ALIGNED)
-    second = msgspec.structs.replace(second, watermark_alignment=WatermarkAlignmentMessage("other", 1, 10))
+    second = msgspec.structs.replace(second, watermark_alignment=WatermarkAlignment("other", 1, 10))
 
     assert len(pipelined_regions(job([first, second], []))) == 2
 

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
+from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.errors import JobGraphError
 from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code
-from flowlet.messages.control_messages import JobGraphMessage, RemoteGateMessage, WatermarkAlignmentMessage
+from flowlet.messages.control_messages import JobGraphMessage, RemoteGateMessage
 from flowlet.splits.split_kinds import FileSet, HybridSplits
 from tests.flowlet.jm.scripted_task_manager import EDGE_ID, SINK_ID, SOURCE_ID, edge, word_count
 
@@ -31,7 +32,7 @@ def with_edge(**fields: Any) -> JobGraphMessage:
 
 def test_a_good_graph_passes() -> None:
     check_job_graph(word_count(sources=2, sinks=2), MAX_TASKS)
-    check_job_graph(with_source(watermark_alignment=WatermarkAlignmentMessage("g", 0, 10)), MAX_TASKS)
+    check_job_graph(with_source(watermark_alignment=WatermarkAlignment("g", 0, 10)), MAX_TASKS)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +68,13 @@ def test_a_good_graph_passes() -> None:
         (with_source(operator_names=["x"] * 1001), "1001 operators"),
         (with_source(operator_names=[""]), "an operator's name has 0 characters"),
         (
-            with_source(watermark_alignment=WatermarkAlignmentMessage("", 0, 1_000)),
+            with_source(watermark_alignment=WatermarkAlignment("", 0, 1_000)),
             "its watermark alignment group has 0 characters",
         ),
-        (with_source(watermark_alignment=WatermarkAlignmentMessage("g", -1, 1_000)), "a drift of -1 ms"),
-        (with_source(watermark_alignment=WatermarkAlignmentMessage("g", 0, 9)), "an update interval of 9 ms"),
+        (with_source(watermark_alignment=WatermarkAlignment("g", -1, 1_000)), "a drift of -1 ms"),
+        (with_source(watermark_alignment=WatermarkAlignment("g", 0, 9)), "an update interval of 9 ms"),
         (
-            with_source(watermark_alignment=WatermarkAlignmentMessage("g", 0, 3_600_001)),
+            with_source(watermark_alignment=WatermarkAlignment("g", 0, 3_600_001)),
             "an update interval of 3600001 ms",
         ),
         (changed(edges=word_count().edges * 2), "occurs twice"),

@@ -9,8 +9,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.jm.source_coordinator import WatermarkAnnouncer
-from flowlet.messages.control_messages import AllowSourceWatermark, JobGraphMessage, WatermarkAlignmentMessage
+from flowlet.messages.control_messages import AllowSourceWatermark, JobGraphMessage
 from flowlet.messages.execution_state import Subtask
 from flowlet.operators.event_time_stream import WatermarkEmitter
 from flowlet.operators.source_event_time import SourceAlignment
@@ -36,7 +37,7 @@ def aligned_job(*sources: tuple[str, str, int, int]) -> JobGraphMessage:
     source, sink = word_count(sources=2).vertices
     vertices = [
         msgspec.structs.replace(
-            source, id=vertex_id, watermark_alignment=WatermarkAlignmentMessage(group, drift_ms, interval_ms)
+            source, id=vertex_id, watermark_alignment=WatermarkAlignment(group, drift_ms, interval_ms)
         )
         for vertex_id, group, drift_ms, interval_ms in sources
     ]
