@@ -20,8 +20,9 @@ from bench.report import ProcessUse
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.executor import execute
 from flowlet.client.remote import RemoteTarget
+from flowlet.client.running_job import RunningJob
 from flowlet.client.translate import translate
-from flowlet.common.job_client import JobControl, SubmittedJob
+from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.data_stream import DataStream, DataStreamSink
 from flowlet.graph.stream_graph import StreamGraph
@@ -132,7 +133,7 @@ def run_program(
 
 
 @contextmanager
-def running(cluster: Cluster, build: Callable[[StreamExecutionEnvironment], object]) -> Iterator[JobControl]:
+def running(cluster: Cluster, build: Callable[[StreamExecutionEnvironment], object]) -> Iterator[RunningJob]:
     """A program of one subtask per operator on a cluster that is there already; it is cancelled at the end of the
     block.
     """
@@ -152,14 +153,14 @@ class _Submit:
     def __init__(self, cluster: Cluster) -> None:
         host, _, port = cluster.address.rpartition(":")
         self._target = RemoteTarget(host, int(port), cluster.secret_file)
-        self.jobs: list[JobControl] = []
+        self.jobs: list[RunningJob] = []
 
     def __call__(self, graph: StreamGraph, *_: object) -> SubmittedJob:
         self.jobs.append(execute(translate(graph), self._target))
         return SubmittedJob(self.jobs[-1], ())
 
 
-def task_metrics(job: JobControl) -> dict[str, Any]:
+def task_metrics(job: RunningJob) -> dict[str, Any]:
     """The counters of every subtask."""
     return {
         f"{vertex['name']} {subtask['subtask']}": subtask["metrics"]

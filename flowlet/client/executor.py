@@ -27,7 +27,7 @@ from flowlet.operators.source_reader import Source, split_set_of
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, share_containers
 from flowlet.serde.pickles import program_pickle
-from flowlet.shipping.bundle_maker import NeededCode, PackedBundle, ProgramCode, pack, program_code
+from flowlet.shipping.bundle_maker import NeededCode, PackedBundle, pack, program_code
 from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
 from netstack.late import is_instance_of_late
@@ -108,29 +108,17 @@ def execute(
         JobSubmissionError: the JobManager did not take it, or a function cannot be sent to a TaskManager.
         FlowletError: there is no cluster, or it could not be started.
     """
-    try:
-        dependencies = dependencies or DependencySettings()
-        code = program_code(target.needed_code, is_users_file, ships_modules=dependencies.ships_modules)
-        return _start(job_graph, target, dependencies, code, keep or (lambda _: None))
-    except FlowletError as error:
-        raise error from _users_part(error.__cause__)
-
-
-def _start(
-    job_graph: JobGraph,
-    target: Target,
-    dependencies: DependencySettings,
-    code: ProgramCode,
-    keep: Callable[[RunningJob], None],
-) -> RunningJob:
+    dependencies = dependencies or DependencySettings()
     client = job = None
     try:
+        code = program_code(target.needed_code, is_users_file, ships_modules=dependencies.ships_modules)
         with pack(dependencies, code) as packed:
             message = to_message(job_graph, packed.bundle)
             _check_size(job_graph, message)
             client = target.open(needed_slots(job_graph))
             job = RunningJob(client, message.job_id, message.name, message.settings)
-            keep(job)
+            if keep is not None:
+                keep(job)
             _submit(message, client, job_graph.client_heartbeat if client.outlives_program else None, packed)
         return job
     except BaseException as error:
@@ -138,6 +126,8 @@ def _start(
             job.cancel_after_interrupt()  # the JobManager may have taken it, and its answer may be on the way
         if client is not None:
             client.close()
+        if isinstance(error, FlowletError):
+            raise error from _users_part(error.__cause__)
         raise
 
 
@@ -226,6 +216,7 @@ def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> messag
 def _vertex_message(vertex: JobVertex, chain: bytes) -> messages.VertexMessage:
     head = vertex.chain[0].operator
     operator = head if isinstance(head, SourceOperator) else None
+    strategy = None if operator is None else operator.strategy
     return messages.VertexMessage(
         id=vertex.id,
         name=vertex.name,
@@ -234,7 +225,7 @@ def _vertex_message(vertex: JobVertex, chain: bytes) -> messages.VertexMessage:
         slot_sharing_group=vertex.slot_sharing_group,
         operator_names=vertex.operator_names,
         chain=chain,
-        watermark_alignment=None if operator is None else _alignment(operator),
+        watermark_alignment=None if strategy is None else strategy.alignment,
         remote_gate=None if operator is None else _remote_gate(operator.source),
         split_set=None if operator is None else _split_set(operator.source, vertex.name),
         operator_ids=[operator_id_of(each.operator, vertex.id, index).hex() for index, each in enumerate(vertex.chain)],
@@ -260,13 +251,6 @@ def _remote_gate(source: Source) -> messages.RemoteGateMessage | None:
     return messages.RemoteGateMessage(
         gate.name, gate.type_name, gate.fingerprint, program_pickle.dumps(gate.type_info), key_blob, gate.producers
     )
-
-
-def _alignment(operator: SourceOperator) -> messages.WatermarkAlignmentMessage | None:
-    found = None if operator.strategy is None else operator.strategy.alignment
-    if found is None:
-        return None
-    return messages.WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
 
 
 def _edge_message(edge: JobEdge, partitioner: bytes) -> messages.EdgeMessage:

@@ -252,7 +252,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
         operator.inputs_read_last = node.transformation.inputs_read_last
     operator.declared_outputs = declared_outputs_of(node, stream_graph)
     if isinstance(operator, SourceOperator):
-        operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
+        operator.latency_tracking_interval_ms = stream_graph.settings.environment.latency_tracking_interval_ms
     checkpoints = stream_graph.settings.job.checkpoints
     if (
         isinstance(operator, SinkOperator)
@@ -266,7 +266,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
             f"{AFTER_TASKS_FINISH} to true"
         )
     if isinstance(operator, TimestampsAndWatermarksOperator | SourceOperator):
-        operator.auto_watermark_interval_ms = stream_graph.settings.auto_watermark_interval_ms
+        operator.auto_watermark_interval_ms = stream_graph.settings.environment.auto_watermark_interval_ms
     return operator
 
 

@@ -1,13 +1,13 @@
 """``JobClient``: controls a job that was started without waiting for it.
 
-Side:   pure.  It forwards to a ``JobControl`` of the client package, and owns no thread, socket or lock.
+Side:   pure.  It forwards to a ``RunningJob``, of the client package, and owns no thread, socket or lock.
 Source: PyFlink ``pyflink.common.job_client``.
         Python functions cannot make accumulators, there as here: there are none.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flowlet.common.completable_future import CompletableFuture
 from flowlet.common.job_execution_result import JobExecutionResult
@@ -15,6 +15,9 @@ from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.not_yet import ExplainsMissing
 from netstack.late import dataclass
+
+if TYPE_CHECKING:
+    from flowlet.client.running_job import RunningJob
 
 __all__ = ["JobClient"]
 
@@ -27,79 +30,13 @@ class ProgressMode(Enum):
     OFF = "off"
 
 
-class CollectedRecords(Iterator[Any], Protocol):
-    """The records of an external edge, of the client package; one thread."""
-
-    def chunks(self) -> Iterator[Any]:
-        """The records that were not taken yet, as lists of records or as columns, until the end."""
-
-
-class JobControl(Protocol):
-    """A submitted job of the client package; any thread.  One implementer: the client lies on a floor above."""
-
-    @property
-    def job_id(self) -> str:
-        """32 hex digits."""
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether this process is a forked child of the one that runs the job."""
-
-    @property
-    def last_status(self) -> JobStatus | None:
-        """The state that was last heard of, without a question to the JobManager; None: it was not asked yet."""
-
-    def status(self) -> JobStatus:
-        """The job's present state at the JobManager."""
-
-    def cancel(self) -> None:
-        """Request the end of the job, without waiting for it."""
-
-    def cancel_after_interrupt(self) -> None:
-        """Request the end of the job, and wait a moment for it; does nothing if this was done, or the cluster cannot be
-        reached.
-        """
-
-    def trigger_savepoint(self, directory: str | None) -> CompletableFuture[str]:
-        """Request a savepoint below a directory (None: the job's); its directory, once it is complete."""
-
-    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> CompletableFuture[str]:
-        """Request the end of the job with a savepoint; its directory, once the job has finished."""
-
-    def finish_gate(self, name: str) -> None:
-        """Request the end of a remote gate, once its open partitions have ended; does not wait for that."""
-
-    def announce(self, progress: ProgressMode) -> None:
-        """Say where to look at the job, before it is submitted, if ``progress`` wants it and the job runs in this
-        program.
-        """
-
-    def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
-        """Wait up to ``timeout`` seconds until the job has finished; ``progress``: whether standard error shows it
-        meanwhile.
-
-        Raises:
-            JobExecutionError: it failed or was cancelled.
-            TimeoutError: it has not ended in time.
-        """
-
-    def collect(self, edge_id: str) -> "CollectedRecords":
-        """The values of an external edge, until its end."""
-
-    def metrics(self) -> dict[str, Any]:
-        """The job's document: vertices, subtasks and their counters."""
-
-    def close(self) -> None:
-        """Release the connection, and the embedded cluster if there is one; idempotent."""
-
-
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
     """A running job, the ids of the edges that the client reads, and whether these begin only when earlier stages have
     ended.
     """
 
-    job: JobControl
+    job: "RunningJob"
     external_edges: tuple[str, ...]
     runs_in_stages: bool = False
 
@@ -116,7 +53,7 @@ class JobClient(ExplainsMissing):
 
     __slots__ = ("_job", "_on_end")
 
-    def __init__(self, job: JobControl, on_end: Callable[[JobControl], None]) -> None:
+    def __init__(self, job: "RunningJob", on_end: Callable[["RunningJob"], None]) -> None:
         self._job = job
         self._on_end = on_end
 

@@ -8,15 +8,14 @@ Absent: what ``flowlet.common.not_yet`` names: cache.
 import importlib
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
 from flowlet.common.checks import check_kind, check_name, check_number, is_name
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
-from flowlet.common.job_client import CollectedRecords, JobClient, JobControl, SubmittedJob
+from flowlet.common.job_client import JobClient, SubmittedJob
 from flowlet.common.not_yet import missing_attribute, missing_names
 from flowlet.common.typeinfo import RowTypeInfo, TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -65,6 +64,8 @@ from flowlet.graph.transformation import (
 )
 
 if TYPE_CHECKING:
+    from flowlet.client.collect import CollectedValues
+    from flowlet.client.running_job import RunningJob
     from flowlet.datastream.column_stream import ColumnStream
     from flowlet.datastream.keyed_stream import AllWindowedStream, KeyedStream, WindowedStream
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
@@ -101,14 +102,14 @@ class CloseableIterator:
     __slots__ = ("_arrow_schema", "_edge_id", "_is_closed", "_job", "_on_end", "_values")
 
     def __init__(
-        self, submitted: SubmittedJob, on_end: Callable[[JobControl], None], arrow_schema: Callable[[], Any]
+        self, submitted: SubmittedJob, on_end: "Callable[[RunningJob], None]", arrow_schema: Callable[[], Any]
     ) -> None:
         (self._edge_id,) = submitted.external_edges
         self._job = submitted.job
         self._on_end = on_end
         self._is_closed = False
         self._arrow_schema = arrow_schema
-        self._values: CollectedRecords | None = None
+        self._values: CollectedValues | None = None
         # Else the last stage may begin much later: ``next`` waits for it, and the job can be watched.
         if not submitted.runs_in_stages:
             self._values = submitted.job.collect(self._edge_id)
@@ -212,9 +213,7 @@ class CloseableIterator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _finish(self) -> None:
@@ -381,18 +380,13 @@ class ConnectedStreams:
     def map(self, func: CoMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns one record, or None for none, for each record of either stream."""
         function = checked_object(func, "map", CoMapFunction)
-        factory = OperatorFactory.of(
-            "flowlet.operators.co_functions:CoMapOperator", function=function, key_selectors=self._key_selectors
-        )
-        return self._connected("Co-Map", factory, output_type)
+        return self._connected("Co-Map", "flowlet.operators.co_functions:CoMapOperator", output_type, function=function)
 
     def flat_map(self, func: CoFlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns any number of records for each record of either stream."""
         function = checked_object(func, "flat_map", CoFlatMapFunction)
-        factory = OperatorFactory.of(
-            "flowlet.operators.co_functions:CoFlatMapOperator", function=function, key_selectors=self._key_selectors
-        )
-        return self._connected("Co-Flat Map", factory, output_type)
+        operator = "flowlet.operators.co_functions:CoFlatMapOperator"
+        return self._connected("Co-Flat Map", operator, output_type, function=function)
 
     def process(
         self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: TypeInformation | None = None
@@ -413,13 +407,9 @@ class ConnectedStreams:
         function = checked_object(
             func, "process", KeyedCoProcessFunction if is_keyed else CoProcessFunction, CoProcessFunction
         )
-        factory = OperatorFactory.of(
-            "flowlet.operators.process_operator:CoProcessOperator",
-            function=function,
-            key_selectors=self._key_selectors,
-            is_batch=GraphValue.IS_BATCH,
-        )
-        return self._connected("Keyed Co-Process" if is_keyed else "Co-Process", factory, output_type)
+        name = "Keyed Co-Process" if is_keyed else "Co-Process"
+        operator = "flowlet.operators.process_operator:CoProcessOperator"
+        return self._connected(name, operator, output_type, function=function, is_batch=GraphValue.IS_BATCH)
 
     @property
     def _key_selectors(self) -> tuple[Any, Any] | None:
@@ -427,7 +417,10 @@ class ConnectedStreams:
         selectors = (self.stream1._key_selector, self.stream2._key_selector)
         return None if None in selectors else selectors
 
-    def _connected(self, name: str, factory: OperatorFactory, output_type: TypeInformation | None) -> "DataStream":
+    def _connected(
+        self, name: str, operator: str, output_type: TypeInformation | None, **arguments: Any
+    ) -> "DataStream":
+        factory = OperatorFactory.of(operator, key_selectors=self._key_selectors, **arguments)
         second_input = self.stream2._transformation
         return self._then(self.stream1._add(name, factory, declared_type(output_type), second_input=second_input))
 
@@ -499,6 +492,7 @@ class BroadcastConnectedStream:
 
 
 # Called on a stream without keys, these raise NotKeyedError, which says what to do.
+IN_EITHER_MODE: Final = {"is_batch": GraphValue.IS_BATCH}
 _KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count", "window", "count_window"})
 # These modules import this one, so they are loaded when they are needed.  What they define is part of this module, as
 # in PyFlink.
@@ -573,7 +567,7 @@ class DataStream(StreamSettings):
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns one record for each record."""
         function = checked_function(func, MapFunction, "map", 1)
-        return self._mapped("Map", function, result_type(output_type, func, "map"))
+        return self._with_function("Map", "MapOperator", function, result_type(output_type, func, "map"))
 
     def flat_map(
         self, func: Callable[[Any], Any] | FlatMapFunction, output_type: TypeInformation | None = None
@@ -581,19 +575,12 @@ class DataStream(StreamSettings):
         """Apply a function that returns an iterable of records for each record."""
         function = checked_function(func, FlatMapFunction, "flat_map", 1)
         results = result_type(output_type, func, "flat_map", is_iterated=True)
-        factory = OperatorFactory.of(
-            "flowlet.operators.process_operator:FlatMapOperator", function=function, key_selector=self._key_selector
-        )
-        return self._then("FlatMap", factory, results, takes_single_records=True, takes_unconverted=True)
+        return self._with_function("FlatMap", "FlatMapOperator", function, results)
 
     def filter(self, func: Callable[[Any], Any] | FilterFunction) -> "DataStream":
         """Keep the records for which the function returns True."""
         function = checked_function(func, FilterFunction, "filter", 1)
-        factory = OperatorFactory.of(
-            "flowlet.operators.process_operator:FilterOperator", function=function, key_selector=self._key_selector
-        )
-        settings = {"takes_single_records": True, "takes_unconverted": True, "passes_records_on": True}
-        return self._then("Filter", factory, self.get_type(), **settings)
+        return self._with_function("Filter", "FilterOperator", function, self.get_type(), passes_records_on=True)
 
     def project(self, *field_indexes: int) -> "DataStream":
         """Keep these fields of tuples, in this order.
@@ -601,7 +588,7 @@ class DataStream(StreamSettings):
         Raises JobGraphError: the declared type is no tuple, or has no such field.
         """
         output_type = projected_type(self.get_type(), field_indexes)
-        return self._mapped("Projection", Projection(field_indexes), output_type)
+        return self._with_function("Projection", "MapOperator", Projection(field_indexes), output_type)
 
     def key_by(
         self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None
@@ -627,7 +614,7 @@ class DataStream(StreamSettings):
         """Apply a process function; ``yield tag, value`` with an ``OutputTag`` emits to that side output."""
         function = checked_object(func, "process", ProcessFunction)
         results = result_type(output_type, func, "process_element", is_iterated=True)
-        return self._processed("Process", function, results, has_timers=False)
+        return self._with_function("Process", "ProcessOperator", function, results, IN_EITHER_MODE)
 
     def window_all(self, window_assigner: "WindowAssigner[Any, Any]") -> "AllWindowedStream":
         """Put the records into windows that are not split by key: one subtask does all the work."""
@@ -899,21 +886,20 @@ class DataStream(StreamSettings):
     def _into(self, name: str, factory: OperatorFactory, **settings: Any) -> "DataStreamSink":
         return DataStreamSink(self._add(name, factory, self.get_type(), label="Sink: {}", is_sink=True, **settings))
 
-    def _mapped(self, name: str, function: Any, output_type: TypeInformation) -> "DataStream":
-        factory = OperatorFactory.of(
-            "flowlet.operators.process_operator:MapOperator", function=function, key_selector=self._key_selector
-        )
-        return self._then(name, factory, output_type, takes_single_records=True, takes_unconverted=True)
-
-    def _processed(self, name: str, function: Any, output_type: TypeInformation, *, has_timers: bool) -> "DataStream":
-        factory = OperatorFactory.of(
-            "flowlet.operators.process_operator:ProcessOperator",
-            function=function,
-            key_selector=self._key_selector,
-            is_batch=GraphValue.IS_BATCH,
-        )
-        takes_single = not has_timers  # a timer of the clock needs a thread that no source keeps busy
-        return self._then(name, factory, output_type, takes_single_records=takes_single, takes_unconverted=True)
+    def _with_function(
+        self,
+        name: str,
+        operator: str,
+        function: Any,
+        output_type: TypeInformation,
+        arguments: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> "DataStream":
+        """The stream behind an operator that calls a user's function with each record."""
+        target = f"flowlet.operators.process_operator:{operator}"
+        factory = OperatorFactory.of(target, function=function, key_selector=self._key_selector, **(arguments or {}))
+        settings = {"takes_single_records": True, "takes_unconverted": True, **settings}
+        return self._then(name, factory, output_type, **settings)
 
     def _partitioned(self, partitioner: StreamPartitioner) -> "DataStream":
         return DataStream(self._environment, partition(self, partitioner))

@@ -14,7 +14,7 @@ from flowlet.common.checks import check_kind, is_name, is_whole_number
 from flowlet.common.time import Length, millis_of
 from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.common.types import Row
-from flowlet.datastream.data_stream import CloseableIterator, DataStream, partition
+from flowlet.datastream.data_stream import IN_EITHER_MODE, CloseableIterator, DataStream, partition
 from flowlet.datastream.functions import (
     AggregateFunction,
     AllWindowFunction,
@@ -399,7 +399,10 @@ class KeyedStream(DataStream):
         function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
         has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
         results = result_type(output_type, func, "process_element", is_iterated=True)
-        return self._processed("KeyedProcess", function, results, has_timers=has_timers)
+        # A timer of the clock needs a thread that no source keeps busy.
+        return self._with_function(
+            "KeyedProcess", "ProcessOperator", function, results, IN_EITHER_MODE, takes_single_records=not has_timers
+        )
 
     def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:
         """Put the records of each key into windows."""

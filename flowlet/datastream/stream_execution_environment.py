@@ -15,13 +15,14 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from flowlet.common.checks import check_kind, check_number
 from flowlet.common.configuration import Configuration
 from flowlet.common.execution_config import EnvironmentSettings, ExecutionConfig, check_parallelism, config_of
 from flowlet.common.flinks_options import CHANGELOG, IGNORED, warn_of_setter
-from flowlet.common.job_client import JobClient, JobControl, ProgressMode, SubmittedJob
+from flowlet.common.job_client import JobClient, ProgressMode, SubmittedJob
 from flowlet.common.job_execution_result import DetachedJobExecutionResult, JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_settings import (
@@ -69,6 +70,9 @@ from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_s
 from flowlet.graph.transformation import CollectTransformation, SourceTransformation, Transformation
 from netstack.late import import_many
 
+if TYPE_CHECKING:
+    from flowlet.client.running_job import RunningJob
+
 __all__ = ["StreamExecutionEnvironment"]
 
 LOCAL_VARIABLE = "FLOWLET_LOCAL"  # "inprocess": no child processes
@@ -113,7 +117,7 @@ _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.pro
 
 # What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this
 # process, and what gets hold of the job before the JobManager is asked for it.
-Submit = Callable[[StreamGraph, tuple[str, int] | None, bool, Callable[[JobControl], None]], SubmittedJob]
+Submit = Callable[[StreamGraph, tuple[str, int] | None, bool, Callable[["RunningJob"], None]], SubmittedJob]
 _T = TypeVar("_T")
 
 
@@ -141,7 +145,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         # The last attempt, if it failed: its operators, and the end of the stream that the client reads.
         self._unstarted: tuple[Sequence[Transformation], Transformation | None] = ((), None)
         self._unexecuted = _Unexecuted()
-        self._jobs: list[JobControl] = []  # those that were not released yet
+        self._jobs: list[RunningJob] = []  # those that were not released yet
         self._submit_graph = submit or _submit_with_client
         for options in (_options_of_file(), run_options(os.environ), configuration):
             if options is not None:
@@ -447,7 +451,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         except FlowletError as error:
             raise without_our_frames(error) from error.__cause__
 
-    def _wait(self, job: JobControl, progress: ProgressMode) -> JobExecutionResult:
+    def _wait(self, job: "RunningJob", progress: ProgressMode) -> JobExecutionResult:
         # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
         result = job.wait(progress=progress)
         self._release(job)
@@ -495,48 +499,35 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         collect: CollectTransformation | None,
         client_heartbeat: ClientHeartbeat | None = None,
     ) -> StreamGraph:
-        max_parallelism = self._config.get_max_parallelism()
-        job, refused = self._settings_of_either_mode()
+        environment = settings_of(EnvironmentSettings, self._configuration)
         settings = StreamGraphSettings(
-            max_parallelism=None if max_parallelism == ExecutionConfig.PARALLELISM_DEFAULT else max_parallelism,
-            buffer_timeout_ms=self.get_buffer_timeout(),
-            is_chaining_enabled=self._found.is_chaining_enabled,
-            runtime_mode=self._found.runtime_mode,
-            auto_watermark_interval_ms=self._config.get_auto_watermark_interval(),
-            latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
+            environment=replace(environment, buffer_timeout_ms=self.get_buffer_timeout()),
             client_heartbeat=client_heartbeat,
             client_retry=settings_of(ClientRetry, self._configuration),
-            job=job,
             dependencies=settings_of(DependencySettings, self._configuration),
         )
         roots = [*self._next_attempt(collect), *([] if collect is None else [collect])]
-        graph = build_stream_graph(roots, job_name or self._found.job_name or DEFAULT_JOB_NAME, settings)
+        graph = build_stream_graph(roots, job_name or environment.job_name or DEFAULT_JOB_NAME, settings)
         steps = (node.transformation for node in graph.nodes.values())
         if not any(isinstance(each, SourceTransformation) and isinstance(each.source, RemoteGate) for each in steps):
             refuse_gate_options(self._configuration)
-        if not self._config.has_auto_generated_uids_enabled():
+        if not environment.has_auto_generated_uids:
             check_uids(graph)
-        if refused is not None and not graph.is_batch:
-            raise refused
-        return (
-            self._without_checkpoints(graph) if graph.is_batch and (refused or job.checkpoints is not None) else graph
-        )
+        return replace(graph, settings=replace(settings, job=self._job_settings(is_batch=graph.is_batch)))
 
-    def _settings_of_either_mode(self) -> tuple[JobSettings, JobGraphError | None]:
-        """The settings; if the checkpoints that they ask for cannot be, those without, and why: a
-        BATCH job needs none.
-        """
+    def _job_settings(self, *, is_batch: bool) -> JobSettings:
+        """The job's settings; a BATCH job takes no checkpoints, as in Flink, whatever the options say."""
+        default_directory = _local_checkpoints() if self._address() is None else None
+        find = partial(job_settings, self._configuration, default_directory, self._found.runtime_mode)
         try:
-            return self._job_settings(), None
-        except JobGraphError as error:
-            try:
-                return self._job_settings(takes_checkpoints=False), error
-            except FlowletError:
-                raise error from None
-
-    def _without_checkpoints(self, graph: StreamGraph) -> StreamGraph:
-        """A BATCH job takes none, as in Flink, whatever the options say."""
-        if graph.settings.job.recovery_path:
+            settings = find()
+            if not is_batch or settings.checkpoints is None:
+                return settings
+        except JobGraphError:
+            if not is_batch:
+                raise
+        settings = find(takes_checkpoints=False)
+        if settings.recovery_path:
             raise JobGraphError(
                 "a job in BATCH mode starts from no checkpoint or savepoint: use set_runtime_mode(STREAMING)"
             )
@@ -544,14 +535,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
             "checkpoints and savepoints are not taken in BATCH mode, as in Flink: their options have no effect",
             stacklevel=_TO_THE_PROGRAM,
         )
-        job = self._job_settings(takes_checkpoints=False)
-        return replace(graph, settings=replace(graph.settings, job=job))
-
-    def _job_settings(self, *, takes_checkpoints: bool = True) -> JobSettings:
-        default_directory = _local_checkpoints() if self._address() is None else None
-        return job_settings(
-            self._configuration, default_directory, self._found.runtime_mode, takes_checkpoints=takes_checkpoints
-        )
+        return settings
 
     def _start(
         self,
@@ -564,9 +548,9 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         """Start the next job (see the class for what that is) and use it; if that raises, it is released, and after
         Ctrl-C cancelled.
         """
-        jobs: list[JobControl] = []
+        jobs: list[RunningJob] = []
 
-        def keep(job: JobControl) -> None:
+        def keep(job: "RunningJob") -> None:
             jobs.append(job)
             job.announce(ProgressMode.OFF if progress is None else progress)
 
@@ -583,7 +567,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         self,
         job_name: str | None,
         collect: CollectTransformation | None,
-        keep: Callable[[JobControl], None],
+        keep: "Callable[[RunningJob], None]",
         *,
         is_attached: bool,
     ) -> SubmittedJob:
@@ -604,7 +588,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         self._jobs.append(submitted.job)
         return submitted
 
-    def _release(self, job: JobControl) -> None:
+    def _release(self, job: "RunningJob") -> None:
         if job in self._jobs:
             self._jobs.remove(job)
         job.close()
@@ -671,7 +655,7 @@ def _submit_with_client(
     stream_graph: StreamGraph,
     address: tuple[str, int] | None,
     in_process: bool,  # noqa: FBT001  # Submit
-    keep: Callable[[JobControl], None],
+    keep: "Callable[[RunningJob], None]",
 ) -> SubmittedJob:
     # Before the imports, which take a third of a second.
     importlib.import_module(_FRAMES_MODULE).install_exception_hook()

@@ -26,7 +26,7 @@ def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
     the reader takes single records and has no timers of the clock: these need a thread that no source keeps busy.  Not
     with unaligned checkpoints: records in flight on the edge, from a run with more subtasks, go where the edge leads.
     """
-    if edge.target is None or not graph.settings.is_chaining_enabled:
+    if edge.target is None or not graph.settings.environment.is_chaining_enabled:
         return False
     source, target = graph.nodes[edge.source], graph.nodes[edge.target]
     return (

@@ -12,6 +12,7 @@ Source:     Flink ``DefaultScheduler``, ``ExecutionGraphHandler``.  Flink ``Pipe
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from graphlib import TopologicalSorter
 
 import msgspec
 
@@ -92,9 +93,13 @@ Effect = Deploy | SendMessage | ExecutionStateChanged | JobStatusChanged | Relea
 
 
 class RegionOrder(msgspec.Struct, frozen=True):
-    """``producers``: by region, the regions whose results it reads when they are complete.
+    """Who reads whose complete results, and which regions therefore run after which.
 
-    ``stages``: by region, from 0.
+    Attributes:
+        producers: by region, the regions whose results it reads when they are complete.
+        consumers: by region, the regions that read its results.
+        stages: by region, from 0: how many regions the longest way to it goes through.  A region begins when all of the
+            stages before its own have finished.
     """
 
     producers: Sequence[frozenset[int]]
@@ -103,24 +108,18 @@ class RegionOrder(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, producers: Sequence[Collection[int]]) -> "RegionOrder":
-        """The order that follows from who reads whose results."""
+        """The order that follows from who reads whose results.
+
+        Raises:
+            CycleError: regions read each other's results in a circle, which is a mistake of ours.
+        """
         consumers: list[set[int]] = [set() for _ in producers]
         for region, read in enumerate(producers):
             for producer in read:
                 consumers[producer].add(region)
         stages = [0] * len(producers)
-        left = [len(set(read)) for read in producers]
-        ready = [region for region, count in enumerate(left) if not count]
-        num_ordered = 0
-        while ready:
-            region = ready.pop()
-            num_ordered += 1
-            for consumer in consumers[region]:
-                stages[consumer] = max(stages[consumer], stages[region] + 1)
-                left[consumer] -= 1
-                if not left[consumer]:
-                    ready.append(consumer)
-        assert num_ordered == len(producers), "regions do not read each other's results in a circle"
+        for region in TopologicalSorter(dict(enumerate(producers))).static_order():
+            stages[region] = max((stages[producer] + 1 for producer in producers[region]), default=0)
         return cls([frozenset(read) for read in producers], [frozenset(each) for each in consumers], stages)
 
     @property

@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 
-from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+from flowlet.common.execution_config import EnvironmentSettings
 from flowlet.common.job_settings import JobSettings
 from flowlet.common.options.client_options import ClientHeartbeat, ClientRetry
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
-from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, stable_id
+from flowlet.graph.job_graph import DEFAULT_SLOT_SHARING_GROUP, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance, default_max_parallelism
 from flowlet.graph.transformation import (
     CollectTransformation,
@@ -35,14 +35,12 @@ RUNTIME_MODES = ("STREAMING", "BATCH", "AUTOMATIC")
 
 @dataclass(frozen=True, slots=True)
 class StreamGraphSettings:
-    """The environment's settings for all operators."""
+    """The settings of the environment, for all operators, and of the job.
 
-    max_parallelism: int | None = None  # None: derived from each operator's parallelism
-    buffer_timeout_ms: int = DEFAULT_BUFFER_TIMEOUT_MS
-    is_chaining_enabled: bool = True
-    runtime_mode: str = "STREAMING"
-    auto_watermark_interval_ms: int = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
-    latency_tracking_interval_ms: int = 0
+    Of ``environment``, ``buffer_timeout_ms`` is -1 where buffer timeouts are off.
+    """
+
+    environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     client_heartbeat: ClientHeartbeat | None = None  # None: the job goes on without its client
     client_retry: ClientRetry = field(default_factory=ClientRetry)
     job: JobSettings = field(default_factory=JobSettings)
@@ -126,7 +124,7 @@ def build_stream_graph(
         name=name,
         nodes=builder.nodes,
         edges=builder.edges,
-        is_batch=_is_batch(settings.runtime_mode, ordered),
+        is_batch=_is_batch(settings.environment.runtime_mode, ordered),
         settings=settings,
     )
 
@@ -258,7 +256,8 @@ class _Builder:
             )
 
     def _add_node(self, transformation: OperatorTransformation, sources: list[StreamNode]) -> StreamNode:
-        settings, node_id = self._settings, len(self.nodes) + 1
+        settings = self._settings.environment
+        node_id = len(self.nodes) + 1
         max_parallelism = (
             transformation.max_parallelism
             or settings.max_parallelism

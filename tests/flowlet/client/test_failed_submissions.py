@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flowlet.client.remote import JobManagerApi, RemoteTarget
+from flowlet.client.running_job import RunningJob
 from flowlet.common import Configuration, WatermarkStrategy
-from flowlet.common.job_client import JobControl, SubmittedJob
+from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream import DataStream, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, FileSource, Sink, StreamFormat
 from flowlet.errors import FlowletError, JobExecutionError, JobGraphError, JobSubmissionError
@@ -251,10 +252,11 @@ def test_a_collection_that_failed_before_there_is_an_iterator_gives_its_cluster_
     job = FailedJob()
 
     def submit(
-        _graph: object, _address: object, _in_process: object, keep: Callable[[JobControl], None]
+        _graph: object, _address: object, _in_process: object, keep: Callable[[RunningJob], None]
     ) -> SubmittedJob:
-        keep(job)
-        return SubmittedJob(job, ("edge",))
+        running = cast("RunningJob", job)
+        keep(running)
+        return SubmittedJob(running, ("edge",))
 
     environment = StreamExecutionEnvironment(submit=submit)
 

@@ -1,13 +1,14 @@
 """Promises of ``JobClient``, ``JobID``, ``JobStatus`` and ``JobExecutionResult``."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from flowlet.client.running_job import RunningJob
 from flowlet.common import JobClient, JobExecutionResult, JobID, JobStatus
 from flowlet.common.completable_future import CompletableFuture
-from flowlet.common.job_client import JobControl, ProgressMode
+from flowlet.common.job_client import ProgressMode
 from flowlet.errors import JobExecutionError, SavepointError
 
 JOB_ID = "0123456789abcdef" * 2
@@ -75,10 +76,7 @@ class ScriptedJob:
 
 
 def client_of(job: ScriptedJob) -> JobClient:
-    def release(running: JobControl) -> None:
-        running.close()
-
-    return JobClient(job, release)
+    return JobClient(cast("RunningJob", job), lambda running: running.close())
 
 
 def test_the_text_has_the_id_and_the_state_that_was_last_heard_of() -> None:

@@ -1,15 +1,16 @@
 """Promises of ``CloseableIterator``."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+from flowlet.client.running_job import RunningJob
 from flowlet.common import JobExecutionResult, JobID, JobStatus
 from flowlet.common.completable_future import CompletableFuture
-from flowlet.common.job_client import JobControl, ProgressMode, SubmittedJob
+from flowlet.common.job_client import ProgressMode, SubmittedJob
 from flowlet.datastream import CloseableIterator
 from flowlet.errors import FlowletError, JobExecutionError
 
@@ -86,11 +87,8 @@ class ScriptedJob:
         self.calls.append("close")
 
 
-def iterator_of(job: ScriptedJob) -> CloseableIterator:
-    def release(running: JobControl) -> None:
-        running.close()
-
-    return CloseableIterator(SubmittedJob(job, ("edge",)), release, lambda: SCHEMA)
+def iterator_of(job: ScriptedJob, release: Callable[[RunningJob], None] = lambda job: job.close()) -> CloseableIterator:
+    return CloseableIterator(SubmittedJob(cast("RunningJob", job), ("edge",)), release, lambda: SCHEMA)
 
 
 def test_all_records_are_given_and_the_job_is_given_back_at_their_end() -> None:
@@ -160,8 +158,8 @@ def test_an_ended_job_is_not_cancelled(state: JobStatus) -> None:
 def test_the_job_can_be_watched_while_it_is_read() -> None:
     """The client belongs to the same job; taking it neither waits for the job nor gives it back."""
     job = ScriptedJob([1, 2])
-    ended: list[JobControl] = []
-    values = CloseableIterator(SubmittedJob(job, ("e",)), ended.append, lambda: SCHEMA)
+    ended: list[object] = []
+    values = iterator_of(job, ended.append)
 
     client = values.job_client
 

@@ -19,7 +19,7 @@ def test_a_directory_that_was_set_is_where_jobs_keep_checkpoints() -> None:
     assert config.get_checkpoint_storage() is None
 
     config.set_checkpoint_storage(FileSystemCheckpointStorage("/shared/checkpoints"))
-    assert environment._job_settings().checkpoints.directory == "/shared/checkpoints"  # type: ignore[union-attr]
+    assert environment._job_settings(is_batch=False).checkpoints.directory == "/shared/checkpoints"  # type: ignore[union-attr]
     config.set_checkpoint_storage_dir("s3://bucket/checkpoints")
 
     found = config.get_checkpoint_storage()

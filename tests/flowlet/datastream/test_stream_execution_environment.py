@@ -4,13 +4,14 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from flowlet.client.running_job import RunningJob
 from flowlet.common import Configuration, Duration, JobExecutionResult, JobID, JobStatus, Row, Types, WatermarkStrategy
 from flowlet.common.completable_future import CompletableFuture
-from flowlet.common.job_client import JobControl, ProgressMode, SubmittedJob
+from flowlet.common.job_client import ProgressMode, SubmittedJob
 from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
@@ -88,15 +89,16 @@ class ScriptedCluster:
         stream_graph: StreamGraph,
         address: tuple[str, int] | None,
         in_process: bool,
-        keep: Callable[[JobControl], None],
+        keep: Callable[[RunningJob], None],
     ) -> SubmittedJob:
         if self.refusal is not None:
             raise self.refusal
         self.graphs.append(stream_graph)
         self.targets.append((address, in_process))
         external = tuple("edge" for edge in stream_graph.edges if edge.target is None)
-        keep(self.job)
-        return SubmittedJob(self.job, external)
+        job = cast("RunningJob", self.job)
+        keep(job)
+        return SubmittedJob(job, external)
 
 
 class Generator(Source):
@@ -184,7 +186,7 @@ def test_options_are_settings() -> None:
     environment.execute()
 
     (graph,) = cluster.graphs
-    assert (graph.name, graph.is_batch, graph.settings.is_chaining_enabled) == ("counting", True, False)
+    assert (graph.name, graph.is_batch, graph.settings.environment.is_chaining_enabled) == ("counting", True, False)
     assert {(node.parallelism, node.max_parallelism, node.buffer_timeout_ms) for node in graph.nodes.values()} == {
         (3, 9, -1)
     }

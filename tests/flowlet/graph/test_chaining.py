@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Time
+from flowlet.common.execution_config import EnvironmentSettings
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.datastream import KeyedStream, StreamExecutionEnvironment
@@ -57,8 +58,9 @@ def partitioned(upstream: Transformation, partitioner: Partitioner) -> Partition
     return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner)
 
 
-def stream_graph(*transformations: Transformation, **settings: Any) -> StreamGraph:
-    return build_stream_graph(transformations, "job", StreamGraphSettings(**settings))
+def stream_graph(*transformations: Transformation, job: JobSettings | None = None, **settings: Any) -> StreamGraph:
+    environment = EnvironmentSettings(**settings)
+    return build_stream_graph(transformations, "job", StreamGraphSettings(environment, job=job or JobSettings()))
 
 
 def operator_of(node: StreamNode) -> SimpleNamespace:

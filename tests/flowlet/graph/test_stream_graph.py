@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from flowlet.common.execution_config import EnvironmentSettings
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Broadcast, Forward, KeyGroups, Partitioner, Rebalance
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, execution_plan
@@ -39,7 +40,7 @@ def partitioned(upstream: Transformation, partitioner: Partitioner) -> Partition
 
 
 def build(*transformations: Transformation, **settings: Any) -> StreamGraph:
-    return build_stream_graph(transformations, "job", StreamGraphSettings(**settings))
+    return build_stream_graph(transformations, "job", StreamGraphSettings(EnvironmentSettings(**settings)))
 
 
 def test_everything_that_is_read_is_part_of_the_graph_once() -> None:
@@ -242,5 +243,5 @@ def test_settings_travel_with_the_node() -> None:
     graph = build(mapped(source(), chaining=ChainingStrategy.HEAD), is_chaining_enabled=False)
 
     assert graph.nodes[2].transformation.chaining is ChainingStrategy.HEAD
-    assert graph.settings.is_chaining_enabled is False
+    assert graph.settings.environment.is_chaining_enabled is False
     assert graph.nodes[2].transformation.factory.target == MAP.target
