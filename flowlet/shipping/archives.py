@@ -20,6 +20,8 @@ from flowlet.errors import FlowletError
 from netstack.late import dataclass
 
 _COPY_BYTES: Final = 1024 * 1024
+MAX_UNPACKED_BYTES: Final = 8 * 1024**3
+_MAX_FILES: Final = 200_000
 _ZIP_FILES: Final = (0, stat.S_IFDIR, stat.S_IFREG)  # 0: the archive says nothing of kinds
 _ZIP_KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe"}
 _BROKEN: Final = (
@@ -39,14 +41,6 @@ class UnpackError(FlowletError):
 
 
 @dataclass(frozen=True, slots=True)
-class UnpackLimits:
-    """How much one archive may become."""
-
-    max_bytes: int = 8 * 1024**3
-    max_files: int = 200_000
-
-
-@dataclass(frozen=True, slots=True)
 class _Entry:
     name: str
     is_executable: bool
@@ -57,30 +51,37 @@ def unpack(
     archive: Path,
     name: str,
     folder: Path,
-    limits: UnpackLimits | None = None,
     check_cancelled: Callable[[], None] = lambda: None,
     *,
     is_read_only: bool = False,
+    max_bytes: int = MAX_UNPACKED_BYTES,
+    max_files: int = _MAX_FILES,
 ) -> None:
     """Unpack ``archive``, which its user calls ``name``, into the new folder ``folder``.
 
-    ``check_cancelled`` is called before each entry and each mebibyte; what it raises ends this.  ``is_read_only``:
-    whether nobody may write into the files; their folders take further ones, such as compiled modules.
+    Args:
+        archive: the file.
+        name: for errors.
+        folder: must not be there yet.
+        check_cancelled: called before each entry and each mebibyte; what it raises ends this.
+        is_read_only: whether nobody may write into the files; their folders take further ones, such as compiled
+            modules.
+        max_bytes: how much all files together may become.
+        max_files: how many entries there may be.
 
     Raises:
         UnpackError: it is no archive, is broken, wants to be written elsewhere or has links, or becomes too large; says
             which entry.
         OSError: the disk is full, or the folder cannot be written.
     """
-    limits = limits or UnpackLimits()
     folder.mkdir(mode=0o700)
-    num_files, left_bytes = 0, limits.max_bytes
+    num_files, left_bytes = 0, max_bytes
     try:
         for entry in _entries(archive, name):
             check_cancelled()
             num_files += 1
-            if num_files > limits.max_files:
-                raise UnpackError(f"archive {name!r} has more than {limits.max_files} entries")
+            if num_files > max_files:
+                raise UnpackError(f"archive {name!r} has more than {max_files} entries")
             path = folder.joinpath(*_steps(entry.name, name))
             if entry.content is None:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,7 +96,7 @@ def unpack(
                     # and a few kilobytes of it may become more than the disk takes.
                     left_bytes -= len(content)
                     if left_bytes < 0:
-                        raise UnpackError(f"archive {name!r} becomes more than {limits.max_bytes} bytes")
+                        raise UnpackError(f"archive {name!r} becomes more than {max_bytes} bytes")
                     file.write(content)
     except _BROKEN as error:
         raise UnpackError(f"archive {name!r} cannot be unpacked: {str(error) or type(error).__name__}") from error

@@ -52,7 +52,7 @@ from flowlet.messages.program_bundle import (
 )
 from flowlet.serde.pickles.class_pickle import MULTIPROCESSING_MAIN, is_run_as_program, module_name_of
 from flowlet.serde.pickles.program_pickle import ProgramPickler
-from flowlet.shipping.archives import UnpackLimits
+from flowlet.shipping.archives import MAX_UNPACKED_BYTES
 from netstack.late import dataclass
 
 MAX_MODULE_BYTES: Final = 32 * 1024 * 1024  # of all modules; a TaskManager keeps them in memory
@@ -310,10 +310,9 @@ class PackedBundle:
 
     def _zipped(self, folder: Path) -> Path:
         files = list(_files_below(folder))
-        most = UnpackLimits().max_bytes
-        if sum(file.stat().st_size for file in files) > most:
+        if sum(file.stat().st_size for file in files) > MAX_UNPACKED_BYTES:
             raise JobSubmissionError(
-                f"folder {folder} has more than {most} bytes, which no TaskManager unpacks: {ADVICE}"
+                f"folder {folder} has more than {MAX_UNPACKED_BYTES} bytes, which no TaskManager unpacks: {ADVICE}"
             )
         path = self._new_path()
         with path.open("wb") as packed, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:

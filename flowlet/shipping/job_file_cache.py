@@ -181,18 +181,6 @@ class JobPaths:
     modules: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """How a task gets parts.
-
-    ``fetch``: the content of a part, by its digest; blocking.  ``check_cancelled`` raises if the task is not wanted any
-        more.
-    """
-
-    fetch: Callable[[bytes], bytes]
-    check_cancelled: Callable[[], None]
-
-
 @dataclass(slots=True)
 class _Folder:
     """One thing that was made, or is being made.
@@ -233,11 +221,16 @@ class JobFileCache:
         self.directory.close()
 
     @contextmanager
-    def in_use(self, files: ShippedFiles, job_id: str, delivery: Delivery) -> Iterator[JobPaths]:
+    def in_use(
+        self, files: ShippedFiles, job_id: str, fetch: Callable[[bytes], bytes], check_cancelled: Callable[[], None]
+    ) -> Iterator[JobPaths]:
         """Have the files of a job here while the block runs.
 
+        ``fetch``: the content of a part, by its digest; blocking.  ``check_cancelled`` raises if the task is not wanted
+        any more.
+
         Raises:
-            FlowletError: one could not be fetched, unpacked or installed; and whatever ``delivery`` raises.
+            FlowletError: one could not be fetched, unpacked or installed; and whatever these two raise.
             OSError: the disk is full.
         """
         if not files:
@@ -245,7 +238,7 @@ class JobFileCache:
             return
         used: list[_Folder] = []
         try:
-            yield _Preparation(self, job_id, delivery, used).paths_of(files)
+            yield _Preparation(self, job_id, fetch, check_cancelled, used).paths_of(files)
         finally:
             self._release(used)
 
@@ -284,7 +277,8 @@ class _Preparation:
 
     cache: JobFileCache
     job_id: str
-    delivery: Delivery
+    fetch: Callable[[bytes], bytes]
+    check_cancelled: Callable[[], None]
     used: list[_Folder]
 
     def paths_of(self, files: ShippedFiles) -> JobPaths:
@@ -306,7 +300,7 @@ class _Preparation:
         folder = self.cache.use(key, self.used)
         # waits for the task that makes it; ended by its end, or a cancellation
         while not folder.making.acquire(timeout=_LOOK_INTERVAL_S):
-            self.delivery.check_cancelled()
+            self.check_cancelled()
         try:
             if folder.path is None:
                 path = self.cache.directory.path() / folder.name
@@ -329,8 +323,8 @@ class _Preparation:
         def fetch(path: Path) -> None:
             with path.open("xb") as target:
                 for number, digest in enumerate(file.parts):
-                    self.delivery.check_cancelled()
-                    content = self.delivery.fetch(digest)
+                    self.check_cancelled()
+                    content = self.fetch(digest)
                     left = file.num_bytes - number * PART_BYTES
                     if len(content) != min(left, PART_BYTES) or hashlib.sha256(content).digest() != digest:
                         raise FileTransferError(
@@ -345,7 +339,7 @@ class _Preparation:
         archive = self._fetched(file)
 
         def make(path: Path) -> None:
-            unpack(archive, file.name, path, check_cancelled=self.delivery.check_cancelled, is_read_only=True)
+            unpack(archive, file.name, path, check_cancelled=self.check_cancelled, is_read_only=True)
 
         return self._made("folder", [file.parts], make)
 
@@ -382,7 +376,7 @@ class _Preparation:
                     raise FlowletError(
                         f"two archives of the job have the folder {archive.target!r}: give each another one"
                     )
-                unpack(fetched, archive.file.name, target, check_cancelled=self.delivery.check_cancelled)
+                unpack(fetched, archive.file.name, target, check_cancelled=self.check_cancelled)
 
         return self._made(_WORK, [self.job_id, files.archives], make)
 
@@ -392,7 +386,7 @@ class _Preparation:
         constraints = loaded_versions(sys.modules)
         content = [requirements.parts, None if packages is None else packages.parts, constraints, sys.version]
         return self._made(
-            "packages", content, lambda path: install(listed, folder, path, constraints, self.delivery.check_cancelled)
+            "packages", content, lambda path: install(listed, folder, path, constraints, self.check_cancelled)
         )
 
 

@@ -38,7 +38,7 @@ from flowlet.messages.program_bundle import ModuleSource, unpack_modules
 from flowlet.serde.deploy_blobs import OPENING, DeploymentError, load_object
 from flowlet.serde.pickles.class_pickle import classes_stay
 from flowlet.serde.pickles.former_classes import find_in
-from flowlet.shipping.job_file_cache import Delivery, JobFileCache, JobPaths
+from flowlet.shipping.job_file_cache import JobFileCache, JobPaths
 from netstack.late import dataclass
 from netstack.loop.eventloop import EventLoopThread
 
@@ -384,9 +384,7 @@ def files_of_task(
 
     with ExitStack() as stack:
         try:
-            paths = stack.enter_context(
-                files.cache.in_use(shipped, descriptor.job_id, Delivery(fetch_part, check_cancelled))
-            )
+            paths = stack.enter_context(files.cache.in_use(shipped, descriptor.job_id, fetch_part, check_cancelled))
             modules = SHIPPED_CODE.read(paths.modules) if paths.modules is not None else {}
         except DeploymentError:
             raise

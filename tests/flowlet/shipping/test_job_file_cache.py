@@ -13,7 +13,7 @@ import pytest
 from flowlet.errors import FlowletError
 from flowlet.messages.program_bundle import CachedFile, ShippedArchive, ShippedFile, ShippedFiles
 from flowlet.shipping.archives import UnpackError
-from flowlet.shipping.job_file_cache import Delivery, FileTransferError, JobFileCache, JobPaths
+from flowlet.shipping.job_file_cache import FileTransferError, JobFileCache, JobPaths
 
 
 class Sender:
@@ -22,7 +22,7 @@ class Sender:
     def __init__(self) -> None:
         self.parts: dict[bytes, bytes] = {}
         self.fetched: list[bytes] = []
-        self.delivery = Delivery(self._fetch, lambda: None)
+        self.delivery = (self._fetch, lambda: None)
 
     def file(self, name: str, content: bytes, *, is_folder: bool = False) -> ShippedFile:
         digest = hashlib.sha256(content).digest()
@@ -58,7 +58,7 @@ def test_modules_lie_in_folders_of_the_import_path_in_their_order(cache: JobFile
         ]
     )
 
-    with cache.in_use(files, "job", sender.delivery) as paths:
+    with cache.in_use(files, "job", *sender.delivery) as paths:
         helper, lib, wheel = paths.import_path
         assert (helper / "helper.py").read_text() == "x = 1"
         assert (lib / "package" / "__init__.py").exists()
@@ -70,11 +70,11 @@ def test_modules_lie_in_folders_of_the_import_path_in_their_order(cache: JobFile
 def test_the_next_task_finds_what_is_there_and_a_changed_file_has_another_folder(cache: JobFileCache) -> None:
     sender = Sender()
 
-    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "job", sender.delivery) as paths:
+    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "job", *sender.delivery) as paths:
         first = paths.import_path
-    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "other", sender.delivery) as paths:
+    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "other", *sender.delivery) as paths:
         assert paths.import_path == first
-    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 2")]), "other", sender.delivery) as paths:
+    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 2")]), "other", *sender.delivery) as paths:
         assert paths.import_path != first
 
     assert len(sender.fetched) == 2
@@ -87,8 +87,8 @@ def test_archives_lie_in_the_working_directory_which_belongs_to_its_job_and_goes
     data = sender.file("data.zip", archive_of(tmp_path, "a.txt", "one"))
     files = ShippedFiles(archives=[ShippedArchive(data, "data.zip"), ShippedArchive(data, "deep/er")])
 
-    with cache.in_use(files, "job", sender.delivery) as one, cache.in_use(files, "other", sender.delivery) as other:
-        with cache.in_use(files, "job", sender.delivery) as again:
+    with cache.in_use(files, "job", *sender.delivery) as one, cache.in_use(files, "other", *sender.delivery) as other:
+        with cache.in_use(files, "job", *sender.delivery) as again:
             assert again.working_directory == one.working_directory != other.working_directory
         assert one.working_directory is not None
         assert (one.working_directory / "data.zip" / "a.txt").read_text() == "one"
@@ -104,7 +104,7 @@ def test_two_archives_for_one_folder_are_refused(cache: JobFileCache, tmp_path: 
     with (
         pytest.raises(FlowletError, match="two archives of the job have the folder 'data'"),
         cache.in_use(
-            ShippedFiles(archives=[ShippedArchive(data, "data"), ShippedArchive(data, "data")]), "job", sender.delivery
+            ShippedFiles(archives=[ShippedArchive(data, "data"), ShippedArchive(data, "data")]), "job", *sender.delivery
         ),
     ):
         pass
@@ -120,12 +120,12 @@ def test_cached_files_are_found_by_name(cache: JobFileCache, tmp_path: Path) -> 
         ]
     )
 
-    with cache.in_use(files, "job", sender.delivery) as paths:
+    with cache.in_use(files, "job", *sender.delivery) as paths:
         assert paths.cached["model"].read_bytes() == b"m"
         assert paths.cached["model"].name == "model.bin"
         assert paths.cached["tool"].stat().st_mode & 0o777 == 0o500
         assert paths.cached["model"].stat().st_mode & 0o777 == 0o400
-    with cache.in_use(ShippedFiles(cached=[CachedFile("all", folder)]), "job", sender.delivery) as paths:
+    with cache.in_use(ShippedFiles(cached=[CachedFile("all", folder)]), "job", *sender.delivery) as paths:
         assert (paths.cached["all"] / "a.txt").read_text() == "one"
         assert (paths.cached["all"] / "a.txt").stat().st_mode & 0o777 == 0o400
 
@@ -138,10 +138,10 @@ def test_a_part_that_was_changed_on_its_way_is_refused_and_fetched_again_by_the_
     with pytest.raises(
         FileTransferError, match=r"file 'helper.py' of the job did not arrive as it was sent: part 0 differs"
     ):
-        cache.in_use(ShippedFiles([file]), "job", sender.delivery).__enter__()
+        cache.in_use(ShippedFiles([file]), "job", *sender.delivery).__enter__()
 
     sender.parts[file.parts[0]] = b"x = 1"
-    with cache.in_use(ShippedFiles([file]), "job", sender.delivery) as paths:
+    with cache.in_use(ShippedFiles([file]), "job", *sender.delivery) as paths:
         assert (paths.import_path[0] / "helper.py").read_text() == "x = 1"
 
 
@@ -151,7 +151,7 @@ def test_a_hostile_archive_leaves_nothing_and_fails_each_task(cache: JobFileCach
 
     for _ in range(2):
         with pytest.raises(UnpackError, match="leads out of the folder"):
-            cache.in_use(files, "job", sender.delivery).__enter__()
+            cache.in_use(files, "job", *sender.delivery).__enter__()
     assert not list(tmp_path.rglob("out.py"))
 
 
@@ -165,10 +165,10 @@ def test_tasks_that_need_the_same_wait_for_one_that_fetches_it_and_a_cancelled_o
     def slow(digest: bytes) -> bytes:
         fetching.set()
         go_on.wait(30)
-        return sender.delivery.fetch(digest)
+        return sender.delivery[0](digest)
 
     def first() -> None:
-        with cache.in_use(files, "job", Delivery(slow, lambda: None)):
+        with cache.in_use(files, "job", slow, lambda: None):
             pass
 
     class CancelledError(Exception):
@@ -181,9 +181,9 @@ def test_tasks_that_need_the_same_wait_for_one_that_fetches_it_and_a_cancelled_o
     thread.start()
     fetching.wait(30)
     with pytest.raises(CancelledError):
-        cache.in_use(files, "job", Delivery(sender.delivery.fetch, cancelled)).__enter__()
+        cache.in_use(files, "job", sender.delivery[0], cancelled).__enter__()
     go_on.set()
-    with cache.in_use(files, "job", sender.delivery):
+    with cache.in_use(files, "job", *sender.delivery):
         pass
     thread.join(30)
 
@@ -205,11 +205,11 @@ def test_what_is_made_while_the_same_is_removed_is_another_folder(
         def enter_before(path: Path, **options: Any) -> None:
             if not entered:
                 entered.append(JobPaths())
-                entered[0] = later.enter_context(cache.in_use(files, "job", sender.delivery))
+                entered[0] = later.enter_context(cache.in_use(files, "job", *sender.delivery))
             remove(path, **options)
 
         monkeypatch.setattr(shutil, "rmtree", enter_before)
-        with cache.in_use(files, "job", sender.delivery) as before:
+        with cache.in_use(files, "job", *sender.delivery) as before:
             pass
 
         assert entered[0].working_directory is not None
@@ -226,7 +226,7 @@ def test_nothing_stays_of_what_could_not_be_made(cache: JobFileCache, tmp_path: 
     files = ShippedFiles([sender.file("lib.zip", (tmp_path / "made.zip").read_bytes())])
 
     with pytest.raises(UnpackError):
-        cache.in_use(files, "job", sender.delivery).__enter__()
+        cache.in_use(files, "job", *sender.delivery).__enter__()
 
     assert not [*tmp_path.rglob("first.txt"), *tmp_path.rglob("*.unfinished")]
 
@@ -247,12 +247,12 @@ def test_a_cancelled_task_unpacks_no_further(cache: JobFileCache, tmp_path: Path
 
     for files in (ShippedFiles([file]), ShippedFiles(archives=[ShippedArchive(file, "data")])):
         with pytest.raises(CancelledError):
-            cache.in_use(files, "job", Delivery(sender.delivery.fetch, cancelled)).__enter__()
+            cache.in_use(files, "job", sender.delivery[0], cancelled).__enter__()
 
 
 def test_everything_goes_when_the_cache_is_closed(cache: JobFileCache, tmp_path: Path) -> None:
     sender = Sender()
-    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "job", sender.delivery):
+    with cache.in_use(ShippedFiles([sender.file("helper.py", b"x = 1")]), "job", *sender.delivery):
         pass
 
     cache.close()
@@ -280,7 +280,7 @@ def test_files_that_are_asked_for_after_the_end_are_refused_and_leave_nothing(
         ),
         ExitStack() as stack,
     ):
-        stack.enter_context(cache.in_use(files, "job", sender.delivery))
+        stack.enter_context(cache.in_use(files, "job", *sender.delivery))
     assert left_in(tmp_path) == []
 
 
@@ -297,6 +297,6 @@ def test_files_that_are_being_made_at_the_end_leave_nothing(
         cache.close()
         return sender.parts[digest]
 
-    with pytest.raises((FlowletError, OSError)), cache.in_use(files, "job", Delivery(fetch, lambda: None)):
+    with pytest.raises((FlowletError, OSError)), cache.in_use(files, "job", fetch, lambda: None):
         pass
     assert left_in(tmp_path) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.shipping.archives import UnpackError, UnpackLimits, unpack
+from flowlet.shipping.archives import UnpackError, unpack
 
 
 def zipped(path: Path, entries: dict[str, bytes], mode: int = 0o644) -> Path:
@@ -85,9 +85,9 @@ def test_archives_that_become_too_large_end_at_the_limit(make: Callable[..., Pat
     archive = make(tmp_path / "archive", {"a": bytes(1000), "b": bytes(1000)})
 
     with pytest.raises(UnpackError, match="becomes more than 1500 bytes"):
-        unpack(archive, "archive", tmp_path / "one", UnpackLimits(max_bytes=1500))
+        unpack(archive, "archive", tmp_path / "one", max_bytes=1500)
     with pytest.raises(UnpackError, match="has more than 1 entries"):
-        unpack(archive, "archive", tmp_path / "two", UnpackLimits(max_files=1))
+        unpack(archive, "archive", tmp_path / "two", max_files=1)
 
 
 def test_a_zip_archive_that_lies_about_its_sizes_writes_no_more_than_the_limit(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_zip_archive_that_lies_about_its_sizes_writes_no_more_than_the_limit(t
     archive.write_bytes(data)
 
     with pytest.raises(UnpackError):
-        unpack(archive, "archive", tmp_path / "folder", UnpackLimits(max_bytes=1000))
+        unpack(archive, "archive", tmp_path / "folder", max_bytes=1000)
     assert sum(len(each) for each in content_of(tmp_path / "folder").values()) <= 1000
 
 
