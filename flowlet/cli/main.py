@@ -238,7 +238,10 @@ def _show_entries(table: "pa.Table", output_format: str, output: Path | None, li
         if table.num_rows > limit:
             typer.echo(f"({table.num_rows - limit:,} more rows; --limit shows more, --format csv all)")
         return
-    text = _as_csv(table) if output_format in ("csv", "table") else _as_json(table)
+    if output_format == "json":
+        text = "".join(f"{json.dumps(row, default=str)}\n" for row in table.to_pylist())
+    else:
+        text = _as_csv(table)
     if output is None:
         typer.echo(text, nl=False)
     else:
@@ -259,10 +262,6 @@ def _as_csv(table: "pa.Table") -> str:
     for row in table.to_pylist():
         writer.writerow([_text(each) for each in row.values()])
     return text.getvalue()
-
-
-def _as_json(table: "pa.Table") -> str:
-    return "".join(f"{json.dumps(row, default=str)}\n" for row in table.to_pylist())
 
 
 _EXIT_INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from flowlet.client.children import Launch, OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
+from flowlet.client.children import STOP_GRACE_S, Launch, OutputForwarder, TaskManagerOptions, TaskManagerProcess
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.errors import FlowletError
 from netstack.flow.heartbeats import Backoff
@@ -146,8 +146,13 @@ class ChildSupervisor:
         self.stop_replacing()
         with self._lock:
             children = list(self._children)
-        stop_all(children, self._forwarder)
-        for child in self._unread:
+        for child in children:
+            child.terminate()
+        deadline = time.monotonic() + STOP_GRACE_S
+        for child in children:
+            child.wait_or_kill(deadline)
+        self._forwarder.close()
+        for child in (*children, *self._unread):
             child.close_output()
         if not self._thread.is_alive():
             for key in list(self._selector.get_map().values()):

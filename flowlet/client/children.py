@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -367,15 +367,3 @@ def is_readable(descriptor: int, timeout_s: float) -> bool:
     looker = select.poll()
     looker.register(descriptor, select.POLLIN)
     return bool(looker.poll(max(0.0, timeout_s) * 1000))
-
-
-def stop_all(children: Sequence[TaskManagerProcess], forwarder: OutputForwarder) -> None:
-    """End every child within ``STOP_GRACE_S``, pass on their last words, and free the pipes."""
-    for child in children:
-        child.terminate()
-    deadline = time.monotonic() + STOP_GRACE_S
-    for child in children:
-        child.wait_or_kill(deadline)
-    forwarder.close()
-    for child in children:
-        child.close_output()

@@ -19,7 +19,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +32,6 @@ from flowlet.client.children import (
 from flowlet.client.python_interpreter import command_of_fork_server
 from flowlet.errors import FlowletError
 from flowlet.tm.process.program_start import ProgramStart
-from netstack.late import dataclass
 from netstack.loop.forks import ClosedInChildren
 
 _ANSWER_BYTES: Final = 4096
@@ -53,30 +51,23 @@ _OF_USER: Final = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd
 _INHERITED: Final = frozenset((*_OF_USER, "Umask", "SigBlk", "SigIgn", "Cpus_allowed_list", "Mems_allowed_list"))
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The part that a server has of the program that started it, and keeps: a program that has changed some of it
-    needs another server.
+Surroundings = tuple[object, ...]
+"""The part that a server has of the program that started it, and keeps: a program that has changed some of it needs
+another server.
 
-    Standard error and the working directory are not among it: a server gets them anew from each cluster.  What the
-    program has loaded, its arguments and its loggers travel to each TaskManager.
-    """
-
-    command: tuple[str, ...]  # interpreter, its flags, filters of warnings
-    variables: dict[str, str] = field(repr=False)  # there may be secrets
-    import_path: tuple[str, ...]
-    libraries: tuple[str, ...]
-    # User, groups, umask, signals, capabilities, processors, limits, priority, cgroup, namespaces.
-    of_kernel: tuple[object, ...]
-
-    @classmethod
-    def now(cls, python: str | None, start: ProgramStart) -> "Surroundings":
-        """Those of the calling thread, which is about to start a server with the interpreter ``python``."""
-        command = command_of_fork_server(python, Path(), -1)
-        return cls(tuple(command), dict(os.environ), tuple(start.import_path), tuple(start.libraries), _of_kernel())
+Standard error and the working directory are not among it: a server gets them anew from each cluster.  What the program
+has loaded, its arguments and its loggers travel to each TaskManager.
+"""
 
 
-def _of_kernel() -> tuple[object, ...]:
+def surroundings_of(python: str | None, start: ProgramStart) -> Surroundings:
+    """Those of the calling thread, which is about to start a server with the interpreter ``python``."""
+    command = command_of_fork_server(python, Path(), -1)  # interpreter, its flags, filters of warnings
+    return (command, dict(os.environ), start.import_path, start.libraries, *_of_kernel())
+
+
+def _of_kernel() -> Surroundings:
+    """User, groups, umask, signals, capabilities, processors, limits, priority, cgroup, namespaces."""
     status = _text_of("/proc/thread-self/status").splitlines()
     root = os.stat("/")
     return (
@@ -303,7 +294,7 @@ class ForkServer:
         self._program_file = program_file
         self._forwarder = forwarder
         self._connect = connect
-        self._surroundings = Surroundings.now(python, ProgramStart.from_json(program_file.read_text(encoding="ascii")))
+        self._surroundings = surroundings_of(python, ProgramStart.from_json(program_file.read_text(encoding="ascii")))
         server = KEPT_SERVER.take(self._surroundings)
         self._was_kept = server is not None
         self._server: ServerProcess | None = None

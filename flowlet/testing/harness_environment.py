@@ -16,7 +16,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 from flowlet.async_io.async_calls import CallRunner
@@ -176,9 +175,7 @@ class MailboxHarness:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         left = self.pending
         self.close()
         if error is None and left:

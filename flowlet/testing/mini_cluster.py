@@ -7,7 +7,6 @@ Source:     Flink ``MiniCluster``.
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from flowlet.client.embedded import EmbeddedCluster
@@ -107,7 +106,5 @@ class MiniCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -18,7 +18,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from operator import is_
-from types import TracebackType
 from typing import Any, Final, Self
 
 from flowlet.async_io.async_calls import AsyncCalls
@@ -265,9 +264,7 @@ class OperatorHarness:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Close the operator; if the test failed, an error of that becomes a note of the test's error."""
         if error is None:
             self.close()
