@@ -12,9 +12,9 @@ Absent:     ``ExternalTypeInfo``, and what only a JVM needs (``get_java_type_inf
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from flowlet.common.not_yet import java_only, missing_names
+from flowlet.common.not_yet import explain_missing_names, java_only
 
 __all__ = [
     "ArrowTypeInfo",
@@ -509,5 +509,4 @@ def _checked(part: TypeInformation, owner: str) -> TypeInformation:
     return part
 
 
-if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+explain_missing_names(__name__)

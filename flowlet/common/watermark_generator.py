@@ -109,29 +109,6 @@ class NoWatermarks(_FollowsTheLargest):
         """Does nothing."""
 
 
-class _IdlenessTimer:
-    """Tells whether nothing has happened for too long, counted from the first check without activity."""
-
-    def __init__(self, max_idle_ns: int, now_ns: Callable[[], int]) -> None:
-        self._max_idle_ns = max_idle_ns
-        self._now_ns = now_ns
-        self._is_active = False
-        self._inactive_since_ns: int | None = None
-
-    def activity(self) -> None:
-        self._is_active = True
-
-    def check_if_idle(self) -> bool:
-        if self._is_active:
-            self._is_active = False
-            self._inactive_since_ns = None
-            return False
-        if self._inactive_since_ns is None:
-            self._inactive_since_ns = self._now_ns()
-            return False
-        return self._now_ns() - self._inactive_since_ns > self._max_idle_ns
-
-
 class WatermarksWithIdleness(WatermarkGenerator):
     """Another generator, and idleness if there is no record for a while.
 
@@ -149,7 +126,10 @@ class WatermarksWithIdleness(WatermarkGenerator):
         if idle_timeout_ns <= 0:
             raise JobGraphError(f"the idle timeout must be more than 0, got {idle_timeout_ns} ns")
         self._generator = generator
-        self._timer = _IdlenessTimer(idle_timeout_ns, now_ns)
+        self._idle_timeout_ns = idle_timeout_ns
+        self._now_ns = now_ns
+        self._is_active = False
+        self._inactive_since_ns: int | None = None
 
     @property
     def needs_events(self) -> bool:
@@ -158,17 +138,28 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
         """Pass it to the other generator; the stream is active."""
-        self._timer.activity()
+        self._is_active = True
         self._generator.on_event(event, event_timestamp, output)
 
     def on_largest_timestamp(self, timestamp: int) -> None:
         """Pass it to the other generator; the stream is active."""
-        self._timer.activity()
+        self._is_active = True
         self._generator.on_largest_timestamp(timestamp)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Mark the stream idle, or call the other generator."""
-        if self._timer.check_if_idle():
+        if self._is_idle():
             output.mark_idle()
         else:
             self._generator.on_periodic_emit(output)
+
+    def _is_idle(self) -> bool:
+        """Whether nothing has happened for too long, counted from the first call without activity."""
+        if self._is_active:
+            self._is_active = False
+            self._inactive_since_ns = None
+            return False
+        if self._inactive_since_ns is None:
+            self._inactive_since_ns = self._now_ns()
+            return False
+        return self._now_ns() - self._inactive_since_ns > self._idle_timeout_ns

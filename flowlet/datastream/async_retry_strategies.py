@@ -167,7 +167,8 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy[OUT]):
         self._max_attempts = _positive("max_attempts", max_attempts)
         self._initial_delay_ms = _positive("initial_delay", initial_delay)
         self._max_delay_ms = _positive("max_retry_delay", max_retry_delay)
-        if not _is_positive_number(multiplier):
+        given: Any = multiplier
+        if not isinstance(given, int | float) or isinstance(given, bool) or not 0 < given < float("inf"):
             raise JobGraphError(f"a retry strategy needs a multiplier greater than 0, got {multiplier!r}")
         self._multiplier = multiplier
         self._predicate = RetryPredicate(result_predicate, exception_predicate)
@@ -189,10 +190,6 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy[OUT]):
     def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
         """The two predicates."""
         return self._predicate
-
-
-def _is_positive_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def _positive(name: str, number: int) -> int:

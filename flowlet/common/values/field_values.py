@@ -248,10 +248,6 @@ def parsed_double(text: str) -> float:
     return number
 
 
-def _parsed_float(text: str) -> float:
-    return rounded_float(parsed_double(text))
-
-
 def _checked_decimal(value: Any) -> decimal.Decimal:
     if isinstance(value, int) and not isinstance(value, bool):
         return decimal.Decimal(value)
@@ -356,21 +352,17 @@ def _parsed_bytes(text: str) -> bytes:
         raise ValueError(f"bytes in base64 are expected, got {text!r}") from error
 
 
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
 _DATE: Final = FieldForm(_checked_date, datetime.date.isoformat, datetime.date.fromisoformat)
 _TIME: Final = FieldForm(_checked_time, datetime.time.isoformat, _parsed_time)
 _TIMESTAMP: Final = FieldForm(_checked_timestamp, datetime.datetime.isoformat, _parsed_timestamp)
-_BYTES: Final = FieldForm(_checked_bytes, _base64, _parsed_bytes)
+_BYTES: Final = FieldForm(_checked_bytes, lambda value: base64.b64encode(value).decode(), _parsed_bytes)
 _LOCAL: Final = LocalTimeTypeInfo.TimeType
 _FORMS: Final[dict[TypeInformation, FieldForm]] = {
     Types.STRING(): FieldForm(_checked_text, str, str, is_text=True),
     Types.CHAR(): FieldForm(_checked_character, str, _checked_character, is_text=True),
     Types.BOOLEAN(): FieldForm(_checked_boolean, lambda value: "true" if value else "false", _parsed_boolean),
     **{BasicTypeInfo(kind): _integer_form(kind) for kind in (*INTEGER_BITS, BasicType.BIG_INT)},
-    Types.FLOAT(): FieldForm(checked_float, repr, _parsed_float),
+    Types.FLOAT(): FieldForm(checked_float, repr, lambda text: rounded_float(parsed_double(text))),
     Types.DOUBLE(): FieldForm(checked_double, repr, parsed_double),
     Types.BIG_DEC(): FieldForm(_checked_decimal, str, parsed_decimal),
     Types.INSTANT(): FieldForm(_checked_instant, _instant_text, _parsed_instant),

@@ -6,7 +6,7 @@ Source: PyFlink ``pyflink.datastream.state.StateTtlConfig``; that module exports
 """
 
 from enum import Enum
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from flowlet.common.time import Duration, Length, Time, duration_of, millis_of
 from flowlet.errors import JobGraphError
@@ -185,19 +185,20 @@ class StateTtlConfig:
         """
 
         def __init__(self, ttl: Length) -> None:
-            self._update_type = StateTtlConfig.UpdateType.OnCreateAndWrite
-            self._state_visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
-            self._ttl_time_characteristic = StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
+            self._chosen: dict[str, Any] = {
+                "update_type": StateTtlConfig.UpdateType.OnCreateAndWrite,
+                "state_visibility": StateTtlConfig.StateVisibility.NeverReturnExpired,
+                "ttl_time_characteristic": StateTtlConfig.TtlTimeCharacteristic.ProcessingTime,
+                "ttl": _checked_ttl(ttl),
+            }
             self._is_cleanup_in_background = True
             self._strategies: dict[
                 StateTtlConfig.CleanupStrategies.Strategies, StateTtlConfig.CleanupStrategies.CleanupStrategy
             ] = {}
-            self._ttl = _checked_ttl(ttl)
 
         def set_update_type(self, update_type: "StateTtlConfig.UpdateType") -> Self:
             """Choose what makes an entry live on."""
-            self._update_type = update_type
-            return self
+            return self._choose(update_type=update_type)
 
         def update_ttl_on_create_and_write(self) -> Self:
             """Let a write make an entry live on."""
@@ -209,8 +210,7 @@ class StateTtlConfig:
 
         def set_state_visibility(self, state_visibility: "StateTtlConfig.StateVisibility") -> Self:
             """Choose whether an expired entry is still returned."""
-            self._state_visibility = state_visibility
-            return self
+            return self._choose(state_visibility=state_visibility)
 
         def return_expired_if_not_cleaned_up(self) -> Self:
             """Return an expired entry until it is removed."""
@@ -222,8 +222,7 @@ class StateTtlConfig:
 
         def set_ttl_time_characteristic(self, ttl_time_characteristic: "StateTtlConfig.TtlTimeCharacteristic") -> Self:
             """Choose the clock."""
-            self._ttl_time_characteristic = ttl_time_characteristic
-            return self
+            return self._choose(ttl_time_characteristic=ttl_time_characteristic)
 
         def use_processing_time(self) -> Self:
             """Use the clock of the machine."""
@@ -264,18 +263,16 @@ class StateTtlConfig:
 
         def set_ttl(self, ttl: Length) -> Self:
             """Change how long an entry lives."""
-            self._ttl = _checked_ttl(ttl)
-            return self
+            return self._choose(ttl=_checked_ttl(ttl))
 
         def build(self) -> "StateTtlConfig":
             """The configuration."""
-            return StateTtlConfig(
-                self._update_type,
-                self._state_visibility,
-                self._ttl_time_characteristic,
-                self._ttl,
-                StateTtlConfig.CleanupStrategies(self._strategies, self._is_cleanup_in_background),
-            )
+            cleanup = StateTtlConfig.CleanupStrategies(self._strategies, self._is_cleanup_in_background)
+            return StateTtlConfig(**self._chosen, cleanup_strategies=cleanup)
+
+        def _choose(self, **chosen: Any) -> Self:
+            self._chosen |= chosen
+            return self
 
 
 def _checked_ttl(ttl: Length) -> Time:
