@@ -1,12 +1,12 @@
-"""``CheckpointCoordinator``: decides when a job takes checkpoints, and which of them are complete; it takes events and
-returns effects.
+"""``CheckpointCoordinator``: decides when a job takes checkpoints, and which of them are complete; it is told what
+happens and returns effects.
 
 Side:       pure.
 Invariants: the ids rise, over all runs.  Each id that was triggered ends once, complete or failed.  At most
             ``max_concurrent`` are on their way.  Orders go only to unfinished attempts of the current run.  ``FailJob``
             is the last effect of its event, and after it nothing is triggered before the next run.  No checkpoint is
             discarded while its manifest is being written.
-Units:      times in milliseconds since the epoch, passed with each event.
+Units:      times in milliseconds since the epoch, passed with each call that tells what has happened.
 Source:     Flink ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``PendingCheckpoint``.
 Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many
             checkpoints are on their way, or while the minimum pause lasts, waits; further ones do not queue up behind
@@ -25,6 +25,7 @@ Rules:      the first trigger comes one interval after all attempts run.  A trig
 Absent:     checkpoints of a part of the job.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Final, assert_never
 
@@ -56,6 +57,7 @@ _NOT_RUNNING: Final = (
     "the job takes savepoints only while all of its tasks run, and none of them has failed or is about to restart"
 )
 _Reason = CoordinatorFailureReason
+NO_STATES: Final[Mapping[bytes, ExecutionState]] = {}
 
 
 @dataclass(slots=True)
@@ -110,7 +112,7 @@ class CheckpointCoordinator:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When ``TimePassed`` is to be handled; None: only events matter."""
+        """When ``time_passed`` is to be told; None: only other events matter."""
         times = [pending.trigger_ms + self._settings.timeout_ms for pending in self._pending.values()]
         run = self._run
         if run is not None and run.next_trigger_ms is not None:
@@ -135,10 +137,12 @@ class CheckpointCoordinator:
         """The checkpoints for people; ``completed``: those that are kept."""
         return self._history.document(self._pending.values(), completed)
 
-    def handle(self, event: events.Event, now_ms: int) -> list[events.Effect]:
-        """Apply one event; return the effects in order.  A report that does not fit has none."""
+    def handle(self, happened: Callable[["CheckpointCoordinator"], None], now_ms: int) -> list[events.Effect]:
+        """Apply what has happened, a call of one of the methods below; return the effects in order.  A report that does
+        not fit has none.
+        """
         self._now_ms = now_ms
-        self._apply(event)
+        happened(self)
         self._trigger_if_due()
         effects, self._effects = self._effects, []
         if self._failure is not None:
@@ -160,68 +164,47 @@ class CheckpointCoordinator:
             assert (pending.phase is CheckpointPhase.MANIFEST) == (not pending.missing)
             assert (pending.phase is CheckpointPhase.MANIFEST) == (pending.checkpoint_id in self._written)
 
-    def _apply(self, event: events.Event) -> None:
-        match event:
-            case events.RunStarted():
-                self._run_started(event)
-            case events.AttemptChanged(attempt, state):
-                self._attempt_changed(attempt, state)
-            case events.TimePassed():
-                self._time_passed(event)
-            case events.CheckpointWanted():
-                if self._run is not None:
-                    self._run.is_wanted = True
-            case events.SourcesSnapshotted(checkpoint_id, sources):
-                self._sources_snapshotted(checkpoint_id, sources)
-            case events.SourcesFailed(checkpoint_id, message):
-                self._fail_if_pending(checkpoint_id, _Reason.TRIGGER_CHECKPOINT_FAILURE, message)
-            case messages.CheckpointAcknowledged():
-                self._acknowledged(event)
-            case messages.CheckpointDeclined():
-                self._declined(event)
-            case messages.FinalCheckpointAwaited(attempt):
-                self._final_awaited(attempt)
-            case events.ManifestWritten(manifest):
-                self._manifest_written(manifest)
-            case events.ManifestFailed(checkpoint_id, message):
-                self._manifest_failed(checkpoint_id, message)
-            case events.StopAnnounced(is_near):
-                self._is_stop_near = is_near
-            case SavepointRequest():
-                self._savepoint_requested(event)
-            case events.RunEnded() | events.JobEnded():
-                self._run_ended()
-                if isinstance(event, events.JobEnded):
-                    self._sweep()
-            case _:
-                assert_never(event)
-
     # Runs
 
-    def _run_started(self, event: events.RunStarted) -> None:
+    def run_started(
+        self,
+        attempts: Mapping[bytes, Subtask],
+        restored: int | None = None,
+        states: Mapping[bytes, ExecutionState] = NO_STATES,
+    ) -> None:
+        """All tasks are deployed; ``restored`` is the id of the checkpoint that those begin with that are deployed now.
+
+        ``states``: of attempts that were deployed before and go on, because only others start again; others may be
+            there, too.
+        """
         # Attempts that go on may still write for a checkpoint that has failed.
-        go_on = self._run is not None and any(each in event.attempts for each in self._run.unfinished)
-        self._run_ended()
+        go_on = self._run is not None and any(each in attempts for each in self._run.unfinished)
+        self.run_ended()
         if not go_on:
             self._sweep()
-        states = event.states
         done = {attempt for attempt, state in states.items() if state is ExecutionState.FINISHED}
-        unfinished = {attempt: task for attempt, task in event.attempts.items() if attempt not in done}
-        finished = [task for attempt, task in event.attempts.items() if attempt not in unfinished]
+        unfinished = {attempt: task for attempt, task in attempts.items() if attempt not in done}
+        finished = [task for attempt, task in attempts.items() if attempt not in unfinished]
         starting = {each for each in unfinished if states.get(each) is not ExecutionState.RUNNING}
-        run = self._run = _Run(unfinished, dict(event.attempts), starting, finished)
+        run = self._run = _Run(unfinished, dict(attempts), starting, finished)
         self._awaited = {attempt: least_id for attempt, least_id in self._awaited.items() if attempt in unfinished}
         if finished and not self._settings.after_tasks_finish:
             self._stop_triggering(run)
         self._start_triggering(run)
         self._want_last(run)
-        if event.restored is not None:
-            self._history.restored(event.restored, self._now_ms)
+        if restored is not None:
+            self._history.restored(restored, self._now_ms)
 
-    def _run_ended(self) -> None:
+    def run_ended(self) -> None:
+        """The attempts of the run are being cancelled, or have ended; they get no more orders."""
         self._run = None  # first: nobody gets an order any more
         self._fail_all(list(self._pending.values()), _Reason.CHECKPOINT_COORDINATOR_SUSPEND)
         self._refuse_waiting_savepoints()
+
+    def job_ended(self) -> None:
+        """No run follows."""
+        self.run_ended()
+        self._sweep()
 
     def _sweep(self) -> None:
         """No attempt of the last run writes any more: what it wrote late goes."""
@@ -230,7 +213,8 @@ class CheckpointCoordinator:
         ]
         self._litter.clear()
 
-    def _attempt_changed(self, attempt: bytes, state: ExecutionState) -> None:
+    def attempt_changed(self, attempt: bytes, state: ExecutionState) -> None:
+        """An attempt is in a new state."""
         run = self._run
         if run is None or attempt not in run.unfinished:
             return
@@ -289,7 +273,12 @@ class CheckpointCoordinator:
     def _can_take_savepoints(self) -> bool:
         return self._run is not None and not self._run.starting and not self._run.is_over
 
-    def _savepoint_requested(self, request: SavepointRequest) -> None:
+    def stop_announced(self, *, is_near: bool) -> None:
+        """A savepoint is to stop the job, and its directory is being made; ``is_near`` False: it could not be made."""
+        self._is_stop_near = is_near
+
+    def savepoint_requested(self, request: SavepointRequest) -> None:
+        """A user wants a savepoint into a directory that is ready."""
         if request.stops_job:
             self._is_stop_near = False
         if not self._can_take_savepoints:
@@ -324,12 +313,20 @@ class CheckpointCoordinator:
         is_alone = self._savepoints or any(each.savepoint is not None for each in self._pending.values())
         return not is_alone and len(self._pending) < self._settings.max_concurrent
 
-    def _time_passed(self, event: events.TimePassed) -> None:
+    def checkpoint_wanted(self) -> None:
+        """A producer waits for the next checkpoint."""
+        if self._run is not None:
+            self._run.is_wanted = True
+
+    def time_passed(
+        self, held: frozenset[tuple[int, bytes]] = frozenset(), blocked: frozenset[bytes] = frozenset()
+    ) -> None:
+        """It is ``next_due_ms`` or later; what waits for the client: see ``ReaderLag``."""
         for pending in list(self._pending.values()):
             if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
                 waits_for = {(pending.checkpoint_id, each) for each in pending.missing}
-                is_held = pending.phase is CheckpointPhase.TASKS and waits_for <= event.held
-                is_behind = is_held or bool(event.blocked & pending.missing)
+                is_held = pending.phase is CheckpointPhase.TASKS and waits_for <= held
+                is_behind = is_held or bool(blocked & pending.missing)
                 reason = _Reason.READER_BEHIND if is_behind else _Reason.CHECKPOINT_EXPIRED
                 waited = f"{reason.value} ({self._settings.timeout_ms} ms), it waited for {pending.phase.value}"
                 self._fail(pending, CheckpointFailure(reason.name, waited))
@@ -360,7 +357,8 @@ class CheckpointCoordinator:
         )
         self._effects.append(events.SnapshotSources(checkpoint_id))
 
-    def _sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
+    def sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
+        """The answer to ``SnapshotSources``."""
         pending, run = self._pending.get(checkpoint_id), self._run
         if pending is None or run is None or pending.phase is not CheckpointPhase.SOURCES:
             return
@@ -373,7 +371,23 @@ class CheckpointCoordinator:
             )
             self._effects.append(order)
 
+    def sources_failed(self, checkpoint_id: int, message: str) -> None:
+        """The other answer to ``SnapshotSources``."""
+        self._fail_if_pending(checkpoint_id, _Reason.TRIGGER_CHECKPOINT_FAILURE, message)
+
     # Reports of tasks
+
+    def reported(self, report: messages.CheckpointReport) -> None:
+        """A task acknowledges, declines, or waits for its last checkpoint."""
+        match report:
+            case messages.CheckpointAcknowledged():
+                self._acknowledged(report)
+            case messages.CheckpointDeclined():
+                self._declined(report)
+            case messages.FinalCheckpointAwaited(attempt):
+                self._final_awaited(attempt)
+            case _:
+                assert_never(report)
 
     def _acknowledged(self, message: messages.CheckpointAcknowledged) -> None:
         pending = self._pending.get(message.checkpoint_id)
@@ -412,7 +426,8 @@ class CheckpointCoordinator:
 
     # Ends
 
-    def _manifest_written(self, manifest: CheckpointManifest) -> None:
+    def manifest_written(self, manifest: CheckpointManifest) -> None:
+        """The answer to ``WriteManifest``."""
         checkpoint_id = manifest.checkpoint_id
         location = self._written.pop(checkpoint_id, "")
         pending, run = self._pending.pop(checkpoint_id, None), self._run
@@ -432,7 +447,8 @@ class CheckpointCoordinator:
         self._fail_all(older, _Reason.CHECKPOINT_SUBSUMED)
         self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
 
-    def _manifest_failed(self, checkpoint_id: int, message: str) -> None:
+    def manifest_failed(self, checkpoint_id: int, message: str) -> None:
+        """The other answer to ``WriteManifest``."""
         location = self._written.pop(checkpoint_id, "")
         if checkpoint_id in self._pending:
             self._fail_if_pending(checkpoint_id, _Reason.FINALIZE_CHECKPOINT_FAILURE, message)

@@ -1,10 +1,10 @@
-"""What a ``CheckpointCoordinator`` is told, and what it wants done.
+"""What a ``CheckpointCoordinator`` wants done.
 
 Holds a task's part of a checkpoint back until the client has read what the task sent before its barrier.
 
 Side:       pure.
 Units:      as in ``checkpoint_coordinator``.
-Source:     Flink ``CheckpointCoordinator``, the calls in and out of it.  Flink keeps the records in the state of
+Source:     Flink ``CheckpointCoordinator``, the calls out of it.  Flink keeps the records in the state of
             ``CollectSinkFunction`` instead.
 Why:        a task acknowledges a checkpoint when the barrier is in its output.  What lies before it there is in no
             state: for a task's consumers it is in theirs, because they acknowledge the checkpoint, too; but the client
@@ -24,110 +24,25 @@ import msgspec
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointFailure, SavepointRequest
 from flowlet.graph.execution_graph import Execution
 from flowlet.messages import control_messages as messages
-from flowlet.messages.execution_state import ExecutionState, Subtask
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry
+from flowlet.messages.execution_state import Subtask
+from flowlet.storage.manifest import CheckpointManifest
 
-
-class RunStarted(msgspec.Struct, frozen=True):
-    """All tasks are deployed; ``restored`` is the id of the checkpoint that those begin with that were deployed now.
-
-    ``states``: of attempts that were deployed before and go on, because only others start again; others may be there,
-        too.
-    """
-
-    attempts: Mapping[bytes, Subtask]
-    restored: int | None = None
-    states: Mapping[bytes, ExecutionState] = msgspec.field(default_factory=dict)
-
-
-class AttemptChanged(msgspec.Struct, frozen=True):
-    """An attempt is in a new state."""
-
-    attempt: bytes
-    state: ExecutionState
-
-
-class TimePassed(msgspec.Struct, frozen=True):
-    """It is ``next_due_ms`` or later.
-
-    ``held``: attempts that have acknowledged a checkpoint, with its id, but the client has not read so far.
-    ``blocked``: attempts that cannot go on because the client does not read.
-    """
-
-    held: frozenset[tuple[int, bytes]] = frozenset()
-    blocked: frozenset[bytes] = frozenset()
-
-
-class CheckpointWanted(msgspec.Struct, frozen=True):
-    """A producer waits for the next checkpoint."""
-
-
-class SourcesSnapshotted(msgspec.Struct, frozen=True):
-    """The answer to ``SnapshotSources``."""
-
-    checkpoint_id: int
-    sources: list[SourceEntry]
-
-
-class SourcesFailed(msgspec.Struct, frozen=True):
-    """The other answer to ``SnapshotSources``."""
-
-    checkpoint_id: int
-    message: str
-
-
-class ManifestWritten(msgspec.Struct, frozen=True):
-    """The answer to ``WriteManifest``."""
-
-    manifest: CheckpointManifest
-
-
-class ManifestFailed(msgspec.Struct, frozen=True):
-    """The other answer to ``WriteManifest``."""
-
-    checkpoint_id: int
-    message: str
-
-
-class StopAnnounced(msgspec.Struct, frozen=True):
-    """A savepoint is to stop the job, and its directory is being made; ``is_near`` is False: it could not be made."""
-
-    is_near: bool
-
-
-class RunEnded(msgspec.Struct, frozen=True):
-    """The attempts of the run are being cancelled, or have ended; they get no more orders."""
-
-
-class JobEnded(msgspec.Struct, frozen=True):
-    """No run follows."""
-
-
-Event = (
-    RunStarted
-    | AttemptChanged
-    | TimePassed
-    | CheckpointWanted
-    | SourcesSnapshotted
-    | SourcesFailed
-    | messages.CheckpointReport
-    | ManifestWritten
-    | ManifestFailed
-    | StopAnnounced
-    | SavepointRequest
-    | RunEnded
-    | JobEnded
-)
+ReaderLag = tuple[frozenset[tuple[int, bytes]], frozenset[bytes]]
+"""What waits for the client: attempts that have acknowledged a checkpoint, with its id, but the client has not read so
+far; and attempts that cannot go on because the client does not read.
+"""
 
 
 class SnapshotSources(msgspec.Struct, frozen=True):
-    """Ask all split enumerators for their state; the answer is an event."""
+    """Ask all split enumerators for their state; the answer is ``sources_snapshotted``, or ``sources_failed``."""
 
     checkpoint_id: int
 
 
 class WriteManifest(msgspec.Struct, frozen=True):
-    """Write the manifest, of a savepoint into its ``location``; the answer is an event."""
+    """Write the manifest, of a savepoint into its ``location``; the answer is ``manifest_written``, or
+    ``manifest_failed``.
+    """
 
     manifest: CheckpointManifest
     location: str = ""
@@ -240,13 +155,13 @@ class ReaderAcknowledgements:
         held = self._held.get(attempt, {})
         return [held.pop(each) for each in sorted(held) if self._has_read(attempt, each)]
 
-    def lag(self, metrics: Mapping[bytes, messages.TaskMetrics]) -> TimePassed:
-        """What waits for the client, for the coordinator; ``metrics``: the newest of the attempts."""
+    def lag(self, metrics: Mapping[bytes, messages.TaskMetrics]) -> ReaderLag:
+        """What waits for the client now; ``metrics``: the newest of the attempts."""
         held = frozenset(
             (checkpoint_id, attempt) for attempt, of_attempt in self._held.items() for checkpoint_id in of_attempt
         )
         blocked = frozenset(each for each in self._only_external if each in metrics and metrics[each].is_back_pressured)
-        return TimePassed(held, blocked)
+        return held, blocked
 
     def _has_read(self, attempt: bytes, checkpoint_id: int) -> bool:
         return all(newest >= checkpoint_id for newest in self._read.get(attempt, {}).values())

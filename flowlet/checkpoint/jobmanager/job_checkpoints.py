@@ -1,4 +1,4 @@
-"""``JobCheckpoints``: the checkpoints of one job: feeds events to its coordinator and carries out the effects.
+"""``JobCheckpoints``: the checkpoints of one job: tells its coordinator what happens and carries out the effects.
 
 Reads the checkpoint or savepoint of another job that a job starts from.
 
@@ -97,7 +97,7 @@ class JobCheckpoints:
         open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage,
         on_completed: Callable[[], object] = lambda: None,
         may_trigger: Callable[[int], bool] = lambda _: True,
-        reader_lag: Callable[[], events.TimePassed] = events.TimePassed,
+        reader_lag: Callable[[], events.ReaderLag] = lambda: (frozenset(), frozenset()),
     ) -> None:
         job = recovered.job
         self._settings = job.settings.checkpoints
@@ -175,14 +175,15 @@ class JobCheckpoints:
         self._locations = dict(locations)
         attempts = {each: Subtask(*subtask_of(each)) for each in locations}
         restored = self._completed.restored
-        self._handle(events.RunStarted(attempts, None if restored is None else restored.checkpoint_id, states or {}))
+        restored_id = None if restored is None else restored.checkpoint_id
+        self._tell(lambda coordinator: coordinator.run_started(attempts, restored_id, states or {}))
         newest = self._completed.newest
         if newest is not None:
             self._discard_leftovers(newest.checkpoint_id)
 
     def task_state_changed(self, attempt: bytes, state: ExecutionState) -> None:
         """An attempt of this run is in a new state."""
-        self._handle(events.AttemptChanged(attempt, state))
+        self._tell(lambda coordinator: coordinator.attempt_changed(attempt, state))
 
     def report(self, tm_id: str, message: messages.CheckpointReport) -> bool:
         """A task acknowledges, declines or waits; False if no such checkpoint is pending, or the task does not run
@@ -196,7 +197,7 @@ class JobCheckpoints:
         )
         if isinstance(message, messages.CheckpointAcknowledged):
             self._completed.name_shared(message.checkpoint_id, message.part.shared)
-        self._handle(message)
+        self._tell(lambda coordinator: coordinator.reported(message))
         return is_pending
 
     def request(self) -> int:
@@ -205,25 +206,25 @@ class JobCheckpoints:
         A job without checkpoints has none that is complete; its number is 0.
         """
         next_id = 0 if self._coordinator is None else self._coordinator.next_id
-        self._handle(events.CheckpointWanted())
+        self._tell(CheckpointCoordinator.checkpoint_wanted)
         return next_id
 
     def announce_stop(self, *, is_near: bool) -> None:
         """A savepoint that stops the job is to be requested once its directory is ready; or that failed."""
-        self._handle(events.StopAnnounced(is_near))
+        self._tell(lambda coordinator: coordinator.stop_announced(is_near=is_near))
 
     def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
         """Take a savepoint into its directory, which is ready; ``on_end`` gets None once it is complete, or else why it
         is not.
         """
         self._savepoints[request] = on_end
-        self._handle(request)
+        self._tell(lambda coordinator: coordinator.savepoint_requested(request))
 
     def stop(self) -> None:
         """The run ends: abort what is pending; idempotent."""
         self._locations = {}
         self._sources = {}
-        self._handle(events.RunEnded())
+        self._tell(CheckpointCoordinator.run_ended)
 
     def close(self, status: JobStatus = JobStatus.FINISHED) -> None:
         """The job has ended: abort what is pending, and remove all checkpoints, unless they are retained in this
@@ -233,7 +234,7 @@ class JobCheckpoints:
         path = self.retained_path(status)
         dropped = [*self._completed.clear(), *self.unrestorable] if path is None else []  # people may put a file back
         self.unrestorable = []
-        self._handle(events.JobEnded())
+        self._tell(CheckpointCoordinator.job_ended)
         for checkpoint_id in dropped:
             self._discard(checkpoint_id)
         if self._has_shared_files and path is None:
@@ -297,14 +298,16 @@ class JobCheckpoints:
             return CheckpointHistory(self._topology).document([], self._completed)
         return self._coordinator.document(self._completed)
 
-    def _handle(self, event: events.Event) -> None:
+    def _tell(self, happened: Callable[[CheckpointCoordinator], None]) -> None:
+        """Tell the coordinator what has happened, and carry out the effects."""
         if self._coordinator is None:
             return
         timers = self._timers = self._timers or asyncio.get_running_loop()
         if self._began is None:
             self._began = timers.time(), self._clock()
         began_s, began_ms = self._began
-        for effect in self._coordinator.handle(event, began_ms + round((timers.time() - began_s) * 1000)):
+        now_ms = began_ms + round((timers.time() - began_s) * 1000)
+        for effect in self._coordinator.handle(happened, now_ms):
             self._carry_out(effect)
         if self._timer is not None:
             self._timer.cancel()
@@ -315,12 +318,12 @@ class JobCheckpoints:
 
     def _time_passed(self) -> None:
         self._timer = None
-        self._handle(self._reader_lag())
+        self._tell(lambda coordinator: coordinator.time_passed(*self._reader_lag()))
 
     def _carry_out(self, effect: events.Effect) -> None:
         match effect:
             case events.SnapshotSources(checkpoint_id):
-                self._handle(self._snapshot_sources(checkpoint_id))
+                self._tell(self._snapshot_sources(checkpoint_id))
             case messages.TriggerCheckpoint() | messages.CheckpointCompleted() | messages.CheckpointAborted():
                 if effect.attempt in self._locations:  # an earlier effect may have ended the run
                     self._send(self._locations[effect.attempt], effect)
@@ -354,16 +357,20 @@ class JobCheckpoints:
             case _:
                 assert_never(effect)
 
-    def _snapshot_sources(self, checkpoint_id: int) -> events.SourcesSnapshotted | events.SourcesFailed:
+    def _snapshot_sources(self, checkpoint_id: int) -> Callable[[CheckpointCoordinator], None]:
+        """What to tell of the states of all sources."""
         if not self._may_trigger(checkpoint_id):
-            return events.SourcesFailed(checkpoint_id, "the job store has not reserved its id yet")
+            return lambda coordinator: coordinator.sources_failed(
+                checkpoint_id, "the job store has not reserved its id yet"
+            )
         entries = []
         for vertex_id, snapshot in self._sources.items():
             try:
                 entries.append(SourceEntry(vertex_id, snapshot()))
             except Exception as error:  # noqa: BLE001 - an enumerator may be of any connector; the loop must go on
-                return events.SourcesFailed(checkpoint_id, f"source {self._topology.names[vertex_id]}: {error!r}")
-        return events.SourcesSnapshotted(checkpoint_id, entries)
+                problem = f"source {self._topology.names[vertex_id]}: {error!r}"
+                return lambda coordinator: coordinator.sources_failed(checkpoint_id, problem)
+        return lambda coordinator: coordinator.sources_snapshotted(checkpoint_id, entries)
 
     def _write(self, manifest: CheckpointManifest, location: str) -> None:
         checkpoint_id = manifest.checkpoint_id
@@ -374,8 +381,10 @@ class JobCheckpoints:
 
         self._call_in_background(
             write,
-            lambda _: self._handle(events.ManifestWritten(manifest)),
-            lambda error: self._handle(events.ManifestFailed(checkpoint_id, str(error) or repr(error))),
+            lambda _: self._tell(lambda coordinator: coordinator.manifest_written(manifest)),
+            lambda error: self._tell(
+                lambda coordinator: coordinator.manifest_failed(checkpoint_id, str(error) or repr(error))
+            ),
             f"manifest of checkpoint {checkpoint_id}",
         )
 

@@ -1,22 +1,15 @@
 """A coordinator that a test drives, and jobs for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
 from flowlet.checkpoint.jobmanager.coordinator_events import (
-    AttemptChanged,
     Effect,
-    Event,
-    ManifestFailed,
-    ManifestWritten,
-    RunEnded,
-    RunStarted,
     SnapshotSources,
-    SourcesSnapshotted,
-    TimePassed,
     WriteManifest,
 )
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
@@ -25,6 +18,7 @@ from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointCompleted,
     CheckpointDeclined,
+    CheckpointReport,
     EdgeMessage,
     JobGraphMessage,
     StateHandle,
@@ -95,13 +89,16 @@ class Coordinated:
         self.effects: list[Effect] = []
         self.manifests: dict[int, CheckpointManifest] = {}
 
-    def handle(self, event: Event) -> list[Effect]:
-        """Apply it and answer for the sources; returns all effects but ``SnapshotSources``."""
+    def handle(self, happened: Callable[..., None], *facts: object) -> list[Effect]:
+        """Tell it what has happened, and answer for the sources; returns all effects but ``SnapshotSources``."""
         effects: list[Effect] = []
-        for effect in self.coordinator.handle(event, self.now_ms):
+        for effect in self.coordinator.handle(lambda it: happened(it, *facts), self.now_ms):
             if isinstance(effect, SnapshotSources):
                 sources = [SourceEntry(vertex_id("s"), b"splits")]
-                effects += self.coordinator.handle(SourcesSnapshotted(effect.checkpoint_id, sources), self.now_ms)
+                answer = partial(
+                    CheckpointCoordinator.sources_snapshotted, checkpoint_id=effect.checkpoint_id, sources=sources
+                )
+                effects += self.coordinator.handle(answer, self.now_ms)
             else:
                 effects.append(effect)
             if isinstance(effect, WriteManifest):
@@ -114,19 +111,19 @@ class Coordinated:
         """All attempts of the next run are running."""
         self.run += 1
         attempts = attempts_of(self.job, self.run)
-        self.handle(RunStarted(attempts, restored))
+        self.handle(lambda it: it.run_started(attempts, restored))
         for each in attempts:
-            self.handle(AttemptChanged(each, ExecutionState.RUNNING))
+            self.handle(CheckpointCoordinator.attempt_changed, each, ExecutionState.RUNNING)
 
     def stop(self) -> list[Effect]:
-        return self.handle(RunEnded())
+        return self.handle(CheckpointCoordinator.run_ended)
 
     def at(self, now_ms: int) -> list[Effect]:
         """The time moves on; every timer on the way fires when it is due."""
         effects: list[Effect] = []
         while (due_ms := self.coordinator.next_due_ms) is not None and due_ms <= now_ms:
             self.now_ms = max(due_ms, self.now_ms)
-            effects += self.handle(TimePassed())
+            effects += self.handle(CheckpointCoordinator.time_passed)
             later_ms = self.coordinator.next_due_ms
             assert later_ms is None or later_ms > self.now_ms, "a timer that changes nothing would fire for ever"
         self.now_ms = now_ms
@@ -144,20 +141,23 @@ class Coordinated:
         return [
             effect
             for name in names
-            for effect in self.handle(acknowledged(self.attempt(name[0], int(name[1:] or 0)), checkpoint_id, STATE))
+            for effect in self.report(acknowledged(self.attempt(name[0], int(name[1:] or 0)), checkpoint_id, STATE))
         ]
 
+    def report(self, message: CheckpointReport) -> list[Effect]:
+        return self.handle(CheckpointCoordinator.reported, message)
+
     def decline(self, checkpoint_id: int, name: str, reason: str) -> list[Effect]:
-        return self.handle(CheckpointDeclined(self.attempt(name), checkpoint_id, reason, "no space left"))
+        return self.report(CheckpointDeclined(self.attempt(name), checkpoint_id, reason, "no space left"))
 
     def change(self, name: str, state: ExecutionState, subtask: int = 0) -> list[Effect]:
-        return self.handle(AttemptChanged(self.attempt(name, subtask), state))
+        return self.handle(lambda it: it.attempt_changed(self.attempt(name, subtask), state))
 
     def write(self, checkpoint_id: int) -> list[Effect]:
-        return self.handle(ManifestWritten(self.manifests[checkpoint_id]))
+        return self.handle(lambda it: it.manifest_written(self.manifests[checkpoint_id]))
 
     def fail_to_write(self, checkpoint_id: int) -> list[Effect]:
-        return self.handle(ManifestFailed(checkpoint_id, "the disk is full"))
+        return self.handle(lambda it: it.manifest_failed(checkpoint_id, "the disk is full"))
 
     def complete(self, checkpoint_id: int) -> list[Effect]:
         """All running tasks acknowledge, and the manifest is written."""

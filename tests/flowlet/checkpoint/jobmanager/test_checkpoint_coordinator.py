@@ -6,20 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.checkpoint.jobmanager.coordinator_events import (
-    AttemptChanged,
     CheckpointFailed,
-    CheckpointWanted,
     DiscardCheckpoint,
     FailJob,
-    JobEnded,
     KeepCheckpoint,
-    ManifestWritten,
-    RunStarted,
     SnapshotSources,
-    SourcesFailed,
-    SourcesSnapshotted,
-    TimePassed,
     WriteManifest,
 )
 from flowlet.checkpoint.jobmanager.pending_checkpoint import SYMPTOM
@@ -97,18 +90,18 @@ class TestOneCheckpoint:
         coordinated = started()
         coordinated.now_ms = 100
 
-        asked = coordinated.coordinator.handle(TimePassed(), 100)
-        answered = coordinated.coordinator.handle(SourcesSnapshotted(1, []), 101)
-        again = coordinated.coordinator.handle(SourcesSnapshotted(1, []), 102)
+        asked = coordinated.coordinator.handle(CheckpointCoordinator.time_passed, 100)
+        answered = coordinated.coordinator.handle(lambda it: it.sources_snapshotted(1, []), 101)
+        again = coordinated.coordinator.handle(lambda it: it.sources_snapshotted(1, []), 102)
 
         assert (asked, answered, again) == ([SnapshotSources(1)], [TriggerCheckpoint(attempt("s"), 1, 100)], [])
 
     def test_a_source_that_fails_fails_it_and_no_task_hears_of_it(self) -> None:
         coordinated = started()
-        coordinated.coordinator.handle(TimePassed(), 100)
+        coordinated.coordinator.handle(CheckpointCoordinator.time_passed, 100)
 
-        effects = coordinated.coordinator.handle(SourcesFailed(1, "no connection"), 100)
-        late = coordinated.coordinator.handle(SourcesFailed(1, "no connection"), 100)
+        effects = coordinated.coordinator.handle(lambda it: it.sources_failed(1, "no connection"), 100)
+        late = coordinated.coordinator.handle(lambda it: it.sources_failed(1, "no connection"), 100)
 
         assert failures(effects) == [(1, "TRIGGER_CHECKPOINT_FAILURE")]
         assert "no connection" in failed_job(effects)[0]
@@ -120,7 +113,7 @@ class TestOneCheckpoint:
         coordinated.at(100)
 
         coordinated.acknowledge(1, "t0")
-        coordinated.handle(acknowledged(attempt("s"), 1, None, is_finished=True))
+        coordinated.report(acknowledged(attempt("s"), 1, None, is_finished=True))
 
         assert coordinated.manifests[1].subtasks[0] == SubtaskEntry(*S, None, is_finished=True)
 
@@ -144,12 +137,12 @@ class TestOneCheckpoint:
 class TestPeriod:
     def test_the_first_comes_an_interval_after_the_last_task_runs(self) -> None:
         coordinated = Coordinated()
-        coordinated.handle(RunStarted(attempts_of(coordinated.job)))
-        coordinated.handle(AttemptChanged(attempt("s"), RUNNING))
+        coordinated.handle(lambda it: it.run_started(attempts_of(coordinated.job)))
+        coordinated.handle(lambda it: it.attempt_changed(attempt("s"), RUNNING))
         waiting = coordinated.coordinator.next_due_ms
         coordinated.now_ms = 500
-        coordinated.handle(AttemptChanged(attempt("t"), ExecutionState.INITIALIZING))
-        coordinated.handle(AttemptChanged(attempt("t"), RUNNING))
+        coordinated.handle(lambda it: it.attempt_changed(attempt("t"), ExecutionState.INITIALIZING))
+        coordinated.handle(lambda it: it.attempt_changed(attempt("t"), RUNNING))
 
         early, due = coordinated.at(599), coordinated.at(600)
 
@@ -157,9 +150,9 @@ class TestPeriod:
 
     def test_a_task_that_finishes_before_all_run_does_not_hold_the_first_up(self) -> None:
         coordinated = Coordinated()
-        coordinated.handle(RunStarted(attempts_of(coordinated.job)))
-        coordinated.handle(AttemptChanged(attempt("t"), RUNNING))
-        coordinated.handle(AttemptChanged(attempt("s"), FINISHED))
+        coordinated.handle(lambda it: it.run_started(attempts_of(coordinated.job)))
+        coordinated.handle(lambda it: it.attempt_changed(attempt("t"), RUNNING))
+        coordinated.handle(lambda it: it.attempt_changed(attempt("s"), FINISHED))
 
         assert triggered(coordinated.at(100)) == {1: {attempt("t")}}
 
@@ -196,7 +189,7 @@ class TestPeriod:
         coordinated = started(max_concurrent=10)
 
         coordinated.now_ms = 1042
-        late = coordinated.handle(TimePassed())
+        late = coordinated.handle(CheckpointCoordinator.time_passed)
 
         assert list(triggered(late)) == [1]
         assert coordinated.coordinator.next_due_ms == 1142
@@ -220,13 +213,13 @@ class TestPeriod:
         """
         coordinated = started(interval_ms=1000)
 
-        assert list(triggered(coordinated.handle(CheckpointWanted()))) == [1]
-        coordinated.handle(CheckpointWanted())
+        assert list(triggered(coordinated.handle(CheckpointCoordinator.checkpoint_wanted))) == [1]
+        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
         coordinated.now_ms = 20
         coordinated.complete(1)
-        coordinated.handle(CheckpointWanted())
+        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
         assert (triggered(coordinated.at(119)), list(triggered(coordinated.at(120)))) == ({}, [2])
-        coordinated.handle(CheckpointWanted())
+        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
         coordinated.now_ms = 320
         coordinated.complete(2)
         assert (triggered(coordinated.at(519)), list(triggered(coordinated.at(520)))) == ({}, [3])
@@ -235,15 +228,15 @@ class TestPeriod:
 
     def test_one_that_is_wanted_waits_for_all_tasks_to_run_and_for_the_pause(self) -> None:
         coordinated = Coordinated(interval_ms=1000, min_pause_ms=400)
-        coordinated.handle(CheckpointWanted())
-        coordinated.handle(RunStarted(attempts_of(coordinated.job, 0)))
-        assert triggered(coordinated.handle(CheckpointWanted())) == {}
+        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
+        coordinated.handle(lambda it: it.run_started(attempts_of(coordinated.job, 0)))
+        assert triggered(coordinated.handle(CheckpointCoordinator.checkpoint_wanted)) == {}
 
         coordinated.run = 0
         coordinated.change("s", RUNNING)
         assert list(triggered(coordinated.change("t", RUNNING))) == [1]
         coordinated.complete(1)
-        coordinated.handle(CheckpointWanted())
+        coordinated.handle(CheckpointCoordinator.checkpoint_wanted)
         assert (triggered(coordinated.at(399)), list(triggered(coordinated.at(400)))) == ({}, [2])
 
     def test_the_interval_is_at_least_the_pause(self) -> None:
@@ -259,13 +252,10 @@ class TestPeriod:
         if is_held:
             coordinated.acknowledge(1, "s0")
         coordinated.now_ms = 1100
-        lag = (
-            TimePassed(held=frozenset({(1, attempt("t"))}))
-            if is_held
-            else TimePassed(blocked=frozenset({attempt("t")}))
-        )
+        held = frozenset({(1, attempt("t"))} if is_held else ())
+        blocked = frozenset(() if is_held else {attempt("t")})
 
-        effects = coordinated.handle(lag)
+        effects = coordinated.handle(lambda it: it.time_passed(held, blocked))
 
         assert failures(effects) == [(1, "READER_BEHIND")]
         assert failed_job(effects) == []
@@ -275,7 +265,7 @@ class TestPeriod:
         coordinated.at(100)
         coordinated.now_ms = 1100
 
-        effects = coordinated.handle(TimePassed(held=frozenset({(1, attempt("t"))})))
+        effects = coordinated.handle(lambda it: it.time_passed(held=frozenset({(1, attempt("t"))})))
 
         assert failures(effects) == [(1, "CHECKPOINT_EXPIRED")]
         assert len(failed_job(effects)) == 1
@@ -585,9 +575,9 @@ class TestReportsThatDoNotFit:
 
     def test_before_the_trigger_is_sent(self) -> None:
         coordinated = started()
-        coordinated.coordinator.handle(TimePassed(), 100)
+        coordinated.coordinator.handle(CheckpointCoordinator.time_passed, 100)
 
-        assert coordinated.coordinator.handle(acknowledged(attempt("s"), 1, STATE), 100) == []
+        assert coordinated.coordinator.handle(lambda it: it.reported(acknowledged(attempt("s"), 1, STATE)), 100) == []
 
     @pytest.mark.parametrize("message", [CheckpointDeclined, CheckpointAcknowledged])
     def test_flink_13593_of_an_attempt_of_the_last_run(self, message: type) -> None:
@@ -603,10 +593,10 @@ class TestReportsThatDoNotFit:
             else acknowledged(old, 1)
         )
 
-        effects = coordinated.handle(report)
+        effects = coordinated.report(report)
 
         assert (effects, coordinated.pending) == ([], [1])
-        assert coordinated.handle(AttemptChanged(old, FAILED)) == []
+        assert coordinated.handle(lambda it: it.attempt_changed(old, FAILED)) == []
         assert coordinated.pending == [1]
 
     def test_flink_18533_of_a_checkpoint_of_the_last_run(self) -> None:
@@ -627,7 +617,7 @@ class TestReportsThatDoNotFit:
         coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED")
 
         in_a_file = coordinated.acknowledge(1, "s0")
-        inline = coordinated.handle(acknowledged(attempt("s"), 1, StateHandle(1, b"sum", inline=b"x")))
+        inline = coordinated.report(acknowledged(attempt("s"), 1, StateHandle(1, b"sum", inline=b"x")))
 
         assert (in_a_file, inline) == ([DiscardCheckpoint(1)], [])
 
@@ -649,8 +639,8 @@ class TestReportsThatDoNotFit:
     def test_before_any_run(self) -> None:
         coordinated = Coordinated()
 
-        assert coordinated.handle(AttemptChanged(attempt("s", run=0), RUNNING)) == []
-        assert coordinated.handle(TimePassed()) == []
+        assert coordinated.handle(lambda it: it.attempt_changed(attempt("s", run=0), RUNNING)) == []
+        assert coordinated.handle(CheckpointCoordinator.time_passed) == []
 
 
 class TestRuns:
@@ -687,8 +677,8 @@ class TestRuns:
         coordinated.at(100)
         coordinated.stop()
 
-        once = coordinated.handle(JobEnded() if is_last else RunStarted({}))
-        twice = coordinated.handle(JobEnded())
+        once = coordinated.handle(CheckpointCoordinator.job_ended if is_last else (lambda it: it.run_started({})))
+        twice = coordinated.handle(CheckpointCoordinator.job_ended)
 
         assert (once, twice) == ([DiscardCheckpoint(1)], [])
 
@@ -699,19 +689,19 @@ class TestRuns:
         coordinated.change("t", FAILED)
         attempts = {attempt("s"): S, attempt("t", run=1): T}
 
-        once = coordinated.handle(RunStarted(attempts, None, {attempt("s"): RUNNING}))
+        once = coordinated.handle(lambda it: it.run_started(attempts, None, {attempt("s"): RUNNING}))
 
         assert DiscardCheckpoint(1) not in once
-        assert coordinated.handle(acknowledged(attempt("s"), 1, STATE)) == [DiscardCheckpoint(1)]
-        assert coordinated.handle(JobEnded()) == [DiscardCheckpoint(1)]
+        assert coordinated.report(acknowledged(attempt("s"), 1, STATE)) == [DiscardCheckpoint(1)]
+        assert coordinated.handle(CheckpointCoordinator.job_ended) == [DiscardCheckpoint(1)]
 
     @pytest.mark.parametrize("after_tasks_finish", [True, False])
     def test_a_task_that_had_finished_before_others_started_again(self, after_tasks_finish: bool) -> None:
         coordinated = started(after_tasks_finish=after_tasks_finish)
         states = {attempt("s"): FINISHED}
 
-        coordinated.handle(RunStarted({attempt("s"): S, attempt("t", run=1): T}, None, states))
-        coordinated.handle(AttemptChanged(attempt("t", run=1), RUNNING))
+        coordinated.handle(lambda it: it.run_started({attempt("s"): S, attempt("t", run=1): T}, None, states))
+        coordinated.handle(lambda it: it.attempt_changed(attempt("t", run=1), RUNNING))
 
         expected = {1: {attempt("t", run=1)}} if after_tasks_finish else {}
         assert triggered(coordinated.at(100)) == expected
@@ -746,9 +736,9 @@ class TestRuns:
         coordinated.at(100)
         coordinated.acknowledge(1)
         coordinated.stop()
-        coordinated.handle(JobEnded())
+        coordinated.handle(CheckpointCoordinator.job_ended)
 
-        assert coordinated.handle(ManifestWritten(coordinated.manifests[1])) == [DiscardCheckpoint(1)]
+        assert coordinated.handle(lambda it: it.manifest_written(coordinated.manifests[1])) == [DiscardCheckpoint(1)]
 
     def test_it_is_described_for_people(self) -> None:
         coordinated = started()

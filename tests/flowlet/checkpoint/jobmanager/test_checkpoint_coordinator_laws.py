@@ -1,5 +1,7 @@
 """Laws of the coordinator of checkpoints that hold whatever happens, in whatever order."""
 
+from collections.abc import Callable
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -7,25 +9,14 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
 from flowlet.checkpoint.jobmanager.coordinator_events import (
-    AttemptChanged,
     CheckpointFailed,
-    CheckpointWanted,
     DiscardCheckpoint,
     Effect,
-    Event,
     FailJob,
-    JobEnded,
     KeepCheckpoint,
-    ManifestFailed,
-    ManifestWritten,
-    RunEnded,
-    RunStarted,
     SavepointCompleted,
     SavepointFailed,
     SnapshotSources,
-    SourcesFailed,
-    SourcesSnapshotted,
-    TimePassed,
     WriteManifest,
 )
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, SavepointRequest
@@ -99,7 +90,7 @@ class Checkpoints(RuleBasedStateMachine):
         self.subtasks.update(found)
         self.states = {}
         self.is_failing = self.is_cancelling = False
-        self._handle(RunStarted(found), new_states=dict.fromkeys(found, ExecutionState.DEPLOYING))
+        self._handle(lambda it: it.run_started(found), new_states=dict.fromkeys(found, ExecutionState.DEPLOYING))
         return next(iter(found))
 
     @precondition(lambda self: self.states)
@@ -130,29 +121,33 @@ class Checkpoints(RuleBasedStateMachine):
         end_ms = self.now_ms + duration_ms
         while (due_ms := self.coordinator.next_due_ms) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
-            self._handle(TimePassed())
+            self._handle(CheckpointCoordinator.time_passed)
         self.now_ms = end_ms
 
     @rule()
     def want(self) -> None:
-        self._handle(CheckpointWanted())
+        self._handle(CheckpointCoordinator.checkpoint_wanted)
 
     @precondition(lambda self: self.subtasks)
     @rule(data=st.data())
     def await_the_last(self, data: st.DataObject) -> None:
-        self._handle(FinalCheckpointAwaited(data.draw(st.sampled_from(sorted(self.subtasks)))))
+        self._handle(lambda it: it.reported(FinalCheckpointAwaited(data.draw(st.sampled_from(sorted(self.subtasks))))))
 
     @rule(duration_ms=st.integers(0, 500))
     def stall(self, duration_ms: int) -> None:
         self.now_ms += duration_ms
-        self._handle(TimePassed())
+        self._handle(CheckpointCoordinator.time_passed)
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data(), fails=st.booleans())
     def answer_for_sources(self, data: st.DataObject, fails: bool) -> None:
         checkpoint_id = data.draw(st.sampled_from(sorted(self.asked)))
         self.asked.remove(checkpoint_id)
-        self._handle(SourcesFailed(checkpoint_id, "why") if fails else SourcesSnapshotted(checkpoint_id, []))
+        self._handle(
+            (lambda it: it.sources_failed(checkpoint_id, "why"))
+            if fails
+            else (lambda it: it.sources_snapshotted(checkpoint_id, []))
+        )
 
     @precondition(lambda self: self.pending)
     @rule()
@@ -175,14 +170,22 @@ class Checkpoints(RuleBasedStateMachine):
             data.draw(st.sampled_from(sorted(self.subtasks))),
             data.draw(st.integers(0, self.last_id + 1)),
         )
-        self._handle(CheckpointDeclined(attempt, checkpoint_id, data.draw(st.sampled_from(REASONS)), "why"))
+        self._handle(
+            lambda it: it.reported(
+                CheckpointDeclined(attempt, checkpoint_id, data.draw(st.sampled_from(REASONS)), "why")
+            )
+        )
 
     @precondition(lambda self: self.writing)
     @rule(data=st.data(), fails=st.booleans())
     def answer_of_the_storage(self, data: st.DataObject, fails: bool) -> None:
         manifest = self.writing.pop(data.draw(st.sampled_from(sorted(self.writing))))
         was_ended = manifest.checkpoint_id in self.ended
-        effects = self._handle(ManifestFailed(manifest.checkpoint_id, "why") if fails else ManifestWritten(manifest))
+        effects = self._handle(
+            (lambda it: it.manifest_failed(manifest.checkpoint_id, "why"))
+            if fails
+            else (lambda it: it.manifest_written(manifest))
+        )
         if was_ended or fails:
             location = self.locations.get(manifest.checkpoint_id, "")
             assert DiscardCheckpoint(manifest.checkpoint_id, location) in effects, (
@@ -198,12 +201,12 @@ class Checkpoints(RuleBasedStateMachine):
         self.num_wanted += 1
         request = SavepointRequest(f"/{self.num_wanted}", kind)
         self.wanted.add(request)
-        self._handle(request)
+        self._handle(lambda it: it.savepoint_requested(request))
 
     @rule(is_last=st.booleans())
     def end_run(self, is_last: bool) -> None:
         self.states = {}
-        self._handle(JobEnded() if is_last else RunEnded())
+        self._handle(CheckpointCoordinator.job_ended if is_last else CheckpointCoordinator.run_ended)
         assert not self.pending
         assert not self.wanted, "each has an end"
 
@@ -211,16 +214,18 @@ class Checkpoints(RuleBasedStateMachine):
         if attempt in self.states:
             self.states[attempt] = state
             self.is_cancelling |= state is ExecutionState.CANCELING
-        self._handle(AttemptChanged(attempt, state))
+        self._handle(lambda it: it.attempt_changed(attempt, state))
 
     def _acknowledge(self, attempt: bytes, checkpoint_id: int) -> None:
         missing = self.pending.get(checkpoint_id, set())
         if checkpoint_id not in self.asked:
             missing.discard(attempt)
-        self._handle(acknowledged(attempt, checkpoint_id, STATE))
+        self._handle(lambda it: it.reported(acknowledged(attempt, checkpoint_id, STATE)))
 
-    def _handle(self, event: Event, new_states: dict[bytes, ExecutionState] | None = None) -> list[Effect]:
-        effects = self.coordinator.handle(event, self.now_ms)
+    def _handle(
+        self, happened: Callable[[CheckpointCoordinator], None], new_states: dict[bytes, ExecutionState] | None = None
+    ) -> list[Effect]:
+        effects = self.coordinator.handle(happened, self.now_ms)
         self.states = self.states if new_states is None else new_states
         for index, effect in enumerate(effects):
             self._check(effect, is_last=index == len(effects) - 1)
@@ -316,7 +321,7 @@ class Checkpoints(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "coordinator"):
             self.states = {}
-            self._handle(JobEnded())
+            self._handle(CheckpointCoordinator.job_ended)
             assert set(self.ended) == set(range(1, self.last_id + 1)), "each id that was triggered has ended"
 
 

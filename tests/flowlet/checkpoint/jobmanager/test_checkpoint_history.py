@@ -40,7 +40,7 @@ def test_what_each_subtask_needed() -> None:
         bytes_persisted_during_alignment=6,
     )
     coordinated.now_ms = 130
-    coordinated.handle(acknowledged(attempt("s", 1), 1, StateHandle(70, b"sum"), durations=durations))
+    coordinated.report(acknowledged(attempt("s", 1), 1, StateHandle(70, b"sum"), durations=durations))
 
     (checkpoint,) = coordinated.document()["history"]
 

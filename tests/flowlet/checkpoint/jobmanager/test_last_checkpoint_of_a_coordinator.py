@@ -4,7 +4,7 @@ unfinished tasks wait.
 
 import pytest
 
-from flowlet.checkpoint.jobmanager.coordinator_events import Effect, FailJob, RunStarted, StopAnnounced
+from flowlet.checkpoint.jobmanager.coordinator_events import Effect, FailJob
 from flowlet.checkpoint.jobmanager.pending_checkpoint import SavepointRequest
 from flowlet.messages.control_messages import FinalCheckpointAwaited
 from flowlet.messages.execution_state import ExecutionState
@@ -24,7 +24,7 @@ def started(**settings: object) -> Coordinated:
 
 def wait_for_it(coordinated: Coordinated, *names: str) -> list[Effect]:
     """The tasks report that nothing is left for them; what the last report brings about."""
-    return [coordinated.handle(FinalCheckpointAwaited(coordinated.attempt(name))) for name in names][-1]
+    return [coordinated.report(FinalCheckpointAwaited(coordinated.attempt(name))) for name in names][-1]
 
 
 def ids(effects: list[Effect]) -> list[int]:
@@ -123,7 +123,9 @@ def test_the_pause_of_a_wish_is_short_again_once_one_is_complete() -> None:
 
     coordinated.run += 1  # s starts again, and waits again
     again = attempt("s", run=1)
-    coordinated.handle(RunStarted({again: attempts_of(coordinated.job, 1)[again]}, states={again: RUNNING}))
+    coordinated.handle(
+        lambda it: it.run_started({again: attempts_of(coordinated.job, 1)[again]}, states={again: RUNNING})
+    )
 
     assert ids(wait_for_it(coordinated, "s")) == []
     assert ids(coordinated.at(1199)) == []
@@ -140,7 +142,7 @@ def test_the_last_one_is_wanted_when_a_region_comes_back_with_nothing_left_to_do
 
     coordinated.now_ms = 5000
     effects = coordinated.handle(
-        RunStarted({each: attempts[each] for each in (s, t)}, states={s: RUNNING, t: FINISHED})
+        lambda it: it.run_started({each: attempts[each] for each in (s, t)}, states={s: RUNNING, t: FINISHED})
     )
 
     assert triggered(effects) == {1: {s}}
@@ -154,9 +156,11 @@ def test_the_last_one_that_a_restart_of_a_region_called_off_is_tried_again() -> 
     attempts = {**attempts_of(coordinated.job, 1), **attempts_of(coordinated.job, 0)}
     s, t = attempt("s"), attempt("t", run=1)
 
-    coordinated.handle(RunStarted({each: attempts[each] for each in (s, t)}, states={s: RUNNING, t: RUNNING}))
+    coordinated.handle(
+        lambda it: it.run_started({each: attempts[each] for each in (s, t)}, states={s: RUNNING, t: RUNNING})
+    )
     assert ids(coordinated.at(7000)) == []
-    assert triggered(coordinated.handle(FinalCheckpointAwaited(t))) == {2: {s}}
+    assert triggered(coordinated.report(FinalCheckpointAwaited(t))) == {2: {s}}
 
 
 def test_no_other_one_is_wanted_while_one_that_serves_all_is_on_its_way() -> None:
@@ -175,7 +179,7 @@ def test_a_savepoint_is_no_last_checkpoint() -> None:
     """Tasks do not hear of its end, so they go on to wait."""
     coordinated = started()
     wait_for_it(coordinated, "s")
-    coordinated.handle(SavepointRequest("/savepoints/savepoint-1"))
+    coordinated.handle(lambda it: it.savepoint_requested(SavepointRequest("/savepoints/savepoint-1")))
     assert coordinated.pending == [1]
 
     assert ids(coordinated.change("t", FINISHED)) == []
@@ -185,18 +189,18 @@ def test_a_savepoint_is_no_last_checkpoint() -> None:
 def test_no_last_checkpoint_is_triggered_while_a_stop_with_a_savepoint_is_near() -> None:
     """Its tasks would end with that one, and the savepoint, whose directory is being made, would come too late."""
     coordinated = started()
-    coordinated.handle(StopAnnounced(is_near=True))
+    coordinated.handle(lambda it: it.stop_announced(is_near=True))
     before = ids(wait_for_it(coordinated, "s", "t"))
 
     stop = SavepointRequest("/savepoints/savepoint-1", SnapshotType.SAVEPOINT_TERMINATE)
-    triggers = triggered(coordinated.handle(stop))
+    triggers = triggered(coordinated.handle(lambda it: it.savepoint_requested(stop)))
 
     assert (before, list(triggers), coordinated.pending) == ([], [1], [1])
 
 
 def test_the_last_checkpoint_comes_if_the_savepoint_has_no_directory_after_all() -> None:
     coordinated = started()
-    coordinated.handle(StopAnnounced(is_near=True))
+    coordinated.handle(lambda it: it.stop_announced(is_near=True))
     before = ids(wait_for_it(coordinated, "s", "t"))
 
-    assert (before, ids(coordinated.handle(StopAnnounced(is_near=False)))) == ([], [1])
+    assert (before, ids(coordinated.handle(lambda it: it.stop_announced(is_near=False)))) == ([], [1])

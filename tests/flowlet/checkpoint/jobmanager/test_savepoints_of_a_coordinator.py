@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.checkpoint.jobmanager.coordinator_events import (
-    AttemptChanged,
     DiscardCheckpoint,
     Effect,
     FailJob,
     KeepCheckpoint,
-    RunStarted,
     SavepointCompleted,
     SavepointFailed,
     WriteManifest,
@@ -50,7 +49,7 @@ def test_it_is_taken_at_once_into_its_own_directory() -> None:
     coordinated = started()
     s = attempt("s")
 
-    trigger = coordinated.handle(WANTED)
+    trigger = coordinated.handle(lambda it: it.savepoint_requested(WANTED))
     written = coordinated.acknowledge(1)
     end = coordinated.write(1)
 
@@ -64,7 +63,7 @@ def test_a_job_without_periodic_checkpoints_takes_it() -> None:
     coordinated = started(interval_ms=None, directory="")
 
     idle = coordinated.at(1_000_000)
-    coordinated.handle(WANTED)
+    coordinated.handle(lambda it: it.savepoint_requested(WANTED))
     end = coordinated.complete(1)
 
     assert idle == []
@@ -74,7 +73,7 @@ def test_a_job_without_periodic_checkpoints_takes_it() -> None:
 
 def test_periodic_checkpoints_wait_for_it() -> None:
     coordinated = started()
-    coordinated.handle(WANTED)
+    coordinated.handle(lambda it: it.savepoint_requested(WANTED))
 
     meanwhile = coordinated.at(350)
     end = coordinated.complete(1)
@@ -88,7 +87,7 @@ def test_it_waits_for_a_checkpoint_that_is_on_its_way() -> None:
     coordinated = started()
     coordinated.at(100)
 
-    waiting = coordinated.handle(WANTED)
+    waiting = coordinated.handle(lambda it: it.savepoint_requested(WANTED))
     still_waiting = coordinated.at(250)
     end = coordinated.complete(1)
 
@@ -101,8 +100,8 @@ def test_one_runs_after_the_other() -> None:
     other = SavepointRequest("/savepoints/other")
     coordinated = started()
 
-    coordinated.handle(WANTED)
-    coordinated.handle(other)
+    coordinated.handle(lambda it: it.savepoint_requested(WANTED))
+    coordinated.handle(lambda it: it.savepoint_requested(other))
     end = coordinated.complete(1)
 
     assert coordinated.pending == [2]
@@ -113,9 +112,9 @@ def test_too_many_that_wait_are_refused() -> None:
     coordinated = started()
     coordinated.at(100)
     for number in range(MAX_WAITING):
-        coordinated.handle(SavepointRequest(f"/{number}"))
+        coordinated.handle(CheckpointCoordinator.savepoint_requested, SavepointRequest(f"/{number}"))
 
-    effects = coordinated.handle(WANTED)
+    effects = coordinated.handle(lambda it: it.savepoint_requested(WANTED))
 
     assert effects == [SavepointFailed(WANTED, "16 savepoints wait already: wait for one of them")]
 
@@ -123,10 +122,10 @@ def test_too_many_that_wait_are_refused() -> None:
 def test_its_failure_does_not_count() -> None:
     """The job goes on; what was written goes, also what comes late."""
     coordinated = started(tolerable_failures=0)
-    coordinated.handle(WANTED)
+    coordinated.handle(lambda it: it.savepoint_requested(WANTED))
 
     effects = coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED")
-    late = coordinated.handle(acknowledged(attempt("s"), 1, STATE))
+    late = coordinated.report(acknowledged(attempt("s"), 1, STATE))
 
     assert reasons(effects) == ["t (subtask 0): no space left"]
     assert not [effect for effect in effects if isinstance(effect, FailJob)]
@@ -138,7 +137,7 @@ def test_its_failure_does_not_count() -> None:
 
 def test_a_manifest_that_cannot_be_written_fails_it() -> None:
     coordinated = started()
-    coordinated.handle(WANTED)
+    coordinated.handle(lambda it: it.savepoint_requested(WANTED))
     coordinated.acknowledge(1)
 
     effects = coordinated.fail_to_write(1)
@@ -149,7 +148,7 @@ def test_a_manifest_that_cannot_be_written_fails_it() -> None:
 
 def test_a_manifest_that_is_written_too_late_is_removed() -> None:
     coordinated = started()
-    coordinated.handle(WANTED)
+    coordinated.handle(lambda it: it.savepoint_requested(WANTED))
     coordinated.acknowledge(1)
 
     ended = coordinated.stop()
@@ -161,7 +160,7 @@ def test_a_manifest_that_is_written_too_late_is_removed() -> None:
 
 def test_it_expires_as_a_checkpoint_does() -> None:
     coordinated = started(interval_ms=None, directory="")
-    coordinated.handle(WANTED)
+    coordinated.handle(lambda it: it.savepoint_requested(WANTED))
 
     effects = coordinated.at(1000)
 
@@ -174,8 +173,8 @@ def test_it_is_refused_unless_all_tasks_run(what: str) -> None:
     match what:
         case "a task starts":
             coordinated.run = 0
-            coordinated.handle(RunStarted(attempts_of(coordinated.job)))
-            coordinated.handle(AttemptChanged(attempt("s"), RUNNING))
+            coordinated.handle(lambda it: it.run_started(attempts_of(coordinated.job)))
+            coordinated.handle(lambda it: it.attempt_changed(attempt("s"), RUNNING))
         case "a task has failed":
             coordinated.start()
             coordinated.change("t", FAILED)
@@ -185,7 +184,7 @@ def test_it_is_refused_unless_all_tasks_run(what: str) -> None:
         case _:
             pass
 
-    effects = coordinated.handle(WANTED)
+    effects = coordinated.handle(lambda it: it.savepoint_requested(WANTED))
 
     assert len(reasons(effects)) == 1
     assert "only while all of its tasks run" in reasons(effects)[0]
@@ -194,7 +193,7 @@ def test_it_is_refused_unless_all_tasks_run(what: str) -> None:
 def test_one_that_waits_fails_with_the_run() -> None:
     coordinated = started()
     coordinated.at(100)
-    coordinated.handle(WANTED)
+    coordinated.handle(lambda it: it.savepoint_requested(WANTED))
 
     effects = coordinated.change("t", FAILED)
 
@@ -206,7 +205,7 @@ def test_one_that_stops_the_job_is_told_to_all_and_nothing_follows() -> None:
     """The tasks wait for it; their states are those of the end."""
     coordinated = started()
 
-    trigger = coordinated.handle(DRAIN)
+    trigger = coordinated.handle(lambda it: it.savepoint_requested(DRAIN))
     end = coordinated.complete(1)
     later = coordinated.at(1_000_000)
 
@@ -221,7 +220,7 @@ def test_one_that_stops_the_job_is_told_to_all_and_nothing_follows() -> None:
 
 def test_a_task_that_finished_before_it_took_part_fails_it() -> None:
     coordinated = started()
-    coordinated.handle(DRAIN)
+    coordinated.handle(lambda it: it.savepoint_requested(DRAIN))
 
     effects = coordinated.change("s", FINISHED)
 
@@ -230,7 +229,7 @@ def test_a_task_that_finished_before_it_took_part_fails_it() -> None:
 
 def test_people_see_it_in_the_history() -> None:
     coordinated = started()
-    coordinated.handle(DRAIN)
+    coordinated.handle(lambda it: it.savepoint_requested(DRAIN))
     pending = coordinated.document()
     coordinated.complete(1)
 
