@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from flowlet.rpc.front_door import LoopClock
-from netstack.flow.heartbeats import Silence
+from netstack.loop.loop_timers import LoopClock, RunningTimer
 
 LEFT_S: Final = 5.0  # a tunnel that is started again, a client that dials anew after a second; not measured
 
@@ -18,7 +17,7 @@ LEFT_S: Final = 5.0  # a tunnel that is started again, a client that dials anew 
 class ClientLease:
     """Calls ``cancel`` once, with the reason, when it was not renewed for ``timeout_s``.
 
-    Time in which the loop stood still does not count.
+    Time in which the loop stood still does not count (``RunningTimer``).
 
     The client keeps a request open all the time (``clientHeartbeat``).  If its connection ends, the client has ended,
     or something between them: it gets ``LEFT_S`` to come again.
@@ -34,32 +33,24 @@ class ClientLease:
 
     def __init__(self, timeout_s: float | None, timers: LoopClock | None, cancel: Callable[[str], object]) -> None:
         self._timeout_s = timeout_s
+        self._timers = timers
         self._cancel = cancel
-        self._has_left = False
-        self._timer: asyncio.TimerHandle | None = None  # None: it is over, or not needed
+        self._timer: RunningTimer | None = None  # None: it is over, or not needed
         if timeout_s is not None:
-            self._timers = timers or asyncio.get_running_loop()
-            self._silence = Silence(timeout_s, self._timers.time())
-            self._timer = self._look_later()
+            self._wait(timeout_s, f"no sign of life from its client for {timeout_s:g} s")
 
     def __repr__(self) -> str:
-        state = "over" if self._timer is None else f"not renewed for {self._silence.silent_s:.1f} s"
-        return f"<ClientLease of {self._timeout_s} s, {state}>"
+        return f"<ClientLease of {self._timeout_s} s, {self._timer or 'over'}>"
 
     def renew(self) -> None:
         """The client is there."""
-        if self._timer is not None:
-            self._has_left = False
-            self._silence.heard(self._timers.time())
+        if self._timer is not None and self._timeout_s is not None:
+            self._wait(self._timeout_s, f"no sign of life from its client for {self._timeout_s:g} s")
 
     def client_left(self) -> None:
         """The client's connection has ended."""
-        if self._timer is not None:
-            self._has_left = True
-            self._timer.cancel()
-            self._silence.heard(self._timers.time())
-            self._silence.hasten(LEFT_S)
-            self._timer = self._look_later()
+        if self._timer is not None and self._timeout_s is not None:
+            self._wait(min(LEFT_S, self._timeout_s), "its client has ended, or its connection has")
 
     def close(self) -> None:
         """Watch no longer; idempotent."""
@@ -67,17 +58,12 @@ class ClientLease:
             self._timer.cancel()
             self._timer = None
 
-    def _look_later(self) -> asyncio.TimerHandle:
-        return self._timers.call_at(self._timers.time() + self._silence.next_look_s, self._look)
+    def _wait(self, delay_s: float, what: str) -> None:
+        self.close()
+        self._timer = RunningTimer(self._timers or asyncio.get_running_loop(), delay_s, lambda: self._expired(what))
 
-    def _look(self) -> None:
-        if not self._silence.look(self._timers.time()):
-            self._timer = self._look_later()
-            return
+    def _expired(self, what: str) -> None:
         self._timer = None
-        what = f"no sign of life from its client for {self._timeout_s:g} s"
-        if self._has_left:
-            what = "its client has ended, or its connection has"
         self._cancel(
             f"{what} (client.heartbeat.timeout); with execution.attached: false a job goes on without its client"
         )

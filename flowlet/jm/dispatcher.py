@@ -57,11 +57,11 @@ class Dispatcher:
     def __init__(self, config: JobManagerConfig, clock: WallClock, keeper: JobKeeper) -> None:
         self._config = config
         self._clock = clock
-        self._keeper = keeper
+        self.keeper = keeper  # of what happens to jobs
         # By id of a submitted job, until the store has it; its value: why not.
         self._kept: dict[str, asyncio.Future[str | None]] = {}
-        self._settled: dict[str, asyncio.Event] = {}  # by id of a job that has ended, until the store knows
-        self.ends: dict[str, JobEnd] = {}  # of jobs that have ended at an earlier JobManager
+        self._settled: dict[str, asyncio.Future[None]] = {}  # by id of a job that has ended, until the store knows
+        self.ends: OrderedDict[str, JobEnd] = OrderedDict()  # of jobs that have ended at an earlier JobManager
         self.problems: dict[str, str] = {}  # by id of a job of an earlier JobManager: why it does not go on
         self._slots = SlotPool()
         self.sessions: dict[str, TaskManagerSession] = {}  # by TaskManager id, in the order of registration
@@ -105,7 +105,7 @@ class Dispatcher:
         self.jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
         kept = self._kept[job.job_id] = asyncio.get_running_loop().create_future()
-        self._keeper.submitted(job, lambda problem: self._submission_kept(master, kept, problem))
+        self.keeper.submitted(job, lambda problem: self._submission_kept(master, kept, problem))
         return master
 
     def _submission_kept(self, master: JobMaster, kept: "asyncio.Future[str | None]", problem: str | None) -> None:
@@ -126,7 +126,7 @@ class Dispatcher:
 
     def recover(self, recovery: Recovery) -> None:
         """Go on with the jobs of an earlier JobManager; once, before any other call."""
-        self.ends, self.problems = dict(recovery.ends), dict(recovery.problems)
+        self.ends, self.problems = OrderedDict(recovery.ends), dict(recovery.problems)
         for recovered in recovery.jobs:
             self._recover(recovered)
 
@@ -136,7 +136,7 @@ class Dispatcher:
             job, self, self._clock, checkpoint_key=manifest_key(self._config.secret), recovered=recovered
         )
         self.jobs[job.job_id] = master
-        self._keeper.recovered(recovered)
+        self.keeper.recovered(recovered)
         if not master.graph.strategy.can_restart:
             master.fail_recovery()
             return
@@ -149,14 +149,9 @@ class Dispatcher:
         in time.
         """
         settled = self._settled.get(job_id)
-        if settled is None:
-            return True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await settled.wait()
-        except TimeoutError:
-            return False
-        return True
+        if settled is not None:
+            await asyncio.wait([settled], timeout=timeout_s)
+        return settled is None or settled.done()
 
     def job_with_gate(self, gate: str) -> JobMaster | None:
         """The job that has this remote gate: the running one, else the one that was submitted last."""
@@ -193,7 +188,7 @@ class Dispatcher:
         log.info(
             "TaskManager registered",
             tm_id=session.tm_id,
-            location=str(session.location),
+            location=str(session.registration),
             slots=session.registration.num_slots,
         )
         # In the next iteration of the loop: the session must send Registered before the first deployment.
@@ -207,12 +202,12 @@ class Dispatcher:
         del self.sessions[session.tm_id]
         self._slots.remove(session.tm_id)
         tell = log.info if self._is_closing else log.warning
-        tell("TaskManager lost", tm_id=session.tm_id, location=str(session.location), reason=reason)
-        self._last_loss = f"{session.location} was lost: {reason}"
-        if self._is_closing and self._keeper.keeps_jobs:
+        tell("TaskManager lost", tm_id=session.tm_id, location=str(session.registration), reason=reason)
+        self._last_loss = f"{session.registration} was lost: {reason}"
+        if self._is_closing and self.keeper.keeps_jobs:
             return  # the jobs go on at another JobManager
         for master in list(self.jobs.values()):
-            master.task_manager_lost(session.location, reason)
+            master.task_manager_lost(session.registration, reason)
 
     def heartbeat(self, session: TaskManagerSession, message: TaskManagerHeartbeat) -> None:
         """Hand the tasks' metrics to their jobs."""
@@ -244,7 +239,7 @@ class Dispatcher:
             "jobs-cancelled": counts[JobStatus.CANCELED],
             "jobs-failed": counts[JobStatus.FAILED],
             "ignored-messages": self.num_ignored_messages,
-            "keeps-jobs": self._keeper.keeps_jobs,
+            "keeps-jobs": self.keeper.keeps_jobs,
         }
 
     def jobs_overview(self) -> Document:
@@ -258,9 +253,9 @@ class Dispatcher:
     def _task_manager_document(self, session: TaskManagerSession) -> Document:
         return {
             "id": session.tm_id,
-            "path": f"{session.location.host}:{session.location.data_port}",
-            "dataPort": session.location.data_port,
-            "pid": session.location.pid,
+            "path": f"{session.registration.data_host}:{session.registration.data_port}",
+            "dataPort": session.registration.data_port,
+            "pid": session.registration.pid,
             "timeSinceLastHeartbeat": round(session.silence_s * 1000),
             "slotsNumber": session.registration.num_slots,
             "freeSlots": self._slots.num_free_on(session.tm_id),
@@ -272,8 +267,13 @@ class Dispatcher:
         With a job store no job is cancelled: another JobManager goes on with them.
         """
         self._is_closing = True
-        if self._keeper.keeps_jobs:
-            self._suspend()
+        if self.keeper.keeps_jobs:
+            self.keeper.close()
+            for master in self.jobs.values():
+                master.suspend()
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
         else:
             await self._cancel_jobs()
         for session in list(self.sessions.values()):
@@ -287,17 +287,9 @@ class Dispatcher:
         for master in active:
             await master.wait_until_ended(max(0.0, deadline_s - asyncio.get_running_loop().time()))
 
-    def _suspend(self) -> None:
-        self._keeper.close()
-        for master in self.jobs.values():
-            master.suspend()
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-
     def request_slots(self, master: JobMaster) -> None:
         """Start the job as soon as its slots are free; fail it if that takes too long."""
-        self._keeper.run_begins(
+        self.keeper.run_begins(
             master.job_id, master.graph.attempt_number, lambda problem: self._run_kept(master, problem)
         )
 
@@ -308,16 +300,6 @@ class Dispatcher:
             self._wait_for_slots(master)
         else:
             master.fail_scheduling(problem)
-
-    def checkpoint_completed(self, master: JobMaster) -> None:
-        """Keep that a checkpoint is complete."""
-        self._keeper.checkpoint_completed(
-            master.job_id, master.checkpoints.last_completed_id, master.checkpoints.unrestorable
-        )
-
-    def may_trigger(self, master: JobMaster, checkpoint_id: int) -> bool:
-        """Whether the job store has reserved this id."""
-        return self._keeper.may_trigger(master.job_id, checkpoint_id)
 
     def _wait_for_slots(self, master: JobMaster) -> None:
         loop = asyncio.get_running_loop()
@@ -346,24 +328,21 @@ class Dispatcher:
         if not master.graph.is_waiting_for_slots:
             self._stop_waiting(master)
             return
-        wanted = self._wanted_slots(master) if self._slots.holds_any(master.job_id) else ()
+        wanted = master.wanted_slots().values() if self._slots.holds_any(master.job_id) else ()
         slots = self._slots.allocate(master.job_id, needed_slots(master.job), wanted)
         if slots is None:
             return
         self._stop_waiting(master)
         tm_ids = {attempt: slots[number] for attempt, number in master.wanted_slots().items()}
-        master.start({attempt: self.sessions[tm_id].location for attempt, tm_id in tm_ids.items() if tm_id is not None})
-
-    @staticmethod
-    def _wanted_slots(master: JobMaster) -> set[int]:
-        return set(master.wanted_slots().values())
+        found = {attempt: self.sessions[tm_id].registration for attempt, tm_id in tm_ids.items() if tm_id is not None}
+        master.start(found)
 
     def _slots_timed_out(self, master: JobMaster) -> None:
         del self._timers[master.job_id]
         if not master.graph.is_waiting_for_slots:
             return
         waited_s = self._config.slot_request_timeout_s
-        num_missing = self._slots.num_missing(master.job_id, needed_slots(master.job), self._wanted_slots(master))
+        num_missing = self._slots.num_missing(master.job_id, needed_slots(master.job), master.wanted_slots().values())
         shortage = [self._slots.describe_shortage(num_missing, waited_s)]
         if self._last_loss is not None:
             shortage.append(f"{self._last_loss}, and no TaskManager came in its place: start one")
@@ -377,20 +356,16 @@ class Dispatcher:
         self._slots.release(master.job_id)
         self._ended.append(master.job_id)
         if len(self._ended) + len(self.ends) > self._config.max_finished_jobs:
-            self._forget_oldest()
+            if self.ends:
+                oldest, _ = self.ends.popitem(last=False)
+            else:
+                oldest = self._ended.pop(0)
+                del self.jobs[oldest]
+            self.keeper.forget(oldest)
         self._schedule_waiting()
 
-    def _forget_oldest(self) -> None:
-        oldest = next(iter(self.ends), None)
-        if oldest is None:
-            oldest = self._ended.pop(0)
-            del self.jobs[oldest]
-        else:
-            del self.ends[oldest]
-        self._keeper.forget(oldest)
-
     def _keep_end(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
-        job_id, settled = master.job_id, asyncio.Event()
+        job_id, settled = master.job_id, asyncio.get_running_loop().create_future()
         self._settled[job_id] = settled
 
         def kept(problem: str | None) -> None:
@@ -398,9 +373,9 @@ class Dispatcher:
                 log.warning("the job store has no room for the end of a job", job=job_id, problem=problem)
             clean_up()  # not before: a job whose end is not kept would need its checkpoints
             del self._settled[job_id]
-            settled.set()
+            settled.set_result(None)
 
         def end() -> JobEnd:
             return JobEnd(master.graph.status.name, msgspec.json.encode(job_document(master.view, self._clock())))
 
-        self._keeper.ended(job_id, end, kept)
+        self.keeper.ended(job_id, end, kept)

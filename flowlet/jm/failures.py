@@ -10,8 +10,7 @@ from typing import Final
 import msgspec
 
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.jm.scheduler import TaskManagerLocation
-from flowlet.messages.control_messages import TASK_MANAGER_LOST, FailureInfo, exception_type_of
+from flowlet.messages.control_messages import TASK_MANAGER_LOST, FailureInfo, RegisterTaskManager, exception_type_of
 from flowlet.messages.execution_state import ExecutionState
 
 _MAX_MESSAGE_CHARS: Final = 8 * 1024
@@ -46,7 +45,7 @@ def job_manager_lost(now_ms: int) -> FailureInfo:
     return FailureInfo("JobManagerLost", message, timestamp_ms=now_ms)
 
 
-def task_manager_lost(location: TaskManagerLocation, reason: str, now_ms: int) -> FailureInfo:
+def task_manager_lost(location: RegisterTaskManager, reason: str, now_ms: int) -> FailureInfo:
     """The connection to a TaskManager that runs tasks of the job has ended."""
     message = f"{location} was lost: {reason}"
     return FailureInfo(TASK_MANAGER_LOST, message, tm_id=location.tm_id, timestamp_ms=now_ms)
@@ -59,7 +58,7 @@ def results_broken(reason: str, now_ms: int) -> FailureInfo:
 
 
 def unexplained(
-    state: ExecutionState, location: TaskManagerLocation, name: str, subtask: int, now_ms: int
+    state: ExecutionState, location: RegisterTaskManager, name: str, subtask: int, now_ms: int
 ) -> FailureInfo | None:
     """Why a task that said nothing is in this state; None: there is nothing to explain.
 

@@ -141,19 +141,16 @@ class GateSupervisor:
         """A run of all tasks is about to be deployed; it begins with the newest complete checkpoint."""
         self._marks = MarkCoordinator(job, attempt_number)
         for gate in self._gates.values():
-            self._restore(gate)
+            restored = None if self._is_restored else self._states.source_state(gate.vertex_id)
+            try:
+                if restored is not None:
+                    gate.restore(restored)
+            except StateRestoreError as error:
+                self._problem = error
             gate.begin_run()
             if self._has_checkpoints:
                 self._states.add_source(gate.vertex_id, gate.snapshot)
         self._is_restored = self._problem is None
-
-    def _restore(self, gate: JobGate) -> None:
-        restored = None if self._is_restored else self._states.source_state(gate.vertex_id)
-        try:
-            if restored is not None:
-                gate.restore(restored)
-        except StateRestoreError as error:
-            self._problem = error
 
     def run_deployed(self) -> None:
         """The tasks are deployed: gates that were told to finish hear it again."""

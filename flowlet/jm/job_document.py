@@ -17,7 +17,6 @@ import msgspec
 
 from flowlet.graph.execution_events import FailedRun
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
-from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -58,7 +57,7 @@ class JobView(msgspec.Struct, frozen=True):
     job: messages.JobGraphMessage
     graph: ExecutionGraph
     metrics: Mapping[bytes, messages.TaskMetrics]
-    locations: Mapping[bytes, TaskManagerLocation]
+    locations: Mapping[bytes, messages.RegisterTaskManager]
     gates: Sequence[Document] = ()  # of GateSupervisor.documents
     stuck: Mapping[bytes, messages.TaskStuck] = msgspec.field(
         default_factory=dict
@@ -77,7 +76,7 @@ def job_document(view: JobView, now_ms: int) -> Document:
         "jid": view.job.job_id,
         "name": view.job.name,
         "state": graph.status.name,
-        **_times(_start_ms(graph), _end_ms(graph), now_ms),
+        **_times_of(graph, now_ms),
         "now": now_ms,
         "isStoppable": False,
         "maxParallelism": max(vertex.max_parallelism for vertex in view.job.vertices),
@@ -152,7 +151,7 @@ def job_overview_item(view: JobView, now_ms: int) -> Document:
         "jid": view.job.job_id,
         "name": view.job.name,
         "state": graph.status.name,
-        **_times(_start_ms(graph), _end_ms(graph), now_ms),
+        **_times_of(graph, now_ms),
         "last-modification": max(graph.timestamps.values()),
         "tasks": {"total": len(graph.executions), **counts},
         "stuck-tasks": len(view.stuck),
@@ -253,7 +252,7 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
     return {
         "subtask": execution.vertex.subtask,
         "state": execution.state.value,
-        "host": None if location is None else location.host,
+        "host": None if location is None else location.data_host,
         "tm_id": None if location is None else location.tm_id,
         "attempt": execution.attempt.hex(),
         "attempt-number": execution.vertex.attempt_number,
@@ -318,12 +317,9 @@ def _state_counts(executions: Iterable[Execution]) -> dict[str, int]:
     return {state.value: counts[state] for state in ExecutionState}
 
 
-def _start_ms(graph: ExecutionGraph) -> int:
-    return min(graph.timestamps.values())
-
-
-def _end_ms(graph: ExecutionGraph) -> int:
-    return graph.timestamps[graph.status] if graph.status.is_globally_terminal_state() else -1
+def _times_of(graph: ExecutionGraph, now_ms: int) -> Document:
+    end_ms = graph.timestamps[graph.status] if graph.status.is_globally_terminal_state() else -1
+    return _times(min(graph.timestamps.values()), end_ms, now_ms)
 
 
 def _times(start_ms: int, end_ms: int, now_ms: int) -> Document:

@@ -27,17 +27,18 @@ from flowlet.graph.restart_backoff_strategy import create_restart_strategy
 from flowlet.jm import failures, scheduler
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.gate_supervisor import GateSupervisor
-from flowlet.jm.gates import JobGate
+from flowlet.jm.gates import JobGate, gate_names
 from flowlet.jm.job_document import Document, JobView, counters_of
-from flowlet.jm.scheduler import DeploymentPlan, TaskManagerLocation
-from flowlet.jm.source_coordinator import SourceCoordinator, WatermarkAnnouncer, coordinator_of
+from flowlet.jm.scheduler import DeploymentPlan
+from flowlet.jm.source_coordinator import SourceCoordinator, WatermarkAnnouncer
 from flowlet.jm.submission import without_code
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
-from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
+from flowlet.splits.enumerators import enumerator_for
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import call_in_background
+from netstack.loop.loop_timers import LoopClock
 
 if TYPE_CHECKING:
     from flowlet.jm.dispatcher import Dispatcher
@@ -70,6 +71,7 @@ class JobMaster:
         recovered: RecoveredJob | None = None,
     ) -> None:
         recovered = recovered or RecoveredJob(job, 0)
+        self.job_id = job.job_id  # 32 hex digits
         self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
         strategy = create_restart_strategy(job.settings, (random or SystemRandom()).randint)
         tasks, regions = scheduler.execution_vertices(job, recovered.attempt), scheduler.pipelined_regions(job)
@@ -89,7 +91,7 @@ class JobMaster:
             on_completed=self._checkpoint_completed,
             reader_lag=lambda: self._readers.lag(self._metrics),
             key=checkpoint_key,
-            may_trigger=lambda checkpoint_id: owner.may_trigger(self, checkpoint_id),
+            may_trigger=lambda checkpoint_id: owner.keeper.may_trigger(self.job_id, checkpoint_id),
         )
         self.savepoints = JobSavepoints(
             job.job_id,
@@ -97,7 +99,8 @@ class JobMaster:
             self.checkpoints,
             call_in_background=call_in_background,
             cancel=self.cancel,
-            gates=[each.remote_gate.name for each in job.vertices if each.remote_gate is not None],
+            gates=gate_names(job),
+            changed=self._wake_waiters,
         )
         self.restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
         self._restored_ids: dict[bytes, int] = {}  # the same, by attempt: regions begin with different ones
@@ -110,14 +113,10 @@ class JobMaster:
         self._has_code = True
         self._metrics: dict[bytes, messages.TaskMetrics] = {}
         self._former: dict[Subtask, Counter[str]] = {}  # what attempts before the newest one have counted
-        self._locations: dict[bytes, TaskManagerLocation] = {}
+        self._locations: dict[bytes, messages.RegisterTaskManager] = {}
         self._stuck: dict[bytes, messages.TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self.gates = GateSupervisor(
-            job,
-            owner.send,
-            self.checkpoints,
-            lambda: self.graph.executions,
-            fail=self._source_failed,
+            job, owner.send, self.checkpoints, lambda: self.graph.executions, fail=self._source_failed
         )
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._send_to)
@@ -127,11 +126,6 @@ class JobMaster:
 
     def __repr__(self) -> str:
         return f"<JobMaster {self.job.job_id} {self.graph.status.name}>"
-
-    @property
-    def job_id(self) -> str:
-        """The id as 32 hex digits."""
-        return self.job.job_id
 
     @property
     def is_ended(self) -> bool:
@@ -173,7 +167,7 @@ class JobMaster:
     def _not_recovered(self, error: Exception) -> None:
         self._tell(self.graph.scheduling_failed, failures.not_recovered(error, self._clock()))
 
-    def start(self, locations: Mapping[bytes, TaskManagerLocation]) -> None:
+    def start(self, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
         """Deploy the tasks that wait for it; ``locations`` has the TaskManager of each of their attempts."""
         started = {each.vertex.vertex_id for each in self.graph.waiting}
         self._locations |= locations
@@ -181,12 +175,20 @@ class JobMaster:
         self.restored_checkpoint_id = self.checkpoints.last_completed_id
         self._restored_ids |= dict.fromkeys(locations, self.restored_checkpoint_id)
         coordinators = {
-            vertex.id: coordinator_of(
-                vertex, vertex.split_set, self.checkpoints, send=self._send_to, fail=self._source_failed
+            vertex.id: SourceCoordinator(
+                vertex.id,
+                vertex.name,
+                enumerator_for(vertex.split_set),
+                vertex.parallelism,
+                self._send_to,
+                self._source_failed,
+                restored=self.checkpoints.source_state(vertex.id),
             )
             for vertex in self.job.vertices
             if vertex.id in started and vertex.split_set is not None
         }
+        for vertex_id, coordinator in coordinators.items():
+            self.checkpoints.add_source(vertex_id, coordinator.snapshot)
         self._sources |= coordinators
         self.gates.run_begins(self.job, self.graph.attempt_number)
         self._readers = reader_acknowledgements(self.job, self.graph.executions)
@@ -245,7 +247,8 @@ class JobMaster:
 
     def handle(self, tm_id: str, message: messages.FromTask) -> bool:
         """Handle a task's message; False if it is ignored: the task does not run there, or it does not fit."""
-        if not self._is_running_on(tm_id, message.attempt):
+        execution = self.graph.executions.get(message.attempt)
+        if execution is None or execution.tm_id != tm_id or execution.state.is_terminal:
             return False
         return self.HANDLERS[type(message)](self, message)
 
@@ -312,7 +315,7 @@ class JobMaster:
         tm_id, attempt = self._plan.place_of(subtask)
         self._owner.send(tm_id, message_for(attempt))
 
-    def task_manager_lost(self, location: TaskManagerLocation, reason: str) -> None:
+    def task_manager_lost(self, location: messages.RegisterTaskManager, reason: str) -> None:
         """Fail the tasks that ran there; does nothing if there were none."""
         failure = failures.task_manager_lost(location, reason, self._clock())
         self._tell(self.graph.task_manager_lost, location.tm_id, failure)
@@ -344,10 +347,6 @@ class JobMaster:
         if not self._is_over(attempt):
             self._tell(self.graph.fail, failures.results_broken(reason, self._clock()))
 
-    def _is_running_on(self, tm_id: str, attempt: bytes) -> bool:
-        execution = self.graph.executions.get(attempt)
-        return execution is not None and execution.tm_id == tm_id and not execution.state.is_terminal
-
     async def wait_until_kept(self, timeout_s: float) -> bool:
         """Wait until a checkpoint holds what is counted, committed and aborted now, or the job has ended; False if that
         takes longer.
@@ -357,16 +356,16 @@ class JobMaster:
         if not self.job.settings.acknowledges_checkpointed:
             return True
         wanted = self.checkpoints.request()
-        return await self._wait_until(lambda: self.is_ended or self.checkpoints.last_completed_id >= wanted, timeout_s)
+        return await self.wait_until(lambda: self.is_ended or self.checkpoints.last_completed_id >= wanted, timeout_s)
 
     def gate_places(self, gate: JobGate) -> list[Document]:
         """Where the subtasks of a gate run; call after ``start``."""
         locations = [self._locations[each.attempt] for each in self.graph.executions_of(gate.vertex_id)]
-        return [{"host": each.host, "port": each.data_port} for each in locations]
+        return [{"host": each.data_host, "port": each.data_port} for each in locations]
 
     async def wait_until_running(self, timeout_s: float) -> bool:
         """Wait for all tasks of a run to run, or the job to end; False if neither happened within ``timeout_s``."""
-        return await self._wait_until(lambda: self.is_ended or self._are_running(), timeout_s)
+        return await self.wait_until(lambda: self.is_ended or self._are_running(), timeout_s)
 
     def _are_running(self) -> bool:
         states = [execution.state for execution in self.graph.executions.values()]
@@ -374,7 +373,7 @@ class JobMaster:
 
     async def wait_until_ended(self, timeout_s: float) -> bool:
         """Wait for the job to end; False if it did not within ``timeout_s``."""
-        return await self._wait_until(lambda: self.is_ended, timeout_s)
+        return await self.wait_until(lambda: self.is_ended, timeout_s)
 
     async def wait_for_result(self, timeout_s: float, failure_grace_s: float) -> bool:
         """Wait for the job to end, or to have been failing for ``failure_grace_s``; False if neither happened within
@@ -384,7 +383,7 @@ class JobMaster:
         fails, with this cause.  So is that of a cancelled job, one of whose tasks does not end.
         """
         deadline_s = time.monotonic() + timeout_s
-        await self._wait_until(lambda: self._is_result_known or self._failing_since_s is not None, timeout_s)
+        await self.wait_until(lambda: self._is_result_known or self._failing_since_s is not None, timeout_s)
         if self._is_result_known or self._failing_since_s is None:
             return self._is_result_known
         known_s = self._failing_since_s + failure_grace_s
@@ -398,11 +397,11 @@ class JobMaster:
         """Wait for the job to fail for good, be cancelled or end; then, if only a symptom is known, for the cause to
         arrive.
         """
-        has_trouble = await self._wait_until(
+        has_trouble = await self.wait_until(
             lambda: not self.is_waiting and self.graph.status is not JobStatus.RUNNING, timeout_s
         )
         if has_trouble:
-            await self._wait_until(lambda: self.is_ended or not self._knows_only_symptom(), cause_timeout_s)
+            await self.wait_until(lambda: self.is_ended or not self._knows_only_symptom(), cause_timeout_s)
 
     def _knows_only_symptom(self) -> bool:
         failure = self.graph.failure
@@ -416,7 +415,7 @@ class JobMaster:
 
         ``edge``: whose producers may be in a later stage than others; these must be deployed.
         """
-        return await self._wait_until(
+        return await self.wait_until(
             lambda: (
                 self.is_ended
                 or (not self.is_waiting and self.graph.attempt_number > after_attempt and self._is_produced(edge))
@@ -429,14 +428,15 @@ class JobMaster:
 
     async def wait_for_checkpoint(self, timeout_s: float, attempt: int, after_checkpoint: int) -> bool:
         """Wait for a newer complete checkpoint, or the end of a run; False if neither happened within ``timeout_s``."""
-        return await self._wait_until(
+        return await self.wait_until(
             lambda: self._is_over(attempt) or self.checkpoints.last_completed_id > after_checkpoint, timeout_s
         )
 
     def _is_over(self, attempt: int) -> bool:
         return self.graph.status is not JobStatus.RUNNING or self.graph.attempt_number != attempt
 
-    async def _wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
+    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until something is true, as it may be after each change; False if it is not within ``timeout_s``."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not is_true():
@@ -486,7 +486,9 @@ class JobMaster:
             self._drop_code()
 
     def _checkpoint_completed(self) -> None:
-        self._owner.checkpoint_completed(self)
+        """Keep it, so that its loss is noticed."""
+        checkpoints = self.checkpoints
+        self._owner.keeper.checkpoint_completed(self.job_id, checkpoints.last_completed_id, checkpoints.unrestorable)
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:

@@ -36,6 +36,7 @@ from flowlet.rpc.requests import (
     refuse,
 )
 from flowlet.shipping.bundle_store import FileApi, FileKeeper
+from netstack.late import dataclass
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 if TYPE_CHECKING:
@@ -48,21 +49,21 @@ _CHECKPOINT = re.compile(r"[0-9]{1,18}")
 _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
 
 
+@dataclass(eq=False, repr=False)
 class RestApi:
     """The handlers of all routes.  Threading: the JobManager's loop."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, config: JobManagerConfig, jm_id: str, clock: WallClock, files: FileKeeper
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._config = config
-        self._jm_id = jm_id
-        self._clock = clock
-        self._producers = ProducerApi(dispatcher, config, clock)
+    dispatcher: Dispatcher
+    config: JobManagerConfig
+    jm_id: str
+    clock: WallClock
+    files: FileKeeper
+
+    def __post_init__(self) -> None:
+        self._producers = ProducerApi(self.dispatcher, self.config, self.clock)
         self._savepoints = SavepointApi(self._find_job, self._long_poll_s)
-        self._files = files
         self.protection = AuthenticatingServer(
-            config.secret, advertised=config.advertised_addresses, key_of=self._producers.key_of
+            self.config.secret, advertised=self.config.advertised_addresses, key_of=self._producers.key_of
         )
 
     def create_application(self) -> "web.Application":
@@ -74,7 +75,7 @@ class RestApi:
         return [
             *self._producers.routes(),
             *self._savepoints.routes(),
-            *FileApi(self._files).routes(),
+            *FileApi(self.files).routes(),
             Route("GET", "/overview", self.overview),
             Route("GET", "/taskmanagers", self.task_managers),
             Route("POST", "/jobs", self.submit),
@@ -97,24 +98,24 @@ class RestApi:
 
     async def overview(self, request: Request) -> Response:
         """The cluster in numbers: TaskManagers, slots, jobs."""
-        return json_response(self._dispatcher.overview())
+        return json_response(self.dispatcher.overview())
 
     async def task_managers(self, request: Request) -> Response:
         """All TaskManagers."""
-        return json_response(self._dispatcher.task_managers())
+        return json_response(self.dispatcher.task_managers())
 
     async def jobs_overview(self, request: Request) -> Response:
         """All jobs."""
-        return json_response(self._dispatcher.jobs_overview())
+        return json_response(self.dispatcher.jobs_overview())
 
     async def submit(self, request: Request) -> Response:
         """Submit a job: 202 with its id; 400 not valid; 409 id or gate name taken; 503 too many jobs."""
         try:
             job = _job_graph_decoder.decode(request.body)
             await check_checkpoint_directory(job)
-            await self._files.check(job.code.files)
-            self._dispatcher.submit(job)
-            problem = await self._dispatcher.wait_until_kept(job.job_id)
+            await self.files.check(job.code.files)
+            self.dispatcher.submit(job)
+            problem = await self.dispatcher.wait_until_kept(job.job_id)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is not a job graph: {error}")
         except JobGraphError as error:
@@ -132,7 +133,7 @@ class RestApi:
         if (ended := self._ended_document(request)) is not None:
             return ended
         master = self._find_job(request)
-        if master.is_ended and not await self._dispatcher.wait_until_settled(
+        if master.is_ended and not await self.dispatcher.wait_until_settled(
             master.job_id, _DEFAULT_LONG_POLL_MS / 1000
         ):
             return error_response(503, "the job has ended, and the job store has not taken its end yet")
@@ -176,9 +177,9 @@ class RestApi:
         if (ended := self._ended_document(request)) is not None:
             return ended
         master, timeout_s = self._find_job(request), self._long_poll_s(request)
-        if not await master.wait_for_result(timeout_s, self._config.failure_grace_s):
+        if not await master.wait_for_result(timeout_s, self.config.failure_grace_s):
             return Response(status=204)
-        if master.is_ended and not await self._dispatcher.wait_until_settled(master.job_id, timeout_s):
+        if master.is_ended and not await self.dispatcher.wait_until_settled(master.job_id, timeout_s):
             return Response(status=204)
         return self._document_of(master)
 
@@ -186,9 +187,9 @@ class RestApi:
         """The metrics of a vertex's operators by subtask, ``get`` names some of them (``0.Map.hits,1.Map.hits``); 404:
         no such vertex.
         """
-        end = self._dispatcher.ends.get(request.match_info["job_id"])
+        end = self.dispatcher.ends.get(request.match_info["job_id"])
         document = (
-            job_document(self._find_job(request).view, self._clock())
+            job_document(self._find_job(request).view, self.clock())
             if end is None
             else msgspec.json.decode(end.document)
         )
@@ -198,7 +199,7 @@ class RestApi:
 
     def _ended_document(self, request: Request) -> Response | None:
         """Of a job that ended at an earlier JobManager."""
-        end = self._dispatcher.ends.get(request.match_info["job_id"])
+        end = self.dispatcher.ends.get(request.match_info["job_id"])
         return None if end is None else Response(body=end.document)
 
     async def exceptions(self, request: Request) -> Response:
@@ -279,7 +280,7 @@ class RestApi:
         if committed_job is not None:
             gate.writes.announce(committed_job[:MAX_JOB_NAME_BYTES])
         places = master.gate_places(gate)
-        return json_response(gate_document(master.job, gate.gate, places, self._config.secret, self._clock()))
+        return json_response(gate_document(master.job, gate.gate, places, self.config.secret, self.clock()))
 
     async def finish_gate(self, request: Request) -> Response:
         """Accept no further producers at a gate: 202, also if repeated; 404, 410 and 204 as in ``gate``."""
@@ -304,13 +305,13 @@ class RestApi:
 
     async def serve_session(self, transport: SessionTransport, peer: str | None) -> None:
         """Serve the session of one TaskManager until it ends; ``peer`` names it in logs until it has told its name."""
-        await TaskManagerSession(transport, self._dispatcher, self._config, self._jm_id, peer=peer).run()
+        await TaskManagerSession(transport, self.dispatcher, self.config, self.jm_id, peer=peer).run()
 
     def _find_job(self, request: Request) -> JobMaster:
         job_id = request.match_info["job_id"]
-        master = self._dispatcher.jobs.get(job_id)
+        master = self.dispatcher.jobs.get(job_id)
         if master is None:
-            end, problem = self._dispatcher.ends.get(job_id), self._dispatcher.problems.get(job_id)
+            end, problem = self.dispatcher.ends.get(job_id), self.dispatcher.problems.get(job_id)
             if end is not None:
                 refuse(409, f"the job is {end.status}")
             refuse(404, "no job with this id" if problem is None else " ".join(problem.split()))
@@ -318,10 +319,10 @@ class RestApi:
 
     def _find_gate(self, request: Request) -> tuple[JobMaster, JobGate]:
         name = request.match_info["gate"]
-        master = self._dispatcher.job_with_gate(name)
+        master = self.dispatcher.job_with_gate(name)
         gate = None if master is None else master.gates.find(name)
         if master is None or gate is None:
-            refuse(404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}")
+            refuse(404, f"no job has a gate {name!r}; the gates of running jobs are {self.dispatcher.gate_names()}")
         return master, gate
 
     def _find_external_edge(self, request: Request, master: JobMaster) -> EdgeMessage:
@@ -332,11 +333,11 @@ class RestApi:
         return edge
 
     def _document_of(self, master: JobMaster) -> Response:
-        return json_response(job_document(master.view, self._clock()))
+        return json_response(job_document(master.view, self.clock()))
 
     def _long_poll_s(self, request: Request, default_ms: int = _DEFAULT_LONG_POLL_MS) -> float:
         wanted_ms = number_in(request, "timeout_ms", default_ms, what="a number of milliseconds")
-        return min(wanted_ms, self._config.max_long_poll_ms) / 1000
+        return min(wanted_ms, self.config.max_long_poll_ms) / 1000
 
 
 def _check_not_ended(master: JobMaster, gate: JobGate) -> None:

@@ -37,7 +37,6 @@ from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
 from flowlet.messages.program_bundle import pieces_of
 from netstack.ids import execution_attempt_id, intermediate_partition_id, subtask_of
-from netstack.late import dataclass
 
 
 def vertex_stages(job: messages.JobGraphMessage) -> dict[str, int]:
@@ -146,45 +145,41 @@ def _slots_of_pointwise_source(
     return None
 
 
-@dataclass(slots=True)
-class _TaskManagerSlots:
-    num_slots: int
-    num_free: int
-
-
 class SlotPool:
     """The slots of all registered TaskManagers.  Threading: one thread."""
 
     def __init__(self) -> None:
-        self._task_managers: dict[str, _TaskManagerSlots] = {}  # by TaskManager id, in the order of registration
+        # By TaskManager id, in the order of registration.
+        self._slots: dict[str, int] = {}
+        self._free: dict[str, int] = {}
         # By job id: the TaskManager id of each of its slots; None: the slot is lost.
         self._taken: dict[str, list[str | None]] = {}
 
     def __repr__(self) -> str:
-        return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._task_managers)} TaskManagers>"
+        return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._slots)} TaskManagers>"
 
     @property
     def num_slots(self) -> int:
         """The number of all slots."""
-        return sum(each.num_slots for each in self._task_managers.values())
+        return sum(self._slots.values())
 
     @property
     def num_free(self) -> int:
         """The number of slots that belong to no job."""
-        return sum(each.num_free for each in self._task_managers.values())
+        return sum(self._free.values())
 
     def num_free_on(self, tm_id: str) -> int:
         """The number of free slots of one TaskManager."""
-        return self._task_managers[tm_id].num_free
+        return self._free[tm_id]
 
     def add(self, tm_id: str, num_slots: int) -> None:
         """Add the slots of a TaskManager that registered."""
-        assert tm_id not in self._task_managers, "remove() comes before it registers again"
-        self._task_managers[tm_id] = _TaskManagerSlots(num_slots, num_slots)
+        assert tm_id not in self._slots, "remove() comes before it registers again"
+        self._slots[tm_id] = self._free[tm_id] = num_slots
 
     def remove(self, tm_id: str) -> None:
         """Remove the slots of a lost TaskManager, free and taken."""
-        del self._task_managers[tm_id]
+        del self._slots[tm_id], self._free[tm_id]
         self._taken = {job: [None if held == tm_id else held for held in slots] for job, slots in self._taken.items()}
 
     def holds_any(self, job_id: str) -> bool:
@@ -194,7 +189,7 @@ class SlotPool:
     def num_missing(self, job_id: str, num_slots: int, wanted: Collection[int]) -> int:
         """How many more slots the job needs; arguments as for ``allocate``."""
         held = self._taken.get(job_id)
-        return num_slots if held is None else sum(held[number] is None for number in wanted)
+        return num_slots if held is None else sum(held[number] is None for number in set(wanted))
 
     def allocate(self, job_id: str, num_slots: int, wanted: Collection[int] = ()) -> list[str | None] | None:
         """The TaskManager id of each slot that the job now holds; None, and nothing taken, if too few are free.
@@ -207,31 +202,27 @@ class SlotPool:
             return None
         taken: list[str] = []
         while len(taken) < num_missing:
-            taken += self._one_round(num_missing - len(taken))
+            for tm_id in [each for each, num_free in self._free.items() if num_free][: num_missing - len(taken)]:
+                self._free[tm_id] -= 1
+                taken.append(tm_id)
         held = self._taken.get(job_id)
         if held is None:
             held = self._taken[job_id] = list(taken)
         else:
-            for number, tm_id in zip((each for each in sorted(wanted) if held[each] is None), taken, strict=True):
+            for number, tm_id in zip((each for each in sorted(set(wanted)) if held[each] is None), taken, strict=True):
                 held[number] = tm_id
         return list(held)
-
-    def _one_round(self, most: int) -> list[str]:
-        round_of = [tm_id for tm_id, each in self._task_managers.items() if each.num_free][:most]
-        for tm_id in round_of:
-            self._task_managers[tm_id].num_free -= 1
-        return round_of
 
     def release(self, job_id: str) -> None:
         """Free the slots of a job of which no task is left, if it has any."""
         for tm_id in self._taken.pop(job_id, ()):
             if tm_id is not None:
-                self._task_managers[tm_id].num_free += 1
+                self._free[tm_id] += 1
 
     def describe_shortage(self, num_slots: int, waited_s: float) -> str:
         """The error text for a job that cannot start."""
         free = "" if self.num_free == self.num_slots else f" ({self.num_free} free)"
-        managers = "1 TaskManager" if len(self._task_managers) == 1 else f"{len(self._task_managers)} TaskManagers"
+        managers = "1 TaskManager" if len(self._slots) == 1 else f"{len(self._slots)} TaskManagers"
         slots = f"{num_slots} slot{'' if num_slots == 1 else 's'}"
         return (
             f"job needs {slots}, the cluster has {self.num_slots}{free} on {managers} after "
@@ -241,36 +232,39 @@ class SlotPool:
     def check_invariants(self) -> None:
         """Raise AssertionError if free and taken slots do not add up; for tests."""
         held = Counter(tm_id for slots in self._taken.values() for tm_id in slots if tm_id is not None)
-        assert set(held) <= set(self._task_managers), "no slot of a lost TaskManager is held"
-        for tm_id, each in self._task_managers.items():
-            assert each.num_free >= 0, each
-            assert each.num_free + held[tm_id] == each.num_slots, (tm_id, each, held[tm_id])
+        assert set(held) <= set(self._slots) == set(self._free), "no slot of a lost TaskManager is held"
+        for tm_id, num_free in self._free.items():
+            assert num_free >= 0, tm_id
+            assert num_free + held[tm_id] == self._slots[tm_id], (tm_id, num_free, held[tm_id])
 
 
 def pipelined_regions(job: messages.JobGraphMessage) -> list[list[Subtask]]:
     """The regions of a job, each with its subtasks in the order of deployment."""
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
     subtasks = {key: [Subtask(key, index) for index in range(width)] for key, width in parallelisms.items()}
-    joined = _Partition(each for of_vertex in subtasks.values() for each in of_vertex)
+    region_of = {each: {each} for of_vertex in subtasks.values() for each in of_vertex}  # at first each is alone
     if fails_as_one(job) and not any(edge.is_blocking for edge in job.edges):
-        joined.join(joined.members)
+        _join(region_of, list(region_of))
     for edge in job.edges:
         if edge.target is None or edge.is_blocking:
             continue
         if not edge.is_pointwise:
-            joined.join(subtasks[edge.source] + subtasks[edge.target])
+            _join(region_of, subtasks[edge.source] + subtasks[edge.target])
             continue
         for consumer, read in _read_by(edge, edge.target, parallelisms):
-            joined.join([Subtask(edge.target, consumer), *(Subtask(edge.source, each) for each in read)])
+            _join(region_of, [Subtask(edge.target, consumer), *(Subtask(edge.source, each) for each in read)])
     of_group: dict[str, list[Subtask]] = {}
     for vertex in job.vertices:
         if vertex.split_set is not None:
-            joined.join(subtasks[vertex.id])
+            _join(region_of, subtasks[vertex.id])
         if vertex.watermark_alignment is not None:
             of_group.setdefault(vertex.watermark_alignment.group, []).extend(subtasks[vertex.id])
     for members in of_group.values():
-        joined.join(members)
-    return joined.parts()
+        _join(region_of, members)
+    regions: dict[int, list[Subtask]] = {}
+    for each, region in region_of.items():
+        regions.setdefault(id(region), []).append(each)
+    return list(regions.values())
 
 
 def region_order(job: messages.JobGraphMessage, regions: Sequence[Sequence[Subtask]]) -> RegionOrder:
@@ -303,44 +297,14 @@ def fails_as_one(job: messages.JobGraphMessage) -> bool:
     return is_read or has_gate or not job.settings.restart.is_regional
 
 
-class _Partition:
-    """Subtasks in disjoint sets, at first each in its own."""
-
-    def __init__(self, members: Iterable[Subtask]) -> None:
-        self._parent = {each: each for each in members}
-
-    @property
-    def members(self) -> list[Subtask]:
-        return list(self._parent)
-
-    def join(self, members: list[Subtask]) -> None:
-        first = self._root(members[0])
-        for each in members:
-            self._parent[self._root(each)] = first
-
-    def parts(self) -> list[list[Subtask]]:
-        found: dict[Subtask, list[Subtask]] = {}
-        for each in self._parent:
-            found.setdefault(self._root(each), []).append(each)
-        return list(found.values())
-
-    def _root(self, member: Subtask) -> Subtask:
-        while (parent := self._parent[member]) != member:
-            self._parent[member] = self._parent[parent]  # halves the way of the next one
-            member = parent
-        return member
-
-
-class TaskManagerLocation(msgspec.Struct, frozen=True):
-    """The address of a TaskManager's data port."""
-
-    tm_id: str
-    host: str
-    data_port: int
-    pid: int
-
-    def __str__(self) -> str:
-        return f"TaskManager {self.tm_id} ({self.host}:{self.data_port}, pid {self.pid})"
+def _join(region_of: dict[Subtask, set[Subtask]], members: Sequence[Subtask]) -> None:
+    """Make one region of those of all members: the largest one takes in the others."""
+    largest = max((region_of[each] for each in members), key=len)
+    for each in members:
+        region = region_of[each]
+        if region is not largest:
+            largest |= region
+            region_of.update(dict.fromkeys(region, largest))
 
 
 class DeploymentPlan:
@@ -349,7 +313,7 @@ class DeploymentPlan:
     Immutable.
     """
 
-    def __init__(self, job: messages.JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation]) -> None:
+    def __init__(self, job: messages.JobGraphMessage, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
         self._job = job
         self._locations = dict(locations)
         self._attempts = {subtask_of(attempt): attempt for attempt in locations}
@@ -428,27 +392,25 @@ class DeploymentPlan:
             producer=attempt,
             subpartition=subpartition,
             tm_id=location.tm_id,
-            host=location.host,
+            host=location.data_host,
             port=location.data_port,
         )
 
     def _partition(self, edge: messages.EdgeMessage, subtask: int) -> messages.ResultPartitionDescriptor:
+        num_subpartitions = self._num_consumers(edge)
+        if edge.target is not None and edge.is_pointwise:
+            num_producers = self._vertices[edge.source].parallelism
+            num_subpartitions = len(consumers_of(subtask, num_producers, num_subpartitions))
         return messages.ResultPartitionDescriptor(
             edge_id=edge.id,
             partition=intermediate_partition_id(bytes.fromhex(edge.id), subtask),
-            num_subpartitions=self._num_subpartitions(edge, subtask),
+            num_subpartitions=num_subpartitions,
             source_operator=edge.source_operator,
             partitioner=edge.partitioner,
             buffer_timeout_ms=edge.buffer_timeout_ms,
             tag=edge.tag,
             is_blocking=edge.is_blocking,
         )
-
-    def _num_subpartitions(self, edge: messages.EdgeMessage, producer: int) -> int:
-        num_consumers = self._num_consumers(edge)
-        if edge.target is None or not edge.is_pointwise:
-            return num_consumers
-        return len(consumers_of(producer, self._vertices[edge.source].parallelism, num_consumers))
 
     def _num_consumers(self, edge: messages.EdgeMessage) -> int:
         return 1 if edge.target is None else self._vertices[edge.target].parallelism

@@ -26,14 +26,11 @@ from typing import Any, Final
 
 import msgspec
 
-from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
 from flowlet.errors import StateRestoreError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
 from flowlet.records import MAX_TIMESTAMP
 from flowlet.splits.enumerator import SplitEnumerator
-from flowlet.splits.enumerators import enumerator_for
-from flowlet.splits.split_kinds import SplitSet
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground, call_in_background
@@ -59,17 +56,18 @@ class SourceCoordinator:
     Args:
         enumerator: neither ``discover`` nor ``restore`` has been called yet.
         num_readers: the parallelism of the vertex.
-        send: sends a subtask its splits, or that all are assigned.
-        fail: fails the job; called at most once.
+        send: sends the newest attempt of a subtask its splits, or that all are assigned.
+        fail: fails the job, with the error and the name of the vertex; called at most once.
         call_later: calls a function on this thread after so many seconds.
         restored: what ``snapshot`` gave for the checkpoint from which the job goes on; None: it begins anew.
     """
 
+    vertex_id: str
     name: str
     enumerator: SplitEnumerator
     num_readers: int
-    send: Callable[[int, MessageFor], None]
-    fail: Callable[[Exception], None]
+    send: Callable[[Subtask, MessageFor], None]
+    fail: Callable[[Exception, str], None]
     call_in_background: CallInBackground = _NEW_THREAD
     call_later: ScheduleTimer | None = None
     restored: bytes | None = None
@@ -111,13 +109,14 @@ class SourceCoordinator:
         if splits:
             self._without.discard(subtask)
             waiting_bytes = self.enumerator.waiting_bytes
-            self.send(subtask, partial(messages.AddSplits, splits=list(splits), waiting_bytes=waiting_bytes))
+            order = partial(messages.AddSplits, splits=list(splits), waiting_bytes=waiting_bytes)
+            self.send(Subtask(self.vertex_id, subtask), order)
         elif not self.enumerator.is_discovered:
             self._begin_next_source(subtask)
         elif self.enumerator.discovery_interval_ms is not None or self.enumerator.has_next_source:
             self._without.add(subtask)
         else:
-            self.send(subtask, messages.NoMoreSplits)
+            self.send(Subtask(self.vertex_id, subtask), messages.NoMoreSplits)
 
     def close(self) -> None:
         """Answer no further requests; a ``discover`` that is under way ends by itself."""
@@ -135,25 +134,20 @@ class SourceCoordinator:
 
     def _prepare(self) -> None:
         """On a thread of its own; the loop leaves the enumerator alone until it has returned."""
-        state = self._state_of(self._state)
-        if state is None:
-            self.enumerator.discover(self.num_readers)
-        else:
-            self.enumerator.restore(state, self.num_readers)
-
-    def _state_of(self, restored: bytes) -> bytes | None:
         try:
-            decoded: tuple[int, bytes | None] = _state_decoder.decode(restored)
+            version, state = _state_decoder.decode(self._state)
         except msgspec.MsgspecError as error:
             raise StateRestoreError(
                 f"the state of source {self.name!r} in a checkpoint cannot be read: {error}"
             ) from error
-        version, state = decoded
         if version != _STATE_VERSION:
             raise StateRestoreError(
                 f"the state of source {self.name!r} has version {version}, this flowlet reads {_STATE_VERSION}"
             )
-        return state
+        if state is None:
+            self.enumerator.discover(self.num_readers)
+        else:
+            self.enumerator.restore(state, self.num_readers)
 
     def _prepared(self, _: None) -> None:
         waiting, self._waiting = self._waiting, None
@@ -190,33 +184,7 @@ class SourceCoordinator:
     def _failed(self, error: Exception) -> None:
         if not self._is_closed:
             self.close()
-            self.fail(error)
-
-
-def coordinator_of(
-    vertex: messages.VertexMessage,
-    split_set: SplitSet,
-    states: JobCheckpoints,
-    *,
-    send: Callable[[Subtask, MessageFor], None],
-    fail: Callable[[Exception, str], None],
-) -> SourceCoordinator:
-    """The coordinator of a source for a run of its region, known to the checkpoints; to be started once the tasks are
-    deployed.
-
-    ``send``: sends a message to the newest attempt of a subtask.  ``fail``: fails the job; with the error and the name
-    of the vertex.
-    """
-    coordinator = SourceCoordinator(
-        vertex.name,
-        enumerator_for(split_set),
-        vertex.parallelism,
-        send=lambda subtask, message_for: send(Subtask(vertex.id, subtask), message_for),
-        fail=lambda error: fail(error, vertex.name),
-        restored=states.source_state(vertex.id),
-    )
-    states.add_source(vertex.id, coordinator.snapshot)
-    return coordinator
+            self.fail(error, self.name)
 
 
 @dataclass(slots=True)

@@ -105,7 +105,7 @@ def _check_vertices(job: messages.JobGraphMessage) -> dict[str, int]:
     for edge in job.edges:
         blobs.setdefault(edge.source, []).append(edge.partitioner)
     main_bytes = sum(map(len, job.code.main_objects.values()))
-    code_bytes = Counter({vertex.id: main_bytes + _path_bytes(vertex) for vertex in job.vertices})
+    code_bytes = Counter(dict.fromkeys(blobs, main_bytes))
     for vertex_id, of_vertex in blobs.items():
         code_bytes[vertex_id] += sum(map(len, of_vertex)) + sum(
             map(len, _pieces_of(of_vertex, job.code.pieces).values())
@@ -113,6 +113,8 @@ def _check_vertices(job: messages.JobGraphMessage) -> dict[str, int]:
     for position, vertex in enumerate(job.vertices):
         _require(vertex.id not in positions, f"the vertex id {vertex.id[:64]!r} occurs twice")
         positions[vertex.id] = position
+        if vertex.split_set is not None:
+            code_bytes[vertex.id] += len(msgspec.msgpack.encode(vertex.split_set))
         _check_vertex(vertex)
         _require(
             code_bytes[vertex.id] <= MAX_CODE_BYTES_PER_VERTEX,
@@ -120,10 +122,6 @@ def _check_vertices(job: messages.JobGraphMessage) -> dict[str, int]:
             f"{MAX_CODE_BYTES_PER_VERTEX}; read large data in a source instead of shipping it with a function",
         )
     return positions
-
-
-def _path_bytes(vertex: messages.VertexMessage) -> int:
-    return 0 if vertex.split_set is None else len(msgspec.msgpack.encode(vertex.split_set))
 
 
 def _check_vertex(vertex: messages.VertexMessage) -> None:

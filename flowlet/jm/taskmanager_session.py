@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages import control_messages as messages
 from flowlet.rpc.requests import POLICY_VIOLATION, Outbox, SessionEndedError, SessionTransport, receive_in_time
 from netstack.flow.heartbeats import Silence
@@ -71,12 +70,6 @@ class TaskManagerSession:
     def tm_id(self) -> str:
         """The id that the TaskManager chose for itself."""
         return self.registration.tm_id
-
-    @property
-    def location(self) -> TaskManagerLocation:
-        """The address of its data port."""
-        message = self.registration
-        return TaskManagerLocation(message.tm_id, message.data_host, message.data_port, message.pid)
 
     @property
     def silence_s(self) -> float:
@@ -150,24 +143,18 @@ class TaskManagerSession:
             except SessionEndedError as error:
                 return str(error)
             self._last_heard_s = self.monotonic()
-            problem = self._dispatch(message)
-            if problem is not None:
-                return problem
-
-    def _dispatch(self, message: messages.ToJobManager) -> str | None:
-        match message:
-            case messages.FromTask():
-                self.listener.handle(self, message)
-            case messages.TaskManagerHeartbeat():
-                self._answer()
-                self.listener.heartbeat(self, message)
-            case messages.TaskManagerEnding(reason=reason):
-                return reason[:_MAX_REASON_CHARS]
-            case messages.RegisterTaskManager():
-                return "it registered twice on one connection"
-            case _:
-                return f"it sent a {type(message).__name__}, which no handler takes"
-        return None
+            match message:
+                case messages.FromTask():
+                    self.listener.handle(self, message)
+                case messages.TaskManagerHeartbeat():
+                    self._answer()
+                    self.listener.heartbeat(self, message)
+                case messages.TaskManagerEnding(reason=reason):
+                    return reason[:_MAX_REASON_CHARS]
+                case messages.RegisterTaskManager():
+                    return "it registered twice on one connection"
+                case _:
+                    return f"it sent a {type(message).__name__}, which no handler takes"
 
     def _answer(self) -> None:
         """Show that this JobManager is alive, once per interval: a TaskManager may report more often than that."""

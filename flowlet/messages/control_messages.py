@@ -356,7 +356,7 @@ def exception_type_of(kind: type[BaseException]) -> str:
 
 
 class RegisterTaskManager(ToJobManager, frozen=True):
-    """TM -> JM: the first message on the WebSocket."""
+    """TM -> JM: the first message on the WebSocket: who it is, and where its data port is."""
 
     tm_id: str
     num_slots: int
@@ -364,6 +364,9 @@ class RegisterTaskManager(ToJobManager, frozen=True):
     data_port: int
     pid: int
     protocol_version: int = PROTOCOL_VERSION
+
+    def __str__(self) -> str:
+        return f"TaskManager {self.tm_id} ({self.data_host}:{self.data_port}, pid {self.pid})"
 
 
 class Registered(ToTaskManager, frozen=True):

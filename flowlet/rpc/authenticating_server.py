@@ -13,6 +13,7 @@ Absent:     aiohttp's routes: ``Router`` finds the handlers, as it does for requ
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -33,6 +34,7 @@ from flowlet.rpc.requests import (
     refuse,
     steady_clock,
 )
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.loop_timers import running_timeout
 
@@ -49,6 +51,7 @@ KeyOf = Callable[[str], bytes | None]
 log = LogLines(__name__)
 
 
+@dataclass(eq=False)
 class AuthenticatingServer:
     """Admits only signed requests for this very server, and signs the answers.
 
@@ -60,23 +63,16 @@ class AuthenticatingServer:
         key_of: of requests and answers that gate tokens sign.
     """
 
-    def __init__(
-        self,
-        secret: bytes,
-        *,
-        advertised: Collection[str] = (),
-        max_body_bytes: int = MAX_MESSAGE_BYTES,
-        clock: WallClock | None = None,
-        key_of: KeyOf = lambda _target: None,
-    ) -> None:
-        self._secret = secret
-        self._key_of = key_of
-        self._advertised = frozenset(advertised)
-        self._max_body_bytes = max_body_bytes
-        self._clock = steady_clock() if clock is None else clock
-        self._verifier = auth.RequestVerifier(secret, self._clock())
-        self._logged_ms = 0
-        self.num_refused = 0
+    secret: bytes
+    advertised: Collection[str] = ()
+    max_body_bytes: int = MAX_MESSAGE_BYTES
+    clock: WallClock = field(default_factory=steady_clock)
+    key_of: KeyOf = lambda _target: None
+    num_refused: int = field(init=False, default=0)
+    _logged_ms: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._verifier = auth.RequestVerifier(self.secret, self.clock())
 
     def __repr__(self) -> str:
         return f"<AuthenticatingServer {self.num_refused} refused>"
@@ -88,14 +84,24 @@ class AuthenticatingServer:
         router = Router(routes)
 
         async def check_and_answer(request: "web.Request") -> "web.StreamResponse":
-            verdict = self.judge(_head_of(request), remember=True)
-            if isinstance(verdict, Response):
-                return _closing_response(verdict)
-            return await self._answer(request, verdict, router, serve_session)
+            headers = request.headers
+            local_host, local_port, *_ = request.get_extra_info("sockname", ("", 0))
+            origin = headers.get("Origin")
+            signature = headers.get(auth.AUTH_HEADER)
+            head = RequestHead(
+                request.method, request.raw_path, request.host, origin, signature, local_host, local_port
+            )
+            verdict = self.judge(head, remember=True)
+            if isinstance(verdict, auth.AcceptedRequest):
+                return await self._answer(request, verdict, router, serve_session)
+            refusal = web.Response(
+                status=verdict.status, body=verdict.body, content_type=verdict.content_type, headers=verdict.headers
+            )
+            refusal.force_close()  # a peer that proved nothing keeps no connection
+            return refusal
 
-        application = web.Application(client_max_size=self._max_body_bytes)
+        application = web.Application(client_max_size=self.max_body_bytes)
         application.router.add_route("*", "/{path:.*}", check_and_answer)
-        application.on_response_prepare.append(self._prove)
         return application
 
     def judge(self, head: RequestHead, *, remember: bool) -> auth.AcceptedRequest | Response:
@@ -104,10 +110,10 @@ class AuthenticatingServer:
             return self._refused(head, 403, "only requests to a loopback address are served")
         if head.target == HEALTH_PATH and head.method in ("GET", "HEAD"):
             return Response(body=b'{"status":"ok"}' if head.method == "GET" else b"")
-        if not head.is_for_server_at(self._advertised):
+        if not head.is_for_server_at(self.advertised):
             return self._refused(head, 421, "this is not the address of the server", "a request for another address")
-        now_ms = self._clock()
-        key = self._key_of(head.target) or self._secret
+        now_ms = self.clock()
+        key = self.key_of(head.target) or self.secret
         line = auth.RequestLine(head.method, head.host, head.target)
         verdict = self._verifier.verify(head.signature, line, now_ms, key=key, remember=remember)
         if isinstance(verdict, auth.AcceptedRequest):
@@ -126,7 +132,7 @@ class AuthenticatingServer:
         second) with the details.
         """
         # No raw text: a refused peer must not be able to fill the disk or forge lines.
-        now_ms = self._clock()
+        now_ms = self.clock()
         if now_ms - self._logged_ms >= _LOG_INTERVAL_MS:
             self._logged_ms = now_ms
             log.warning("request refused", reason=reason, refused_before=self.num_refused, **details)
@@ -138,14 +144,11 @@ class AuthenticatingServer:
     ) -> "web.StreamResponse":
         from aiohttp import web
 
-        from flowlet.rpc.signed_websocket import ACCEPTED
-
-        request[ACCEPTED] = accepted
         method = "GET" if request.method == "HEAD" else request.method  # aiohttp leaves the body out
         try:
-            body = await self._body_of(request)
+            body = await self._body_of(request, accepted)
             if request.path == SESSION_PATH and method == "GET":
-                return await self._serve_session(request, serve_session)
+                return await self._serve_session(request, accepted, serve_session)
             answer = await router.answer(method, request.raw_path, body)
         except RequestError as error:
             path = repr(request.path[:200])
@@ -153,21 +156,29 @@ class AuthenticatingServer:
             answer = error_response(error.status, error.reason)
         except web.HTTPException as error:  # it asks for no WebSocket
             answer = error_response(error.status, error.reason)
+        key = self.key_of(request.raw_path) or self.secret
+        proof = auth.sign_answer(key, accepted.nonce, answer.status, answer.body or b"")
         content_type = None if answer.body is None else answer.content_type
-        return web.Response(status=answer.status, body=answer.body, content_type=content_type)
+        headers = {auth.PROOF_HEADER: proof}
+        return web.Response(status=answer.status, body=answer.body, content_type=content_type, headers=headers)
 
-    async def _serve_session(self, request: "web.Request", serve: ServeSession) -> "web.StreamResponse":
+    async def _serve_session(
+        self, request: "web.Request", accepted: auth.AcceptedRequest, serve: ServeSession
+    ) -> "web.StreamResponse":
         from aiohttp import web
 
-        from flowlet.rpc.signed_websocket import ACCEPTED, CLOSE_TIMEOUT_S, HEADER_BYTES, SignedWebSocket
+        from flowlet.rpc.signed_websocket import CLOSE_TIMEOUT_S, HEADER_BYTES, SignedWebSocket
 
         websocket = web.WebSocketResponse(
             timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_MESSAGE_BYTES + HEADER_BYTES, compress=False
         )
         server_nonce = new_nonce()
         websocket.headers[auth.NONCE_HEADER] = server_nonce
+        websocket.headers[auth.PROOF_HEADER] = auth.sign_answer(
+            self.secret, accepted.nonce, websocket.status, server_nonce.encode()
+        )
         await websocket.prepare(request)
-        keys = auth.message_keys(self._secret, request[ACCEPTED].nonce, server_nonce)
+        keys = auth.message_keys(self.secret, accepted.nonce, server_nonce)
         transport = SignedWebSocket(websocket, send_key=keys.to_client, receive_key=keys.to_server)
         await serve(transport, request.remote)
         return websocket
@@ -184,64 +195,19 @@ class AuthenticatingServer:
         answer = self.refused(status, text, reason or text, method=repr(head.method[:20])[1:-1], path=path, host=host)
         return msgspec.structs.replace(answer, headers=headers or {})
 
-    async def _body_of(self, request: "web.Request") -> bytes:
+    async def _body_of(self, request: "web.Request", accepted: auth.AcceptedRequest) -> bytes:
         """The whole body.  Raises RequestError: it is not the one that was signed."""
         from aiohttp import web
 
-        from flowlet.rpc.signed_websocket import ACCEPTED
-
-        if request.content_length is not None and request.content_length > self._max_body_bytes:
-            refuse(413, f"the body has {request.content_length} bytes, the limit is {self._max_body_bytes}")
+        if request.content_length is not None and request.content_length > self.max_body_bytes:
+            refuse(413, f"the body has {request.content_length} bytes, the limit is {self.max_body_bytes}")
         try:
             async with running_timeout(_BODY_TIMEOUT_S):
                 body = await request.read()
         except TimeoutError:
             refuse(408, f"the body did not arrive within {_BODY_TIMEOUT_S:g} s")
         except web.HTTPRequestEntityTooLarge:
-            refuse(413, f"the body has more than {self._max_body_bytes} bytes, which is the limit")
-        if auth.body_digest(body) != request[ACCEPTED].body_sha256:
+            refuse(413, f"the body has more than {self.max_body_bytes} bytes, which is the limit")
+        if auth.body_digest(body) != accepted.body_sha256:
             refuse(400, "the body does not match the request's signature")
         return body
-
-    async def _prove(self, request: "web.Request", response: "web.StreamResponse") -> None:
-        from aiohttp import web
-
-        from flowlet.rpc.signed_websocket import ACCEPTED
-
-        if ACCEPTED not in request:
-            return
-        # Other answers without a whole body are those that open a WebSocket.
-        body = (
-            response.body
-            if isinstance(response, web.Response)
-            else response.headers.get(auth.NONCE_HEADER, auth.Nonce("")).encode()
-        )
-        assert body is None or isinstance(body, bytes), "answers are made whole"
-        key = self._key_of(request.raw_path) or self._secret
-        response.headers[auth.PROOF_HEADER] = auth.sign_answer(
-            key, request[ACCEPTED].nonce, response.status, body or b""
-        )
-
-
-def _head_of(request: "web.Request") -> RequestHead:
-    headers = request.headers
-    address = request.get_extra_info("sockname", ("", 0))
-    return RequestHead(
-        request.method,
-        request.raw_path,
-        request.host,
-        headers.get("Origin"),
-        headers.get(auth.AUTH_HEADER),
-        address[0],
-        address[1],
-    )
-
-
-def _closing_response(answer: Response) -> "web.Response":
-    from aiohttp import web
-
-    response = web.Response(
-        status=answer.status, body=answer.body, content_type=answer.content_type, headers=answer.headers
-    )
-    response.force_close()  # a peer that proved nothing keeps no connection
-    return response

@@ -13,8 +13,9 @@ Absent:     deadlines for later requests on a connection whose first one was sig
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import field
 from http import HTTPStatus
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from flowlet.rpc.auth import AUTH_HEADER, AcceptedRequest
 from flowlet.rpc.authenticating_server import AuthenticatingServer
@@ -24,6 +25,7 @@ from netstack.config import DEAD_HOST_TIMEOUT_S
 from netstack.flow.admission import Admission, AdmissionStatistics, RateLimit
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.loop_timers import LoopClock
 from netstack.transport.socket_options import watch_host
 
 MAX_HEAD_BYTES: Final = 4096
@@ -44,16 +46,7 @@ class DoorLimits:
     dead_host_timeout_s: float = DEAD_HOST_TIMEOUT_S  # of all connections, those that are signed, too
 
 
-class LoopClock(Protocol):
-    """The part of an event loop that is needed here; times in seconds."""
-
-    def time(self) -> float:
-        """The time now."""
-
-    def call_at(self, when: float, callback: Callable[[], object], /) -> asyncio.TimerHandle:
-        """Call ``callback`` at a time."""
-
-
+@dataclass(eq=False)
 class FrontDoor:
     """Makes the protocols of a server's connections: call it, as ``loop.create_server`` does.
 
@@ -66,32 +59,25 @@ class FrontDoor:
         prepare: called before the first protocol is made; calls back, at once or later, when one can be.
     """
 
-    def __init__(
-        self,
-        protection: AuthenticatingServer,
-        make_protocol: Callable[[], asyncio.Protocol],
-        limits: DoorLimits,
-        timers: LoopClock,
-        prepare: Callable[[Callable[[], None]], None] = lambda when_ready: when_ready(),
-    ) -> None:
-        self.protection = protection
-        self.make_protocol = make_protocol
-        self.prepare = prepare
-        self._limits = limits
-        self._timers = timers
+    protection: AuthenticatingServer
+    make_protocol: Callable[[], asyncio.Protocol]
+    limits: DoorLimits
+    timers: LoopClock
+    prepare: Callable[[Callable[[], None]], None] = lambda when_ready: when_ready()
+    # What any connection receives lies here only until ``buffer_updated`` returns, which the loop calls right after it
+    # was filled.
+    scratch: memoryview = field(init=False, default_factory=lambda: memoryview(bytearray(MAX_HEAD_BYTES)))
+    _deadlines: "dict[_Visitor, float]" = field(init=False, default_factory=dict)  # the oldest first
+    _timer: asyncio.TimerHandle | None = field(init=False, default=None)  # for the first deadline, while there is one
+    _due_s: float = field(init=False, default=0.0)  # when it fires
+
+    def __post_init__(self) -> None:
         self._admission: Admission[_Visitor] = Admission(
             max_connections=_UNLIMITED,
-            max_unauthenticated=limits.max_connections,
-            max_unauthenticated_per_host=limits.max_per_host,
+            max_unauthenticated=self.limits.max_connections,
+            max_unauthenticated_per_host=self.limits.max_per_host,
         )
-        self._deadlines: dict[_Visitor, float] = {}  # the oldest first
-        self._timer: asyncio.TimerHandle | None = None  # for the first deadline, while there is one
-        self._due_s = 0.0  # when it fires
-        self.dead_host_timeout_s = limits.dead_host_timeout_s
-        self._logs = RateLimit(_LOGS_PER_S, timers.time)
-        # What any connection receives lies here only until ``buffer_updated`` returns, which the loop calls right after
-        # it was filled.
-        self.scratch = memoryview(bytearray(MAX_HEAD_BYTES))
+        self._logs = RateLimit(_LOGS_PER_S, self.timers.time)
 
     def __repr__(self) -> str:
         return f"<FrontDoor {len(self._deadlines)} waiting>"
@@ -116,7 +102,7 @@ class FrontDoor:
         """Count a new connection, and cut another one for it if there are too many."""
         for each in self._admission.arrive(visitor, host) or ():
             self._cut(each, "too many connections have proved nothing yet")
-        self._deadlines[visitor] = self._timers.time() + self._limits.timeout_s
+        self._deadlines[visitor] = self.timers.time() + self.limits.timeout_s
         self._set_timer()
 
     def leave(self, visitor: "_Visitor") -> None:
@@ -127,16 +113,16 @@ class FrontDoor:
     def _set_timer(self) -> None:
         if self._timer is None and self._deadlines:
             self._due_s = next(iter(self._deadlines.values()))
-            self._timer = self._timers.call_at(self._due_s, self._cut_late)
+            self._timer = self.timers.call_at(self._due_s, self._cut_late)
 
     def _cut_late(self) -> None:
         self._timer = None
-        now_s = self._timers.time()
+        now_s = self.timers.time()
         late_s = now_s - self._due_s
         if late_s > _STALL_S:  # this end stood still: what they sent may wait in their sockets
-            self._deadlines = dict.fromkeys(self._deadlines, now_s + self._limits.timeout_s)
+            self._deadlines = dict.fromkeys(self._deadlines, now_s + self.limits.timeout_s)
         for visitor in [each for each, deadline_s in self._deadlines.items() if deadline_s <= now_s]:
-            self._cut(visitor, f"no signed request within {self._limits.timeout_s:g} s")
+            self._cut(visitor, f"no signed request within {self.limits.timeout_s:g} s")
         self._set_timer()
 
     def _cut(self, visitor: "_Visitor", reason: str) -> None:
@@ -172,7 +158,7 @@ class _Visitor(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             with suppress(OSError):  # the peer is gone; the next read finds out
-                watch_host(sock, self._door.dead_host_timeout_s)
+                watch_host(sock, self._door.limits.dead_host_timeout_s)
         self._door.arrive(self, str((transport.get_extra_info("peername") or ("",))[0]))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -206,15 +192,12 @@ class _Visitor(asyncio.BufferedProtocol):
             else self._door.protection.judge(head, remember=False)
         )
         if isinstance(verdict, AcceptedRequest):
-            self._hand_over(self._transport)
+            self._door.leave(self)
+            # A loop may decide how it reads (into a buffer of the protocol's, or not) when reading begins.
+            self._transport.pause_reading()
+            self._door.prepare(self._enter)
         else:
             self._answer(verdict)
-
-    def _hand_over(self, transport: asyncio.Transport) -> None:
-        self._door.leave(self)
-        # A loop may decide how it reads (into a buffer of the protocol's, or not) when reading begins.
-        transport.pause_reading()
-        self._door.prepare(self._enter)
 
     def _enter(self) -> None:
         transport = self._transport

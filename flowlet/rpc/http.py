@@ -119,7 +119,7 @@ class RpcClient:
                     method, url, data=data, headers=headers, allow_redirects=False
                 ) as response:
                     answer = requests.RpcResponse(response.status, await _read_limited(response))
-                    self._signer.check(nonce, answer, response.headers, is_second=is_second)
+                    self._signer.check(nonce, answer, response.headers.get, is_second=is_second)
                     return answer
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
             raise requests.RpcConnectError(f"JobManager {self.authority}: {_reason_of(error, timeout_s)}") from None
@@ -136,7 +136,7 @@ class RpcClient:
                     timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
                 )
         except aiohttp.WSServerHandshakeError as error:
-            self._signer.check_refusal(nonce, error.status, error.headers or {}, is_second=is_second)
+            self._signer.check_refusal(nonce, error.status, (error.headers or {}).get, is_second=is_second)
             raise requests.RpcStatusError(
                 error.status, [f"no WebSocket at {requests.SESSION_PATH}: HTTP status {error.status}"]
             ) from error
@@ -146,7 +146,7 @@ class RpcClient:
             ) from None
         assert isinstance(websocket, _OpenWebSocket), "the session's ws_response_class"
         try:
-            keys = self._signer.keys_of_session(nonce, websocket.headers)
+            keys = self._signer.keys_of_session(nonce, websocket.headers.get)
         except AuthenticationError:
             await websocket.close(message=b"the proof in the answer is wrong")
             raise

@@ -11,6 +11,8 @@ from collections.abc import Collection
 
 import msgspec
 
+from netstack.security import is_loopback
+
 _LOCALHOST = "localhost"
 
 
@@ -30,7 +32,8 @@ class RequestHead(msgspec.Struct, frozen=True):
     @property
     def is_from_loopback(self) -> bool:
         """Whether it was sent to a loopback address, and by no page from elsewhere."""
-        return _is_loopback(self.host) and (self.origin is None or _is_loopback(self.origin.partition("://")[2]))
+        origin = self.host if self.origin is None else self.origin.partition("://")[2]
+        return is_loopback(_split(self.host)[0]) and is_loopback(_split(origin)[0])
 
     def is_for_server_at(self, advertised: Collection[str]) -> bool:
         """Whether ``Host`` is the address at which the connection was accepted (``localhost`` on loopback, too), or an
@@ -77,13 +80,3 @@ def _split(authority: str) -> tuple[str, str]:
         host = authority
         port = ""
     return host.removeprefix("[").removesuffix("]"), port
-
-
-def _is_loopback(authority: str) -> bool:
-    host, _ = _split(authority)
-    if host == _LOCALHOST:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

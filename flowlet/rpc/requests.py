@@ -79,14 +79,11 @@ class RpcResponse(msgspec.Struct, frozen=True):
         """Return this answer.  Raises RpcStatusError: the status is 400 or more."""
         if self.status < 400:
             return self
-        raise RpcStatusError(self.status, _errors_in(self.body))
-
-
-def _errors_in(body: bytes) -> list[str]:
-    try:
-        return _error_decoder.decode(body).errors
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return [body[:200].decode("utf-8", "replace")]
+        try:
+            errors = _error_decoder.decode(self.body).errors
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            errors = [self.body[:200].decode("utf-8", "replace")]
+        raise RpcStatusError(self.status, errors)
 
 
 # ---------------------------------------------------------------- the client's side

@@ -74,25 +74,21 @@ def _create(path: Path) -> None:
     # A signal that ends the process at once (``early_signals``) would leave the temporary file, with the secret in it.
     former = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
-        _create_uninterrupted(path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(fd, "w", encoding="ascii") as file:
+                file.write(secrets.token_bytes(SECRET_BYTES).hex() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            # Unlike a rename, a link never replaces a file: the first process wins, and the others read its file.
+            with suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            os.unlink(temporary)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
-
-
-def _create_uninterrupted(path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w", encoding="ascii") as file:
-            file.write(secrets.token_bytes(SECRET_BYTES).hex() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces a file: the first process wins, and the others read its file.
-        with suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        os.unlink(temporary)
 
 
 def _load(path: Path) -> bytes:

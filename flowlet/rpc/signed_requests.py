@@ -10,8 +10,9 @@ Absent:     connections that are kept, and WebSockets: ``RpcClient`` has them.  
 import errno
 import os
 import socket
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from flowlet.rpc import auth
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcConnectError, RpcResponse, WallClock, new_nonce, wall_clock_ms
@@ -19,11 +20,8 @@ from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcConnectError, RpcResponse
 _TIMEOUT_S: Final = 30.0
 
 
-class Headers(Protocol):
-    """Of an answer; their names in any case."""
-
-    def get(self, name: str, /) -> Any:
-        """The value of a header; None: there is none."""
+Header = Callable[[str], Any]
+"""Gives the value of a header of an answer, whatever the case of its name; None: there is none."""
 
 
 class OtherTimeError(Exception):
@@ -54,7 +52,7 @@ class RequestSigner:
         signature = auth.sign_request(self._secret, line, body, nonce, self._clock() + self._ahead_ms)
         return nonce, {"Host": self._authority, auth.AUTH_HEADER: signature}
 
-    def check(self, nonce: auth.Nonce, answer: RpcResponse, headers: Headers, *, is_second: bool) -> None:
+    def check(self, nonce: auth.Nonce, answer: RpcResponse, header: Header, *, is_second: bool) -> None:
         """Check the proof of an answer.
 
         Raises:
@@ -62,15 +60,15 @@ class RequestSigner:
             OtherTimeError: the request is to be sent again, unless it was the second one.
         """
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.MISDIRECTED_REQUEST):
-            self.check_refusal(nonce, answer.status, headers, is_second=is_second)
+            self.check_refusal(nonce, answer.status, header, is_second=is_second)
         try:
-            auth.check_answer(self._secret, nonce, answer.status, answer.body, headers.get(auth.PROOF_HEADER))
+            auth.check_answer(self._secret, nonce, answer.status, answer.body, header(auth.PROOF_HEADER))
         except auth.AuthenticationError as error:
             raise auth.AuthenticationError(f"{self._authority}: {error}") from error
 
-    def check_refusal(self, nonce: auth.Nonce, status: int, headers: Headers, *, is_second: bool) -> None:
+    def check_refusal(self, nonce: auth.Nonce, status: int, header: Header, *, is_second: bool) -> None:
         """Raise what a refusal means; of other answers nothing."""
-        time_ms = headers.get(auth.TIME_HEADER)
+        time_ms = header(auth.TIME_HEADER)
         if status == HTTPStatus.MISDIRECTED_REQUEST:
             raise auth.AuthenticationError(
                 f"{self._authority} refused the request, because the JobManager there has another address: name the "
@@ -78,7 +76,7 @@ class RequestSigner:
             )
         if status == HTTPStatus.UNAUTHORIZED and not is_second and time_ms is not None:
             auth.check_answer(
-                self._secret, nonce, status, time_ms.encode("utf-8", "replace"), headers.get(auth.PROOF_HEADER)
+                self._secret, nonce, status, time_ms.encode("utf-8", "replace"), header(auth.PROOF_HEADER)
             )
             self._ahead_ms = int(time_ms) - self._clock()
             raise OtherTimeError
@@ -87,14 +85,14 @@ class RequestSigner:
                 f"{self._authority} refused the request: authentication failed; do both use the same secret file?"
             )
 
-    def keys_of_session(self, nonce: auth.Nonce, headers: Headers) -> auth.MessageKeys:
+    def keys_of_session(self, nonce: auth.Nonce, header: Header) -> auth.MessageKeys:
         """The keys of the session that an answer with these headers opens.
 
         Raises AuthenticationError: its proof is wrong.
         """
-        server_nonce = auth.parse_nonce(headers.get(auth.NONCE_HEADER)) or auth.Nonce("")
+        server_nonce = auth.parse_nonce(header(auth.NONCE_HEADER)) or auth.Nonce("")
         try:
-            auth.check_answer(self._secret, nonce, 101, server_nonce.encode(), headers.get(auth.PROOF_HEADER))
+            auth.check_answer(self._secret, nonce, 101, server_nonce.encode(), header(auth.PROOF_HEADER))
         except auth.AuthenticationError as error:
             raise auth.AuthenticationError(f"{self._authority}: {error}") from error
         return auth.message_keys(self._secret, nonce, server_nonce)
@@ -128,7 +126,7 @@ def _ask(host: str, port: int, signer: RequestSigner, path: str, timeout_s: floa
         connection.request("GET", path, headers=headers)
         response = connection.getresponse()
         answer = RpcResponse(response.status, response.read(MAX_MESSAGE_BYTES))
-        signer.check(nonce, answer, response.headers, is_second=is_second)
+        signer.check(nonce, answer, response.headers.get, is_second=is_second)
         return answer
     except HTTPException as error:
         raise ConnectionResetError(str(error) or type(error).__name__) from error

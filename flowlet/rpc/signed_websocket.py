@@ -18,22 +18,22 @@ import asyncio
 import hmac
 import struct
 from contextlib import suppress
+from dataclasses import field
 from typing import Final, NoReturn
 
 import aiohttp
 from aiohttp import web
 
-from flowlet.rpc.auth import AcceptedRequest
 from flowlet.rpc.requests import GOING_AWAY, SessionEndedError
+from netstack.late import dataclass
 
 CLOSE_TIMEOUT_S: Final = 0.3
 HEADER_BYTES: Final = 40
-# Under which a request has what its signature says; aiohttp wants such keys made at the top of a module.
-ACCEPTED: Final = web.RequestKey("accepted", AcceptedRequest)
 _NUMBER: Final = struct.Struct(">Q")
 _MAX_CLOSE_REASON_BYTES: Final = 123  # RFC 6455, section 5.5
 
 
+@dataclass(slots=True, eq=False)
 class SignedWebSocket:
     """One end of an open WebSocket.
 
@@ -41,15 +41,12 @@ class SignedWebSocket:
     Life cycle: ``close`` it, or let who opened the connection do so.
     """
 
-    def __init__(
-        self, websocket: web.WebSocketResponse | aiohttp.ClientWebSocketResponse, *, send_key: bytes, receive_key: bytes
-    ) -> None:
-        self._websocket = websocket
-        self._send_key = send_key
-        self._receive_key = receive_key
-        self._num_sent = 0
-        self._num_received = 0
-        self._failure: str | None = None  # why nothing is received any more
+    websocket: web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+    send_key: bytes
+    receive_key: bytes
+    _num_sent: int = field(init=False, default=0)
+    _num_received: int = field(init=False, default=0)
+    _failure: str | None = field(init=False, default=None)  # why nothing is received any more
 
     def __repr__(self) -> str:
         return (
@@ -61,10 +58,10 @@ class SignedWebSocket:
         """Send a message.  Raises ConnectionError: the connection is lost."""
         number = _NUMBER.pack(self._num_sent)
         self._num_sent += 1
-        frame = b"".join((number, _signature(self._send_key, number, content), content))
+        frame = b"".join((number, _signature(self.send_key, number, content), content))
         try:
             # waits for the peer to read; ended by the end of the session, or the caller's deadline
-            await self._websocket.send_bytes(frame)
+            await self.websocket.send_bytes(frame)
         except aiohttp.ClientError as error:
             raise ConnectionResetError(str(error)) from error
 
@@ -77,7 +74,7 @@ class SignedWebSocket:
         """
         if self._failure is None:
             # waits for the peer; ended by the caller's timeout, or the kernel
-            frame = await self._websocket.receive(timeout_s)
+            frame = await self.websocket.receive(timeout_s)
             if frame.type is aiohttp.WSMsgType.BINARY:
                 return self._opened(frame.data)
             self._failure = _end_in_words(frame)
@@ -88,12 +85,12 @@ class SignedWebSocket:
         shortened = reason.encode()[:_MAX_CLOSE_REASON_BYTES].decode("utf-8", "ignore").encode()
         with suppress(TimeoutError):  # a peer that does not read must not hold us up; aiohttp drops the connection
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._websocket.close(code=code, message=shortened)
+                await self.websocket.close(code=code, message=shortened)
 
     def _opened(self, data: bytes) -> bytes:
         number, signature, content = data[: _NUMBER.size], data[_NUMBER.size : HEADER_BYTES], data[HEADER_BYTES:]
         if len(data) < HEADER_BYTES or not hmac.compare_digest(
-            signature, _signature(self._receive_key, number, content)
+            signature, _signature(self.receive_key, number, content)
         ):
             self._fail(f"a message of {len(data)} bytes came that is not signed with the key of this session")
         (received,) = _NUMBER.unpack(number)

@@ -164,7 +164,12 @@ class LocalFiles:
         """The whole file; only a regular one is read.  Raises StorageError: there is none, or it has more than
         ``max_bytes`` bytes.
         """
-        with self._explained(folder, name, "read"), self._opened(folder) as parent, _open_to_read(parent, name) as file:
+        with (
+            self._explained(folder, name, "read"),
+            self._opened(folder) as parent,
+            # With an opener, FileIO closes the descriptor of a directory, which it refuses.
+            FileIO(name, "rb", opener=lambda path, _: os.open(path, _READ_FLAGS, dir_fd=parent)) as file,
+        ):
             status = os.fstat(file.fileno())
             what = f"{self._words.kind} {self.location(folder, name)}"
             if not stat.S_ISREG(status.st_mode):
@@ -281,11 +286,6 @@ def _check_size(what: str, size: int, max_bytes: int, words: FileWords) -> None:
             f"{what} has {size} bytes instead of at most {max_bytes}: it was changed after it was written; put the "
             f"original back, or {words.again}"
         )
-
-
-def _open_to_read(parent: int, name: str) -> FileIO:
-    # With an opener, FileIO closes the descriptor of a directory, which it refuses.
-    return FileIO(name, "rb", opener=lambda path, _: os.open(path, _READ_FLAGS, dir_fd=parent))
 
 
 def _make_folder(path: Path) -> None:

@@ -63,7 +63,7 @@ _CLASSES: Final = {
     "flowlet.timers.system_processing_time_service": "SystemProcessingTimeService",
     "flowlet.shipping.program_modules": "JobFiles",
     "flowlet.tm.jobmanager_connection": "JobManagerConnection ReconnectConfig",
-    "flowlet.tm.latency.latency_policy": "LatencyPolicy TaskLoad WatchedThread",
+    "flowlet.tm.latency.latency_policy": "BusyTasks LatencyPolicy SwitchInterval TaskLoad WatchedThread",
     "flowlet.tm.task_checkpointing": "CheckpointServices TaskCheckpointing",
     "flowlet.tm.task_executor": "ProcessHooks TaskExecutorConfig",
     "flowlet.tm.taskmanager_process": "TaskManagerSettings _Process",

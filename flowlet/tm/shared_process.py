@@ -17,6 +17,7 @@ Absent:     what cannot be told from a purpose: ``sys.path``, ``os.environ``, th
 import errno
 import faulthandler
 import fcntl
+import math
 import os
 import resource
 import sys
@@ -294,11 +295,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 def _lesser(one: int, other: int) -> int:
     """Of two limits, one of which may be infinite, which is -1."""
-    if resource.RLIM_INFINITY in (one, other):
-        return (
-            max(one, other) if one == other else next(each for each in (one, other) if each != resource.RLIM_INFINITY)
-        )
-    return min(one, other)
+    return min(one, other, key=lambda each: math.inf if each == resource.RLIM_INFINITY else each)
 
 
 def _some_of(names: Sequence[str]) -> str:

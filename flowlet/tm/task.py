@@ -87,6 +87,7 @@ class Task:
 
     def __init__(self, descriptor: messages.TaskDeploymentDescriptor, executor: "TaskExecutor") -> None:
         self.descriptor = descriptor
+        self.attempt = descriptor.attempt  # its id, 40 bytes
         self.name = owner_name(descriptor)
         self.state = ExecutionState.CREATED  # Loop thread only.
         self.ended = asyncio.Event()  # Loop thread only.
@@ -105,11 +106,6 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<Task {self.name} {self.state.name}{', cancelled' if self._cancelled.is_set() else ''}>"
-
-    @property
-    def attempt(self) -> bytes:
-        """The id of the attempt, 40 bytes."""
-        return self.descriptor.attempt
 
     def start(self) -> None:
         """Start the thread; where the system allows none, this attempt fails, and the TaskManager goes on with its
@@ -286,11 +282,8 @@ class Task:
 
     # ---------------------------------------------------------------- task thread
 
+    @serving_thread()
     def _run(self) -> None:
-        with serving_thread():
-            self._run_to_its_end()
-
-    def _run_to_its_end(self) -> None:
         try:
             bind_task(self.descriptor.job_name, self.descriptor.task_name, self.descriptor.subtask)
             apply_task_scheduling(self._executor.config.task_scheduling)

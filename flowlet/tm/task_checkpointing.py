@@ -33,11 +33,7 @@ from flowlet.checkpoint.task.barrier_orders import CheckpointError, CheckpointFa
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter, decode_channels, encode_channels
 from flowlet.checkpoint.task.operator_snapshots import CheckpointStatistics
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.task.snapshots import (
-    OperatorState,
-    RecoveredStream,
-    SubtaskState,
-)
+from flowlet.checkpoint.task.snapshots import OperatorState, RecoveredStream, SubtaskState
 from flowlet.checkpoint.task.state_assignment import assigned_states, is_by_key
 from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.common.job_settings import CheckpointSettings
@@ -268,7 +264,9 @@ class TaskCheckpointing:
                 for each in vertex.parts
                 if each.state is not None
             }
-            share = self._share_of(vertex)
+            own = self.descriptor
+            finished = frozenset(vertex.finished)
+            share = StateShare(own.subtask, own.parallelism, own.max_parallelism, vertex.parallelism, finished)
             try:
                 found |= assigned_states(operators, vertex.operators or operators, states, share)
             except StateRestoreError as error:
@@ -276,11 +274,6 @@ class TaskCheckpointing:
                     f"task {self.name}: its state in checkpoint {restored.checkpoint_id} cannot be restored: {error}"
                 ) from error
         return found
-
-    def _share_of(self, former: messages.RestoredVertex) -> StateShare:
-        own = self.descriptor
-        finished = frozenset(former.finished)
-        return StateShare(own.subtask, own.parallelism, own.max_parallelism, former.parallelism, finished)
 
     def _read_part(
         self, storage: StateFiles, restored: messages.RestoredState, handle: messages.StateHandle
@@ -472,13 +465,16 @@ class TaskCheckpointing:
         operators: messages.StateHandle | None = None,
         channels: messages.StateHandle | None = None,
     ) -> messages.SubtaskEntry:
+        keyed = [each.keyed for each in state.operators.values()]
+        # The files that the state names and that other checkpoints use, too.
+        shared = [file for each in keyed if isinstance(each, IncrementalSnapshot) for file in each.shared.values()]
         return messages.SubtaskEntry(
             self.descriptor.vertex_id,
             self.descriptor.subtask,
             operators,
             state.is_finished,
             channels,
-            _shared_of(state),
+            list(map(handle_of, shared)),
             has_union_state=state.has_union_state,
             is_by_key=is_by_key(state.operators),
             operators=list(state.operators),
@@ -501,12 +497,6 @@ class TaskCheckpointing:
                 self.statistics, num_acknowledged=number, last_checkpoint_id=checkpoint_id, last=durations
             )
         self.send(messages.CheckpointAcknowledged(self.descriptor.attempt, checkpoint_id, part, durations))
-
-
-def _shared_of(state: SubtaskState) -> list[messages.StateHandle]:
-    """The files that the state names and that other checkpoints use, too."""
-    keyed = [each.keyed for each in state.operators.values()]
-    return [handle_of(file) for each in keyed if isinstance(each, IncrementalSnapshot) for file in each.shared.values()]
 
 
 def _former_classes(restored: messages.RestoredState) -> RunningClasses | None:

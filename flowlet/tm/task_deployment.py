@@ -22,7 +22,7 @@ from flowlet.chain.stream_operator import MultipleInputStreamOperator, StreamOpe
 from flowlet.errors import StateRestoreError
 from flowlet.messages import control_messages as messages
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.operators.source_reader import Source, SourceReader
+from flowlet.operators.source_reader import Source, SourceReader, SourceReaderBase
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
@@ -105,21 +105,12 @@ class _FinishedSource(Source):
         return _FinishedReader()
 
 
-class _FinishedReader:
+class _FinishedReader(SourceReaderBase):
     progress = 1.0
     never_waits = True
 
     def poll_chunk(self) -> Chunk | None:
         return None
-
-    def snapshot_position(self) -> None:
-        return None
-
-    def restore_position(self, position: object) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 _NEVER: Final = -1
@@ -162,46 +153,39 @@ def create_task_from_descriptor(
             specs = [channel_spec(channel, tm_id) for channel in gate.channels]
             gates.append(network.create_input_gate(owner_name(descriptor), specs))
         offered_gate = _create_offered_gate(descriptor, chain, network, send)
-        environment = _create_environment(descriptor, gates, outputs, loop)
-        environment.cached_files = cached_files or {}
-        environment.offered_gate = offered_gate
-        environment.send = send
-        environment.is_loop_thread = loop.is_current_thread if runs_light_tasks else None
+        settings = descriptor.settings
+        timers = LoopTimers(loop)
+        limit = settings.max_record_bytes
+        environment = TaskEnvironment(
+            job_id=descriptor.job_id,
+            job_name=descriptor.job_name,
+            vertex_id=descriptor.vertex_id,
+            task_name=descriptor.task_name,
+            subtask=descriptor.subtask,
+            parallelism=descriptor.parallelism,
+            max_parallelism=descriptor.max_parallelism,
+            attempt=descriptor.attempt,
+            gates=gates,
+            outputs=outputs,
+            schedule_timer=timers.call_later,
+            limits=DEFAULT_ELEMENT_LIMITS if limit is None else ElementLimits(limit),
+            state=settings.state,
+            batch=settings.batch,
+            gate_inputs=[gate.input_id for gate in descriptor.gates],
+            job_parameters=dict(settings.parameters),
+            cached_files=cached_files or {},
+            offered_gate=offered_gate,
+            send=send,
+            is_loop_thread=loop.is_current_thread if runs_light_tasks else None,
+        )
         # After the partitions: their consumers look for them meanwhile, and reading a large state takes long.
         operators = [item.operator for item in chain]
         by_id = {operator_id_of(each, descriptor.vertex_id, index).hex(): each for index, each in enumerate(operators)}
-        environment.checkpointing = open_checkpointing(LoopTimers(loop), by_id)
+        environment.checkpointing = open_checkpointing(timers, by_id)
         return create_stream_task(environment, chain)
     except BaseException as error:
         _discard([*gates, *([] if offered_gate is None else [offered_gate])], outputs, error)
         raise
-
-
-def _create_environment(
-    descriptor: messages.TaskDeploymentDescriptor,
-    gates: list[SingleInputGate],
-    outputs: list[OutputEdge],
-    loop: EventLoopThread,
-) -> TaskEnvironment:
-    limit = descriptor.settings.max_record_bytes
-    return TaskEnvironment(
-        job_id=descriptor.job_id,
-        job_name=descriptor.job_name,
-        vertex_id=descriptor.vertex_id,
-        task_name=descriptor.task_name,
-        subtask=descriptor.subtask,
-        parallelism=descriptor.parallelism,
-        max_parallelism=descriptor.max_parallelism,
-        attempt=descriptor.attempt,
-        gates=gates,
-        outputs=outputs,
-        schedule_timer=LoopTimers(loop).call_later,
-        limits=DEFAULT_ELEMENT_LIMITS if limit is None else ElementLimits(limit),
-        state=descriptor.settings.state,
-        batch=descriptor.settings.batch,
-        gate_inputs=[gate.input_id for gate in descriptor.gates],
-        job_parameters=dict(descriptor.settings.parameters),
-    )
 
 
 def _create_output(

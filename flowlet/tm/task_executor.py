@@ -117,11 +117,6 @@ class TaskExecutor:
     def __repr__(self) -> str:
         return f"<TaskExecutor {self.tm_id}, {len(self._tasks)} tasks, {self._connection!r}>"
 
-    @property
-    def network_memory_bytes(self) -> int:
-        """The memory for network buffers."""
-        return self.config.network.network_memory_bytes
-
     async def start(self, rpc: RpcGateway) -> ConnectionID:
         """Open the data port and start to register; return the data port's address.  The caller closes ``rpc``.
 

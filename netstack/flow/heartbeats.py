@@ -91,10 +91,6 @@ class Silence:
         """The peer was heard: the silence begins anew."""
         self._looked_s, self.silent_s = now_s, 0.0
 
-    def hasten(self, left_s: float) -> None:
-        """Give the peer at most so much longer."""
-        self.silent_s = max(self.silent_s, self._timeout_s - left_s)
-
     def look(self, now_s: float) -> bool:
         """Nothing was heard since the last look; returns whether the peer is lost."""
         passed_s, self._looked_s = now_s - self._looked_s, now_s

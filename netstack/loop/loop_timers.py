@@ -42,6 +42,16 @@ ScheduleTimer = Callable[[float, Callable[[], None]], Cancellable]
 """``call_later`` alone."""
 
 
+class LoopClock(Protocol):
+    """The clock of an event loop, and its calls at a time; in seconds."""
+
+    def time(self) -> float:
+        """The time now."""
+
+    def call_at(self, when: float, callback: Callable[[], object], /) -> asyncio.TimerHandle:
+        """Call ``callback`` at a time."""
+
+
 class RunningTimer:
     """One delayed call on a loop; time in which the loop stood still does not count (``Silence``).
 
@@ -53,7 +63,7 @@ class RunningTimer:
 
     __slots__ = ("_call", "_handle", "_loop", "_silence")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, delay_s: float, call: Callable[[], object]) -> None:
+    def __init__(self, loop: LoopClock, delay_s: float, call: Callable[[], object]) -> None:
         self._loop = loop
         self._call = call
         self._silence = Silence(delay_s, loop.time())
@@ -67,7 +77,7 @@ class RunningTimer:
         self._handle.cancel()
 
     def _look_later(self) -> None:
-        self._handle = self._loop.call_later(self._silence.next_look_s, self._look)
+        self._handle = self._loop.call_at(self._loop.time() + self._silence.next_look_s, self._look)
 
     def _look(self) -> None:
         if self._silence.look(self._loop.time()):

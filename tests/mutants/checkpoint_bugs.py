@@ -39,8 +39,7 @@ CHECKPOINT_BUGS: Final = (
         "13593",
         "an attempt of the last run fails a checkpoint of this one",
         _COORDINATOR,
-        "        elif message.attempt in pending.missing and pending.phase is CheckpointPhase.TASKS:\n"
-        "            self._fail(pending, failure)",
+        "        elif message.attempt in pending.missing:\n            self._fail(pending, failure)",
         "        else:\n            self._fail(pending, failure)",
         f"{_COORDINATED}::TestReportsThatDoNotFit::test_flink_13593_of_an_attempt_of_the_last_run",
     ),
@@ -123,7 +122,7 @@ CHECKPOINT_BUGS: Final = (
         "coordinator",
         "as above, when the files of aborted checkpoints are removed",
         _JOB,
-        "min((before, *self._coordinator.being_written))",
+        "min((before, *self._coordinator.written))",
         "before",
         f"{_OF_A_JOB}::test_leftovers_of_a_checkpoint_whose_manifest_is_being_written_stay",
     ),

@@ -35,7 +35,6 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import (
     MAX_WAITING,
     SYMPTOM,
     CheckpointFailure,
-    CheckpointPhase,
     CheckpointTopology,
     CoordinatorFailureReason,
     PendingCheckpoint,
@@ -43,6 +42,7 @@ from flowlet.checkpoint.jobmanager.pending_checkpoint import (
     is_counted,
 )
 from flowlet.common.job_settings import CheckpointSettings
+from flowlet.errors import FlowletError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
@@ -74,26 +74,30 @@ class _Run:
     is_wanted: bool = False  # before its time
 
 
+@dataclass(eq=False)
 class CheckpointCoordinator:
     """The checkpoints of one job, over all of its runs.  Threading: one thread.
 
     Args:
-        next_id: of the first checkpoint; above all that were ever triggered.
+        next_id: of the next checkpoint that is triggered; above all that ever were.
+        snapshot_sources: gives the states of all split enumerators, for a checkpoint with this id; raises FlowletError.
     """
 
-    def __init__(self, topology: CheckpointTopology, settings: CheckpointSettings, next_id: int = 1) -> None:
-        self._topology = topology
-        self._settings = settings
+    topology: CheckpointTopology
+    settings: CheckpointSettings
+    next_id: int = 1
+    snapshot_sources: Callable[[int], list[SourceEntry]] = lambda _: []
+
+    def __post_init__(self) -> None:
+        settings = self.settings
         # As in Flink: a shorter interval would only let triggers wait.
         self._interval_ms = None if settings.interval_ms is None else max(settings.interval_ms, settings.min_pause_ms)
-        self.next_id = next_id
-        """The id of the next checkpoint that is triggered."""
         self._run: _Run | None = None
-        self._pending: dict[int, PendingCheckpoint] = {}  # by id, which rise
+        self.pending: dict[int, PendingCheckpoint] = {}  # by id, which rise
         self._savepoints: list[SavepointRequest] = []  # that wait for their turn, while a run may take one
         # Tasks that wait for their last checkpoint would end with another one, and the savepoint would come too late.
         self._is_stop_near = False
-        self._written: dict[int, str] = {}  # ids whose manifest is being written, with the location of a savepoint
+        self.written: dict[int, str] = {}  # ids whose manifest is being written, with the location of a savepoint
         self._litter: dict[int, str] = {}  # failed since the run began, as above: a TaskManager may still write to them
         # By attempt that waits for its last checkpoint: the lowest id that it may have.
         self._awaited: dict[bytes, int] = {}
@@ -102,40 +106,30 @@ class CheckpointCoordinator:
         self._last_completed = -1
         self._last_failed = -1  # the highest id; savepoints count in neither
         self._counted: set[int] = set()  # failed since the newest complete one; at most ``tolerable_failures`` ids
-        self._history = CheckpointHistory(topology)
+        self._history = CheckpointHistory(self.topology)
         self._now_ms = 0
         self._effects: list[events.Effect] = []
         self._failure: events.FailJob | None = None  # of this event
 
     def __repr__(self) -> str:
-        return f"<CheckpointCoordinator {list(self._pending.values())}, next id {self.next_id}>"
+        return f"<CheckpointCoordinator {list(self.pending.values())}, next id {self.next_id}>"
 
     @property
     def next_due_ms(self) -> int | None:
         """When ``time_passed`` is to be told; None: only other events matter."""
-        times = [pending.trigger_ms + self._settings.timeout_ms for pending in self._pending.values()]
+        times = [pending.trigger_ms + self.settings.timeout_ms for pending in self.pending.values()]
         run = self._run
         if run is not None and run.next_trigger_ms is not None:
             if run.is_trigger_due and self._has_room() and self._last_end_ms is not None:
-                times.append(self._last_end_ms + self._settings.min_pause_ms)
+                times.append(self._last_end_ms + self.settings.min_pause_ms)
             if run.is_wanted and self._has_room():
                 times.append(self._early_ms())
             times.append(run.next_trigger_ms)
         return min(times, default=None)
 
-    @property
-    def pending_ids(self) -> list[int]:
-        """The checkpoints on their way, the oldest first."""
-        return list(self._pending)
-
-    @property
-    def being_written(self) -> list[int]:
-        """The checkpoints whose manifest is on its way to the storage."""
-        return list(self._written)
-
     def document(self, completed: CompletedCheckpoints) -> Document:
         """The checkpoints for people; ``completed``: those that are kept."""
-        return self._history.document(self._pending.values(), completed)
+        return self._history.document(self.pending.values(), completed)
 
     def handle(self, happened: Callable[["CheckpointCoordinator"], None], now_ms: int) -> list[events.Effect]:
         """Apply what has happened, a call of one of the methods below; return the effects in order.  A report that does
@@ -152,17 +146,16 @@ class CheckpointCoordinator:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if an invariant does not hold."""
-        assert len(self._pending) <= self._settings.max_concurrent
-        assert list(self._pending) == sorted(self._pending)
-        assert all(each < self.next_id for each in self._pending)
-        assert not self._pending or self._run is not None
-        assert len(self._pending) == 1 or all(each.savepoint is None for each in self._pending.values()), (
+        assert len(self.pending) <= self.settings.max_concurrent
+        assert list(self.pending) == sorted(self.pending)
+        assert all(each < self.next_id for each in self.pending)
+        assert not self.pending or self._run is not None
+        assert len(self.pending) == 1 or all(each.savepoint is None for each in self.pending.values()), (
             "a savepoint runs alone"
         )
         assert not self._savepoints or self._can_take_savepoints, "else they have failed"
-        for pending in self._pending.values():
-            assert (pending.phase is CheckpointPhase.MANIFEST) == (not pending.missing)
-            assert (pending.phase is CheckpointPhase.MANIFEST) == (pending.checkpoint_id in self._written)
+        for pending in self.pending.values():
+            assert (not pending.missing) == (pending.checkpoint_id in self.written)
 
     # Runs
 
@@ -188,7 +181,7 @@ class CheckpointCoordinator:
         starting = {each for each in unfinished if states.get(each) is not ExecutionState.RUNNING}
         run = self._run = _Run(unfinished, dict(attempts), starting, finished)
         self._awaited = {attempt: least_id for attempt, least_id in self._awaited.items() if attempt in unfinished}
-        if finished and not self._settings.after_tasks_finish:
+        if finished and not self.settings.after_tasks_finish:
             self._stop_triggering(run)
         self._start_triggering(run)
         self._want_last(run)
@@ -198,7 +191,7 @@ class CheckpointCoordinator:
     def run_ended(self) -> None:
         """The attempts of the run are being cancelled, or have ended; they get no more orders."""
         self._run = None  # first: nobody gets an order any more
-        self._fail_all(list(self._pending.values()), _Reason.CHECKPOINT_COORDINATOR_SUSPEND)
+        self._fail_all(list(self.pending.values()), _Reason.CHECKPOINT_COORDINATOR_SUSPEND)
         self._refuse_waiting_savepoints()
 
     def job_ended(self) -> None:
@@ -209,7 +202,7 @@ class CheckpointCoordinator:
     def _sweep(self) -> None:
         """No attempt of the last run writes any more: what it wrote late goes."""
         self._effects += [
-            events.DiscardCheckpoint(each, where) for each, where in self._litter.items() if each not in self._written
+            events.DiscardCheckpoint(each, where) for each, where in self._litter.items() if each not in self.written
         ]
         self._litter.clear()
 
@@ -228,7 +221,7 @@ class CheckpointCoordinator:
                 subtask = run.unfinished[attempt]
                 if state is not ExecutionState.CANCELING:
                     del run.unfinished[attempt]
-                self._fail_all(list(self._pending.values()), _Reason.TASK_FAILURE, subtask)
+                self._fail_all(list(self.pending.values()), _Reason.TASK_FAILURE, subtask)
             case _:
                 return
         self._start_triggering(run)
@@ -237,22 +230,16 @@ class CheckpointCoordinator:
         run.starting.discard(attempt)
         subtask = run.unfinished.pop(attempt)
         run.finished.append(subtask)
-        waiting = [each for each in self._pending.values() if attempt in each.missing]
+        waiting = [each for each in self.pending.values() if attempt in each.missing]
         self._fail_all(waiting, _Reason.TASK_FINISHED, subtask)
-        if not run.unfinished or not self._settings.after_tasks_finish:
+        if not run.unfinished or not self.settings.after_tasks_finish:
             self._stop_triggering(run)
         self._want_last(run)
-
-    def _final_awaited(self, attempt: bytes) -> None:
-        run = self._run
-        if run is not None and attempt in run.unfinished:
-            self._awaited[attempt] = self.next_id
-            self._want_last(run)
 
     def _want_last(self, run: _Run) -> None:
         """If all that is left is to wait: unless a checkpoint that serves all of them is complete or on its way."""
         least_ids = [self._awaited.get(each, 0) for each in run.unfinished]
-        pending = [each.checkpoint_id for each in self._pending.values() if each.savepoint is None]
+        pending = [each.checkpoint_id for each in self.pending.values() if each.savepoint is None]
         taken = max([self._last_completed, *pending])
         run.is_wanted |= bool(least_ids) and min(least_ids) > 0 and max(least_ids) > taken
 
@@ -306,12 +293,12 @@ class CheckpointCoordinator:
         """When a checkpoint may be triggered before its time."""
         share = _EARLY_SHARE if self._last_failed <= self._last_completed else 1
         share_ms = min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS)
-        pause_ms = max(self._settings.min_pause_ms, share_ms, self._last_duration_ms)
+        pause_ms = max(self.settings.min_pause_ms, share_ms, self._last_duration_ms)
         return 0 if self._last_end_ms is None else self._last_end_ms + pause_ms
 
     def _has_room(self) -> bool:
-        is_alone = self._savepoints or any(each.savepoint is not None for each in self._pending.values())
-        return not is_alone and len(self._pending) < self._settings.max_concurrent
+        is_alone = self._savepoints or any(each.savepoint is not None for each in self.pending.values())
+        return not is_alone and len(self.pending) < self.settings.max_concurrent
 
     def checkpoint_wanted(self) -> None:
         """A producer waits for the next checkpoint."""
@@ -322,18 +309,18 @@ class CheckpointCoordinator:
         self, held: frozenset[tuple[int, bytes]] = frozenset(), blocked: frozenset[bytes] = frozenset()
     ) -> None:
         """It is ``next_due_ms`` or later; what waits for the client: see ``ReaderLag``."""
-        for pending in list(self._pending.values()):
-            if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
+        for pending in list(self.pending.values()):
+            if self._now_ms >= pending.trigger_ms + self.settings.timeout_ms:
                 waits_for = {(pending.checkpoint_id, each) for each in pending.missing}
-                is_held = pending.phase is CheckpointPhase.TASKS and waits_for <= held
+                is_held = bool(waits_for) and waits_for <= held
                 is_behind = is_held or bool(blocked & pending.missing)
                 reason = _Reason.READER_BEHIND if is_behind else _Reason.CHECKPOINT_EXPIRED
-                waited = f"{reason.value} ({self._settings.timeout_ms} ms), it waited for {pending.phase.value}"
+                waited = f"{reason.value} ({self.settings.timeout_ms} ms), it waited for {pending.waits_for}"
                 self._fail(pending, CheckpointFailure(reason.name, waited))
 
     def _trigger_if_due(self) -> None:
         run = self._run
-        if run is not None and self._savepoints and not self._pending:
+        while run is not None and self._savepoints and not self.pending:
             self._trigger(run, self._savepoints.pop(0))
         if run is None or run.next_trigger_ms is None or self._interval_ms is None:
             return
@@ -344,7 +331,7 @@ class CheckpointCoordinator:
                 run.next_trigger_ms = self._now_ms + self._interval_ms
         if run.is_wanted and not self._is_stop_near and self._has_room() and self._now_ms >= self._early_ms():
             run.is_trigger_due = True
-        pause_ends_ms = self._now_ms if self._last_end_ms is None else self._last_end_ms + self._settings.min_pause_ms
+        pause_ends_ms = self._now_ms if self._last_end_ms is None else self._last_end_ms + self.settings.min_pause_ms
         if run.is_trigger_due and self._has_room() and self._now_ms >= pause_ends_ms:
             run.is_trigger_due = run.is_wanted = False
             self._trigger(run)
@@ -352,28 +339,21 @@ class CheckpointCoordinator:
     def _trigger(self, run: _Run, savepoint: SavepointRequest | None = None) -> None:
         checkpoint_id = self.next_id
         self.next_id += 1
-        self._pending[checkpoint_id] = PendingCheckpoint(
+        pending = self.pending[checkpoint_id] = PendingCheckpoint(
             checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished), savepoint
         )
-        self._effects.append(events.SnapshotSources(checkpoint_id))
-
-    def sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
-        """The answer to ``SnapshotSources``."""
-        pending, run = self._pending.get(checkpoint_id), self._run
-        if pending is None or run is None or pending.phase is not CheckpointPhase.SOURCES:
+        try:
+            pending.sources = self.snapshot_sources(checkpoint_id)
+        except FlowletError as error:
+            self._fail_if_pending(checkpoint_id, _Reason.TRIGGER_CHECKPOINT_FAILURE, str(error))
             return
-        pending.phase, pending.sources = CheckpointPhase.TASKS, sources
         attempts = {subtask: attempt for attempt, subtask in run.unfinished.items()}
-        for subtask in self._topology.frontier(attempts.keys()):
+        for subtask in self.topology.frontier(attempts.keys()):
             snapshot_type = 0 if pending.savepoint is None else int(pending.savepoint.type)
             order = messages.TriggerCheckpoint(
                 attempts[subtask], checkpoint_id, pending.trigger_ms, snapshot_type, pending.location
             )
             self._effects.append(order)
-
-    def sources_failed(self, checkpoint_id: int, message: str) -> None:
-        """The other answer to ``SnapshotSources``."""
-        self._fail_if_pending(checkpoint_id, _Reason.TRIGGER_CHECKPOINT_FAILURE, message)
 
     # Reports of tasks
 
@@ -385,34 +365,36 @@ class CheckpointCoordinator:
             case messages.CheckpointDeclined():
                 self._declined(report)
             case messages.FinalCheckpointAwaited(attempt):
-                self._final_awaited(attempt)
+                run = self._run
+                if run is not None and attempt in run.unfinished:
+                    self._awaited[attempt] = self.next_id
+                    self._want_last(run)
             case _:
                 assert_never(report)
 
     def _acknowledged(self, message: messages.CheckpointAcknowledged) -> None:
-        pending = self._pending.get(message.checkpoint_id)
+        pending = self.pending.get(message.checkpoint_id)
         if pending is None:
             self._late_state(message)
-        elif message.attempt in pending.missing and pending.phase is CheckpointPhase.TASKS:
+        elif message.attempt in pending.missing:
             pending.acknowledge(message, self._now_ms)
             if not pending.missing:
-                pending.phase = CheckpointPhase.MANIFEST
-                self._written[pending.checkpoint_id] = pending.location
-                self._effects.append(events.WriteManifest(pending.manifest(self._topology), pending.location))
+                self.written[pending.checkpoint_id] = pending.location
+                self._effects.append(events.WriteManifest(pending.manifest(self.topology), pending.location))
 
     def _late_state(self, message: messages.CheckpointAcknowledged) -> None:
         state = message.part.state
         has_file = state is not None and state.path is not None
-        if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self._written:
+        if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self.written:
             self._effects.append(events.DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
 
     def _declined(self, message: messages.CheckpointDeclined) -> None:
-        pending, run = self._pending.get(message.checkpoint_id), self._run
+        pending, run = self.pending.get(message.checkpoint_id), self._run
         subtask = None if run is None else run.subtasks.get(message.attempt)
         failure = CheckpointFailure(message.reason, message.message, subtask)
         if pending is None:
             self._late_cause(message.checkpoint_id, failure)
-        elif message.attempt in pending.missing and pending.phase is CheckpointPhase.TASKS:
+        elif message.attempt in pending.missing:
             self._fail(pending, failure)
 
     def _late_cause(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
@@ -429,8 +411,8 @@ class CheckpointCoordinator:
     def manifest_written(self, manifest: CheckpointManifest) -> None:
         """The answer to ``WriteManifest``."""
         checkpoint_id = manifest.checkpoint_id
-        location = self._written.pop(checkpoint_id, "")
-        pending, run = self._pending.pop(checkpoint_id, None), self._run
+        location = self.written.pop(checkpoint_id, "")
+        pending, run = self.pending.pop(checkpoint_id, None), self._run
         if pending is None or run is None:  # it failed meanwhile
             self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))
             return
@@ -443,20 +425,20 @@ class CheckpointCoordinator:
         self._last_completed, self._last_duration_ms = checkpoint_id, self._now_ms - pending.trigger_ms
         self._counted.clear()
         self._effects.append(events.KeepCheckpoint(manifest))
-        older = [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]
+        older = [each for each in self.pending.values() if each.checkpoint_id < checkpoint_id]
         self._fail_all(older, _Reason.CHECKPOINT_SUBSUMED)
         self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
 
     def manifest_failed(self, checkpoint_id: int, message: str) -> None:
         """The other answer to ``WriteManifest``."""
-        location = self._written.pop(checkpoint_id, "")
-        if checkpoint_id in self._pending:
+        location = self.written.pop(checkpoint_id, "")
+        if checkpoint_id in self.pending:
             self._fail_if_pending(checkpoint_id, _Reason.FINALIZE_CHECKPOINT_FAILURE, message)
         else:
             self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))
 
     def _fail_if_pending(self, checkpoint_id: int, reason: _Reason, message: str) -> None:
-        pending = self._pending.get(checkpoint_id)
+        pending = self.pending.get(checkpoint_id)
         if pending is not None:
             self._fail(pending, CheckpointFailure(reason.name, f"{reason.value}: {message}"))
 
@@ -466,19 +448,20 @@ class CheckpointCoordinator:
 
     def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure) -> None:
         checkpoint_id = pending.checkpoint_id
-        del self._pending[checkpoint_id]
+        del self.pending[checkpoint_id]
         self._last_end_ms = self._now_ms
-        held_up_by = tuple(self._topology.frontier({pending.participants[each] for each in pending.missing}))
+        held_up_by = tuple(self.topology.frontier({pending.participants[each] for each in pending.missing}))
+        is_known = pending.sources is not None  # to tasks
         pending.end(self._now_ms, failure, held_up_by)
         self._history.ended(pending)
         self._effects.append(events.CheckpointFailed(checkpoint_id, failure, held_up_by))
-        if pending.phase is not CheckpointPhase.SOURCES:
+        if is_known:
             self._call_off(pending)
         if pending.savepoint is None:
             self._last_failed = max(self._last_failed, checkpoint_id)
             self._count(checkpoint_id, failure)
         else:
-            where = "" if failure.subtask is None else f"{self._topology.describe(failure.subtask)}: "
+            where = "" if failure.subtask is None else f"{self.topology.describe(failure.subtask)}: "
             self._effects.append(events.SavepointFailed(pending.savepoint, f"{where}{failure.message}"))
         if self._run is not None:
             self._want_last(self._run)
@@ -492,12 +475,12 @@ class CheckpointCoordinator:
         self._litter[checkpoint_id] = pending.location
         if len(self._litter) > _MAX_LITTER:
             del self._litter[next(iter(self._litter))]
-        if checkpoint_id not in self._written:  # else the answer of WriteManifest discards it
+        if checkpoint_id not in self.written:  # else the answer of WriteManifest discards it
             self._effects.append(events.DiscardCheckpoint(checkpoint_id, pending.location))
 
     def _count(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
         """Note a failure, and fail the job if these are too many.  One checkpoint counts once."""
-        tolerable = self._settings.tolerable_failures
+        tolerable = self.settings.tolerable_failures
         if tolerable == -1 or checkpoint_id < self._last_completed or not is_counted(failure.reason):
             return
         self._counted.add(checkpoint_id)
@@ -506,7 +489,7 @@ class CheckpointCoordinator:
         self._counted.clear()
         if self._run is not None:
             self._stop_triggering(self._run)
-        where = "" if failure.subtask is None else f" in {self._topology.describe(failure.subtask)}"
+        where = "" if failure.subtask is None else f" in {self.topology.describe(failure.subtask)}"
         self._failure = events.FailJob(
             f"more than {tolerable} checkpoints failed one after the other "
             f"(execution.checkpointing.tolerable-failed-checkpoints); the last one, checkpoint {checkpoint_id}, "

@@ -33,12 +33,6 @@ far; and attempts that cannot go on because the client does not read.
 """
 
 
-class SnapshotSources(msgspec.Struct, frozen=True):
-    """Ask all split enumerators for their state; the answer is ``sources_snapshotted``, or ``sources_failed``."""
-
-    checkpoint_id: int
-
-
 class WriteManifest(msgspec.Struct, frozen=True):
     """Write the manifest, of a savepoint into its ``location``; the answer is ``manifest_written``, or
     ``manifest_failed``.
@@ -92,8 +86,7 @@ class FailJob(msgspec.Struct, frozen=True):
 
 
 Effect = (
-    SnapshotSources
-    | messages.CheckpointOrder
+    messages.CheckpointOrder
     | WriteManifest
     | KeepCheckpoint
     | DiscardCheckpoint

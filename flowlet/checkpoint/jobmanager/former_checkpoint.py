@@ -25,10 +25,12 @@ from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.messages.control_messages import CheckpointPlace, RestoredEdge, RestoredState, RestoredVertex, SubtaskEntry
 from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, VertexEntry
+from netstack.late import dataclass
 
 _MAX_NAMED: Final = 5  # operators in one message
 
 
+@dataclass(eq=False)
 class FormerCheckpoint:
     """A complete checkpoint, as the subtasks of a job take it over: one of the job itself, or another job's.
 
@@ -44,34 +46,31 @@ class FormerCheckpoint:
         StateRestoreError: an operator that has state is not in the program, or has another number of key groups.
     """
 
-    def __init__(
-        self,
-        place: CheckpointPlace | None,
-        manifest: CheckpointManifest,
-        topology: CheckpointTopology,
-        *,
-        ignores_unclaimed_state: bool = False,
-    ) -> None:
+    place: CheckpointPlace | None
+    manifest: CheckpointManifest
+    topology: CheckpointTopology
+    ignores_unclaimed_state: bool = False
+
+    def __post_init__(self) -> None:
+        manifest = self.manifest
+        place = self.place
         if not manifest.vertices and place is not None:
             raise StateRestoreError(
                 f"checkpoint {place} names no operators: it is of an older flowlet; go on with that one"
             )
-        self.place = place
         self.checkpoint_id = manifest.checkpoint_id
-        self._manifest = manifest
-        self._topology = topology
-        self._sources = {each.vertex_id: each.state for each in manifest.sources}
-        vertices = manifest.vertices or topology.vertices
+        self.sources = {each.vertex_id: each.state for each in manifest.sources}  # of split enumerators, by vertex id
+        vertices = manifest.vertices or self.topology.vertices
         self._former = {each.vertex_id: each for each in vertices}
         self._entries: dict[str, dict[int, SubtaskEntry]] = {each.vertex_id: {} for each in vertices}
         for entry in manifest.subtasks:
             self._entries.setdefault(entry.vertex_id, {})[entry.subtask] = entry
         self._vertex_of = {operator: each.vertex_id for each in vertices for operator in each.operators}
-        self._new = {each.vertex_id: each for each in topology.vertices}
+        self._new = {each.vertex_id: each for each in self.topology.vertices}
         if place is not None:
-            self._check(ignores_unclaimed_state=ignores_unclaimed_state)
+            self._check()
         self._edges: dict[str, list[RestoredEdge]] = {}  # those with data in flight, by the vertex that processes these
-        self._place_edges(ignores_unclaimed_state=ignores_unclaimed_state)
+        self._place_edges()
 
     def __repr__(self) -> str:
         return f"<FormerCheckpoint {self}>"
@@ -101,10 +100,6 @@ class FormerCheckpoint:
             self.place,
         )
 
-    def source_state(self, vertex_id: str) -> bytes | None:
-        """The state of a source's split enumerator; None: there is none."""
-        return self._sources.get(vertex_id)
-
     def _finished(self, former: VertexEntry) -> list[int]:
         return [subtask for subtask, each in self._entries[former.vertex_id].items() if each.is_finished]
 
@@ -125,19 +120,19 @@ class FormerCheckpoint:
 
     # ---------------------------------------------------------------- data in flight
 
-    def _place_edges(self, *, ignores_unclaimed_state: bool) -> None:
+    def _place_edges(self) -> None:
         """Find where the data in flight of each edge of the checkpoint go now."""
-        vertices = self._topology.vertices
+        vertices = self.topology.vertices
         places = {name: (each.vertex_id, index) for each in vertices for index, name in enumerate(each.operators)}
         places |= {each.vertex_id: (each.vertex_id, 0) for each in vertices}
         taken: set[str] = set()
-        for former in self._manifest.edges or self._topology.edges:
+        for former in self.manifest.edges or self.topology.edges:
             if not self._in_flight(former.source) and not self._in_flight(former.target):
                 continue
             found = self._moved(former, places.get(former.target), taken)
             if found is not None:
                 self._edges.setdefault(places[former.target][0], []).append(found)
-            elif not ignores_unclaimed_state:
+            elif not self.ignores_unclaimed_state:
                 self._refuse_lost(former)
 
     def _moved(self, former: EdgeEntry, place: tuple[str, int] | None, taken: set[str]) -> RestoredEdge | None:
@@ -148,7 +143,7 @@ class FormerCheckpoint:
         now = None
         num_producers = 0
         if not operator:
-            fitting = [each for each in self._topology.inputs[vertex_id] if each.entry.input_id == former.input_id]
+            fitting = [each for each in self.topology.inputs[vertex_id] if each.entry.input_id == former.input_id]
             # Of several edges between the same operators, each goes on as the one that has its place among them.
             same = [
                 each
@@ -160,8 +155,8 @@ class FormerCheckpoint:
             if now is None:
                 return None
             taken.add(now.edge_id)
-            num_producers = self._topology.parallelisms[now.entry.source] if same else 0
-        widths = self._manifest.parallelisms
+            num_producers = self.topology.parallelisms[now.entry.source] if same else 0
+        widths = self.manifest.parallelisms
         is_by_key_now = now is not None and now.entry.is_by_key and not former.is_by_key
         return RestoredEdge(
             "" if now is None else now.edge_id,
@@ -189,12 +184,12 @@ class FormerCheckpoint:
 
     # ---------------------------------------------------------------- what does not fit
 
-    def _check(self, *, ignores_unclaimed_state: bool) -> None:
-        if not ignores_unclaimed_state:
+    def _check(self) -> None:
+        if not self.ignores_unclaimed_state:
             self._check_operators()
-        for vertex in self._topology.vertices:
+        for vertex in self.topology.vertices:
             self._check_key_groups(vertex)
-        if not self._manifest.edges:
+        if not self.manifest.edges:
             self._check_same_edges()
 
     def _check_operators(self) -> None:
@@ -254,7 +249,7 @@ class FormerCheckpoint:
         holding = {vertex_id for vertex_id in self._entries if self._in_flight(vertex_id)}
         if holding - self._new.keys():
             self._refuse_edge(self._former[min(holding - self._new.keys())].name)
-        for edge in self._topology.edges:
+        for edge in self.topology.edges:
             if not holding & {edge.source, edge.target}:
                 continue
             source = self._former.get(edge.source)

@@ -16,11 +16,7 @@ from typing import Final, assert_never
 
 from flowlet.checkpoint.jobmanager import coordinator_events as events
 from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
-from flowlet.checkpoint.jobmanager.checkpoint_history import (
-    CheckpointHistory,
-    CompletedCheckpoints,
-    Document,
-)
+from flowlet.checkpoint.jobmanager.checkpoint_history import CheckpointHistory, CompletedCheckpoints, Document
 from flowlet.checkpoint.jobmanager.former_checkpoint import FormerCheckpoint
 from flowlet.checkpoint.jobmanager.job_store import RecoveredJob
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
@@ -28,13 +24,13 @@ from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
-from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground
+from netstack.loop.loop_timers import LoopClock
 
 
 def read_former_checkpoint(
@@ -107,13 +103,13 @@ class JobCheckpoints:
         self._call_in_background = call_in_background
         self._timers = timers
         self._began: tuple[float, int] | None = None  # the same moment by ``timers`` and by ``clock``
-        job_id = job.job_id  # the closure below must not keep the job's blobs
         directory = "" if self._settings is None else self._settings.directory
-        self._open_storage: Callable[[], CheckpointStorage] = lambda: open_storage(directory, job_id, key)
+        self._open_storage = partial(open_storage, directory, job.job_id, key)  # it must not keep the job's blobs
         self._key = key
         # What is to be told of their ends.
         self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}
         self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
+        self._topology = CheckpointTopology(job)
         # Tests may replace it before ``recover``.
         ignores = job.settings.ignores_unclaimed_state
         self.read_former: Callable[[], FormerCheckpoint] = lambda: read_former_checkpoint(
@@ -121,11 +117,12 @@ class JobCheckpoints:
         )
         self._on_completed = on_completed
         self._reader_lag = reader_lag
-        self._topology = CheckpointTopology(job)
         self._may_trigger = may_trigger
         self._coordinator: CheckpointCoordinator | None = None
         if self._settings is not None:
-            self._coordinator = CheckpointCoordinator(self._topology, self._settings, recovered.next_checkpoint_id)
+            self._coordinator = CheckpointCoordinator(
+                self._topology, self._settings, recovered.next_checkpoint_id, self._snapshot_sources
+            )
         self._completed = CompletedCheckpoints(self._settings, self._topology)
         self._has_shared_files = job.settings.state.is_incremental
         self._to_discard: dict[str, Callable[[], None]] = {}  # by what it is, in order; run in the background
@@ -193,7 +190,7 @@ class JobCheckpoints:
         if coordinator is None or self._locations.get(message.attempt) != tm_id:
             return False
         is_pending = (
-            isinstance(message, messages.FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending_ids
+            isinstance(message, messages.FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending
         )
         if isinstance(message, messages.CheckpointAcknowledged):
             self._completed.name_shared(message.checkpoint_id, message.part.shared)
@@ -284,7 +281,7 @@ class JobCheckpoints:
     def source_state(self, vertex_id: str) -> bytes | None:
         """The state of a source's split enumerator in the newest complete checkpoint; None: there is none."""
         restored = self._completed.restored
-        return None if restored is None else restored.source_state(vertex_id)
+        return None if restored is None else restored.sources.get(vertex_id)
 
     @property
     def last_completed_id(self) -> int:
@@ -322,8 +319,6 @@ class JobCheckpoints:
 
     def _carry_out(self, effect: events.Effect) -> None:
         match effect:
-            case events.SnapshotSources(checkpoint_id):
-                self._tell(self._snapshot_sources(checkpoint_id))
             case messages.TriggerCheckpoint() | messages.CheckpointCompleted() | messages.CheckpointAborted():
                 if effect.attempt in self._locations:  # an earlier effect may have ended the run
                     self._send(self._locations[effect.attempt], effect)
@@ -357,20 +352,17 @@ class JobCheckpoints:
             case _:
                 assert_never(effect)
 
-    def _snapshot_sources(self, checkpoint_id: int) -> Callable[[CheckpointCoordinator], None]:
-        """What to tell of the states of all sources."""
+    def _snapshot_sources(self, checkpoint_id: int) -> list[SourceEntry]:
+        """The states of all sources.  Raises FlowletError: one of them cannot be kept, or the id is not reserved."""
         if not self._may_trigger(checkpoint_id):
-            return lambda coordinator: coordinator.sources_failed(
-                checkpoint_id, "the job store has not reserved its id yet"
-            )
+            raise FlowletError("the job store has not reserved its id yet")
         entries = []
         for vertex_id, snapshot in self._sources.items():
             try:
                 entries.append(SourceEntry(vertex_id, snapshot()))
-            except Exception as error:  # noqa: BLE001 - an enumerator may be of any connector; the loop must go on
-                problem = f"source {self._topology.names[vertex_id]}: {error!r}"
-                return lambda coordinator: coordinator.sources_failed(checkpoint_id, problem)
-        return lambda coordinator: coordinator.sources_snapshotted(checkpoint_id, entries)
+            except Exception as error:
+                raise FlowletError(f"source {self._topology.names[vertex_id]}: {error!r}") from error
+        return entries
 
     def _write(self, manifest: CheckpointManifest, location: str) -> None:
         checkpoint_id = manifest.checkpoint_id
@@ -416,7 +408,7 @@ class JobCheckpoints:
         if self._coordinator is not None and self._settings is not None and self._settings.is_periodic:
             for each in [each for each in self._to_discard if each.startswith(_LEFT)]:
                 del self._to_discard[each]  # those with lower ids are among these
-            lowest = min((before, *self._coordinator.being_written))
+            lowest = min((before, *self._coordinator.written))
             self._put_to_discard(f"{_LEFT}{lowest}", lambda: self._open_storage().discard_incomplete(lowest))
 
     def _discard_next(self) -> None:

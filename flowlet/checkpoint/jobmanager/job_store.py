@@ -184,12 +184,12 @@ class JobStore:
     def put_end(self, job_id: str, end: JobEnd) -> None:
         """Keep how a job ended, and nothing else of it.  Raises StorageError: what was kept before is still kept."""
         self._put(_END, job_id, end)
-        self._remove(job_id, _JOB)
-        self._remove(job_id, _PROGRESS)
+        self._files.remove((job_id,), _JOB)
+        self._files.remove((job_id,), _PROGRESS)
 
     def forget(self, job_id: str) -> None:
         """Keep nothing of a job.  Raises StorageError."""
-        self._remove(job_id, _JOB)  # first: without it the rest is nothing
+        self._files.remove((job_id,), _JOB)  # first: without it the rest is nothing
         self._files.remove_folder((job_id,))
 
     def load(self, checkpoint_key: bytes) -> Recovery:
@@ -226,9 +226,6 @@ class JobStore:
         data = self._files.read((job_id,), kind, _MAX_BYTES)
         path = self._files.location((job_id,), kind)
         return _ENTRY.decode(data, decoder, self._key, path, _place(kind, job_id))
-
-    def _remove(self, job_id: str, kind: str) -> None:
-        self._files.remove((job_id,), kind)
 
 
 log = LogLines(__name__)

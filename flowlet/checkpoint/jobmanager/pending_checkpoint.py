@@ -14,8 +14,8 @@ Rules:      a failure counts if it shows that the job cannot keep its state.  It
             fail, if a newer checkpoint took its place, if a client pauses, or if a task only passes on what another one
             decided. Unknown reasons count.  Other than in Flink a source counts whose state cannot be kept: otherwise
             the job would run without checkpoints, and nobody would know.
-Invariants: at most ``MAX_WAITING`` wait.  a pending checkpoint waits for its sources, then for its tasks, then for its
-            manifest; ``missing`` only becomes smaller, and is empty while it waits for the manifest.
+Invariants: at most ``MAX_WAITING`` wait.  a pending checkpoint waits for its tasks, then for its manifest; ``missing``
+            only becomes smaller, and is empty while it waits for the manifest.
 Units:      times in milliseconds since the epoch, sizes in bytes.
 """
 
@@ -181,14 +181,6 @@ class SavepointRequest(msgspec.Struct, frozen=True):
         return self.type in _STOPPING
 
 
-class CheckpointPhase(Enum):
-    """What a pending checkpoint waits for."""
-
-    SOURCES = "the states of the sources' enumerators"
-    TASKS = "the tasks"
-    MANIFEST = "its manifest"
-
-
 class SubtaskPart(msgspec.Struct, frozen=True):
     """When and how one subtask acknowledged; ``durations`` None: it had finished before the trigger."""
 
@@ -227,8 +219,7 @@ class PendingCheckpoint:
     participants: dict[bytes, Subtask]
     finished: tuple[Subtask, ...]
     savepoint: SavepointRequest | None = None
-    phase: CheckpointPhase = CheckpointPhase.SOURCES
-    sources: list[SourceEntry] = field(default_factory=list)
+    sources: list[SourceEntry] | None = None  # None: their states were not taken, and no task knows of it
     missing: set[bytes] = field(init=False)
     _entries: dict[Subtask, SubtaskEntry] = field(default_factory=dict)
     parts: dict[Subtask, SubtaskPart] = field(default_factory=dict)
@@ -244,7 +235,12 @@ class PendingCheckpoint:
 
     def __repr__(self) -> str:
         missing = f"{len(self.missing)} tasks are missing"
-        return f"<PendingCheckpoint {self.checkpoint_id} waits for {self.phase.value}, {missing}>"
+        return f"<PendingCheckpoint {self.checkpoint_id} waits for {self.waits_for}, {missing}>"
+
+    @property
+    def waits_for(self) -> str:
+        """What it waits for, for people."""
+        return "the tasks" if self.missing else "its manifest"
 
     def acknowledge(self, message: CheckpointAcknowledged, now_ms: int) -> None:
         """Take in the part of a missing subtask."""
@@ -261,7 +257,7 @@ class PendingCheckpoint:
         assert not self.missing, "all have acknowledged"
         entries = [self._entries[each] for each in sorted(self._entries)]
         job_id, name, parallelisms = topology.job_id, topology.job_name, dict(topology.parallelisms)
-        sources = list(self.sources)
+        sources = list(self.sources or ())
         return CheckpointManifest(
             job_id,
             name,
@@ -286,4 +282,4 @@ class PendingCheckpoint:
         self.failure = failure
         self.held_up_by = held_up_by
         self._entries.clear()
-        self.sources = []
+        self.sources = None

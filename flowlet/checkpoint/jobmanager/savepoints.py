@@ -100,6 +100,7 @@ class JobSavepoints:
         cancel: the job, once a savepoint is complete, if that was asked for.
         gates: the remote gates of the job, by name; with any it takes no savepoints.
         create: makes the directory; blocking.
+        changed: called when an operation has ended, or may have.
     """
 
     job_id: str
@@ -109,8 +110,8 @@ class JobSavepoints:
     cancel: Callable[[], object]
     gates: Sequence[str] = ()
     create: Callable[[str, str], SavepointStorage] = SavepointStorage.create
+    changed: Callable[[], object] = lambda: None
     _operations: dict[str, SavepointOperation] = field(init=False, default_factory=dict)  # by request, the oldest first
-    _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)  # set and replaced at every change
 
     def __repr__(self) -> str:
         return f"<JobSavepoints of {self.job_id}, {len(self._operations)} requests>"
@@ -179,7 +180,7 @@ class JobSavepoints:
         operation.failure = failure
         operation.is_complete = failure is None
         operation.has_ended = failure is not None or not operation.stops_job
-        self._wake_waiters()
+        self.changed()
         if failure is not None:
             log.warning("savepoint failed", job=self.job_id, path=operation.location, why=failure[:1000])
         elif operation.cancels_job:
@@ -201,20 +202,10 @@ class JobSavepoints:
                     f"FINISHED{why}: if it goes on from its last checkpoint, results behind that come again after the "
                     "savepoint, too; stop it again, and use the newer savepoint"
                 )
-        self._wake_waiters()
+        self.changed()
 
-    def _wake_waiters(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def wait(self, request_id: str, timeout_s: float) -> SavepointOperation | None:
-        """The operation once it has ended, or as it is after the timeout; None: it is not known."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while (operation := self._operations.get(request_id)) is not None and not operation.has_ended:
-                    await self._changed.wait()
-        except TimeoutError:
-            pass
+    def find(self, request_id: str) -> SavepointOperation | None:
+        """The operation; None: it is not known."""
         return self._operations.get(request_id)
 
 
@@ -241,7 +232,7 @@ _trigger_decoder: Final = msgspec.json.Decoder(_Trigger)
 _stop_decoder: Final = msgspec.json.Decoder(_Stop)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SavepointApi:
     """The handlers.
 
@@ -254,9 +245,6 @@ class SavepointApi:
 
     find_job: Callable[[Request], "JobMaster"]
     long_poll_s: Callable[[Request], float]
-
-    def __repr__(self) -> str:
-        return "<SavepointApi>"
 
     def routes(self) -> list[Route]:
         """The routes, for the application of ``RestApi``."""
@@ -302,7 +290,10 @@ class SavepointApi:
         """What became of a request: 200; 404 it is not known, or not any more."""
         master, request_id = self.find_job(request), request.match_info["request_id"]
         timeout_s = self.long_poll_s(request) if "timeout_ms" in request.query else 0.0
-        operation = await master.savepoints.wait(request_id, timeout_s)
+        await master.wait_until(
+            lambda: (found := master.savepoints.find(request_id)) is None or found.has_ended, timeout_s
+        )
+        operation = master.savepoints.find(request_id)
         if operation is None:
             return error_response(
                 404, "no such request is known: was the JobManager started again? Look into the directory"

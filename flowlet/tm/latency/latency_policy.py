@@ -52,6 +52,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -106,6 +107,7 @@ class TaskLoad:
     is_starved: bool = False
 
 
+@dataclass(eq=False)
 class BusyTasks:
     """Watches task threads and changes their niceness.
 
@@ -116,20 +118,14 @@ class BusyTasks:
         cpu_ns: the CPU time that a thread has used, by the id of its clock.
     """
 
-    def __init__(
-        self,
-        set_niceness: Callable[[int, int], None] = lambda native_id, niceness: os.setpriority(
-            os.PRIO_PROCESS, native_id, niceness
-        ),
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        cpu_ns: Callable[[int], int] = time.clock_gettime_ns,
-    ) -> None:
-        self._cpu_ns = cpu_ns
-        self._set_niceness = set_niceness
-        self._clock_ns = clock_ns
+    set_niceness: Callable[[int, int], None] = partial(os.setpriority, os.PRIO_PROCESS)
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    cpu_ns: Callable[[int], int] = time.clock_gettime_ns
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: dict[int, WatchedThread] = {}  # Guarded by _lock.
-        self._looked_ns = clock_ns()  # Guarded by _lock.
+        self._looked_ns = self.clock_ns()  # Guarded by _lock.
 
     def __repr__(self) -> str:
         with self._lock:
@@ -143,8 +139,8 @@ class BusyTasks:
         niceness = os.getpriority(os.PRIO_PROCESS, native_id)
         with self._lock:
             if not self._threads:
-                self._looked_ns = self._clock_ns()  # nobody looks while there is no task
-            self._threads[native_id] = WatchedThread(native_id, cpu_clock, self._cpu_ns(cpu_clock), niceness)
+                self._looked_ns = self.clock_ns()  # nobody looks while there is no task
+            self._threads[native_id] = WatchedThread(native_id, cpu_clock, self.cpu_ns(cpu_clock), niceness)
         try:
             yield
         finally:
@@ -153,12 +149,12 @@ class BusyTasks:
 
     def look(self) -> TaskLoad:
         """Lower threads that were busy since the last look, raise those that were not; return the load."""
-        now_ns = self._clock_ns()
+        now_ns = self.clock_ns()
         with self._lock:  # watched() removes a thread before it ends, so the clocks of all threads here are valid
             elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
             threads = self._threads.values()
             for thread in threads if elapsed_ns > 0 else ():
-                used_ns = self._cpu_ns(thread.cpu_clock)
+                used_ns = self.cpu_ns(thread.cpu_clock)
                 thread.share, thread.used_ns = (used_ns - thread.used_ns) / elapsed_ns, used_ns
                 self._judge_locked(thread)
             num_working = sum(thread.share >= _WORKING_SHARE for thread in threads)
@@ -178,7 +174,7 @@ class BusyTasks:
         if is_busy == thread.is_low:
             return
         with contextlib.suppress(OSError):
-            self._set_niceness(thread.native_id, LOW_NICENESS if is_busy else thread.niceness)
+            self.set_niceness(thread.native_id, LOW_NICENESS if is_busy else thread.niceness)
             thread.is_low = is_busy
 
 
@@ -259,6 +255,7 @@ def apply_switch_interval(interval_ms: float) -> None:
     sys.setswitchinterval(interval_ms / 1000)
 
 
+@dataclass(eq=False)
 class SwitchInterval:
     """Adapts the switch interval of a process to its load.
 
@@ -268,18 +265,16 @@ class SwitchInterval:
         follows_crowd: whether it grows while several tasks are working; not if the user has set it.
     """
 
-    def __init__(
-        self,
-        set_interval_ms: Callable[[float], None] = apply_switch_interval,
-        short_ms: float = DEFAULT_SWITCH_INTERVAL_MS,
-        *,
-        follows_crowd: bool = True,
-    ) -> None:
-        self._set_interval_ms = set_interval_ms
-        self._short_ms = self._interval_ms = short_ms
-        self._follows_crowd = follows_crowd
-        self._num_first_looks = self._num_starved_looks = 0  # so many looks more the interval is longer
-        set_interval_ms(short_ms)
+    set_interval_ms: Callable[[float], None] = apply_switch_interval
+    short_ms: float = DEFAULT_SWITCH_INTERVAL_MS
+    follows_crowd: bool = True
+    # So many looks more the interval is longer.
+    _num_first_looks: int = field(init=False, default=0)
+    _num_starved_looks: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._interval_ms = self.short_ms
+        self.set_interval_ms(self.short_ms)
 
     def __repr__(self) -> str:
         return f"<SwitchInterval of {self._interval_ms:g} ms>"
@@ -293,10 +288,10 @@ class SwitchInterval:
         """Change the interval if the load asks for it."""
         self._num_first_looks = max(0, self._num_first_looks - 1)
         self._num_starved_looks = _STARVED_LOOKS if load.is_starved else max(0, self._num_starved_looks - 1)
-        interval_ms = self._short_ms
+        interval_ms = self.short_ms
         if self._num_starved_looks:
             interval_ms = max(interval_ms, STARVED_SWITCH_INTERVAL_MS)
-        elif self._follows_crowd and load.num_working >= _MIN_CROWD and not load.num_light:
+        elif self.follows_crowd and load.num_working >= _MIN_CROWD and not load.num_light:
             interval_ms = CROWDED_SWITCH_INTERVAL_MS
         elif self._num_first_looks:
             interval_ms = max(interval_ms, FIRST_SWITCH_INTERVAL_MS)
@@ -305,7 +300,7 @@ class SwitchInterval:
     def _set(self, interval_ms: float) -> None:
         if interval_ms != self._interval_ms:
             self._interval_ms = interval_ms
-            self._set_interval_ms(interval_ms)
+            self.set_interval_ms(interval_ms)
 
 
 _log = LogLines(__name__)

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
+from flowlet.checkpoint.jobmanager.job_store import JobKeeper
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_master import JobMaster
-from flowlet.jm.scheduler import TaskManagerLocation
 from flowlet.messages.control_messages import (
     AddSplits,
     AllowSourceWatermark,
@@ -18,19 +18,22 @@ from flowlet.messages.control_messages import (
     MarkCompleted,
     MarkOrder,
     NoMoreSplits,
+    RegisterTaskManager,
     ReleaseResults,
     TaskDeploymentDescriptor,
     ToTaskManager,
     TriggerCheckpoint,
 )
+from netstack.loop.background_call import call_in_background
 
-PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
+PLACE = RegisterTaskManager("tm-1", 1, "127.0.0.1", 6000, 42)
 
 
 class Recorder(Dispatcher):
     """An owner that notes which messages it is to send, and what it is told."""
 
     def __init__(self) -> None:
+        self.keeper = JobKeeper(None, call_in_background)
         self.deployed: list[TaskDeploymentDescriptor] = []
         self.cancelled: list[bytes] = []
         self.allowed: list[tuple[bytes, int]] = []
@@ -79,9 +82,3 @@ class Recorder(Dispatcher):
     def job_ended(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
         self.ended.append((master, len(self.cancelled)))
         clean_up()
-
-    def checkpoint_completed(self, master: JobMaster) -> None:
-        pass
-
-    def may_trigger(self, master: JobMaster, checkpoint_id: int) -> bool:
-        return True

@@ -2,14 +2,14 @@
 
 import msgspec
 
-from flowlet.jm.scheduler import DeploymentPlan, TaskManagerLocation, attempt_id, execution_vertices
-from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
+from flowlet.jm.scheduler import DeploymentPlan, attempt_id, execution_vertices
+from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage, RegisterTaskManager
 from netstack.ids import intermediate_partition_id
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, EDGE_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, word_count
 
 
-def location(number: int) -> TaskManagerLocation:
-    return TaskManagerLocation(f"tm-{number}", "127.0.0.1", 6000 + number, number)
+def location(number: int) -> RegisterTaskManager:
+    return RegisterTaskManager(f"tm-{number}", 1, "127.0.0.1", 6000 + number, number)
 
 
 def plan_of(job: JobGraphMessage) -> DeploymentPlan:

@@ -170,7 +170,7 @@ async def test_a_job_that_restarts_waits_for_a_task_manager(
     await first.expect_deployment()
 
     await first.close()
-    assert await job._wait_until(lambda: job.graph.attempt_number == 1, 5)
+    assert await job.wait_until(lambda: job.graph.attempt_number == 1, 5)
     numbers = dispatcher.overview()
     second = await connect(address, "tm-2", 2)
     started = {(await second.expect_deployment()).job_id for _ in range(4)}

@@ -5,11 +5,10 @@ import pytest
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.graph.execution_graph import is_symptom
 from flowlet.jm import failures
-from flowlet.jm.scheduler import TaskManagerLocation
-from flowlet.messages.control_messages import FailureInfo
+from flowlet.messages.control_messages import FailureInfo, RegisterTaskManager
 from flowlet.messages.execution_state import ExecutionState
 
-PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
+PLACE = RegisterTaskManager("tm-1", 1, "127.0.0.1", 6000, 42)
 
 
 def test_a_lost_task_manager_is_named_with_address_and_process() -> None:

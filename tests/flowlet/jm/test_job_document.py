@@ -15,8 +15,8 @@ from flowlet.jm.job_document import (
     vertex_metrics_document,
     vertex_status,
 )
-from flowlet.jm.scheduler import TaskManagerLocation, attempt_id, execution_vertices, next_attempt
-from flowlet.messages.control_messages import OperatorMetrics, TaskMetrics, UserMetric
+from flowlet.jm.scheduler import attempt_id, execution_vertices, next_attempt
+from flowlet.messages.control_messages import OperatorMetrics, RegisterTaskManager, TaskMetrics, UserMetric
 from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.graph.events import CancelRequested, ExecutionReported, RestartDue, SlotsAllocated, handle
 from tests.flowlet.jm.scripted_task_manager import (
@@ -30,7 +30,7 @@ from tests.flowlet.jm.scripted_task_manager import (
 )
 
 JOB = word_count(sinks=2)
-PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
+PLACE = RegisterTaskManager("tm-1", 1, "127.0.0.1", 6000, 42)
 SOURCE, SINK_0, SINK_1 = (
     attempt_id(JOB_ID, SOURCE_ID, 0),
     attempt_id(JOB_ID, SINK_ID, 0),

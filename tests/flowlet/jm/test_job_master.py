@@ -215,7 +215,7 @@ async def test_files_that_cannot_be_listed_fail_the_job(recorder: Recorder, tmp_
     master = await source_job(recorder, tmp_path / "missing")
     source, sink = master.graph.executions
 
-    assert await master._wait_until(lambda: master.graph.failure is not None, PATIENCE_S)
+    assert await master.wait_until(lambda: master.graph.failure is not None, PATIENCE_S)
 
     assert master.graph.failure is not None
     assert master.graph.failure.message == f"cannot read {tmp_path / 'missing'}: No such file or directory"

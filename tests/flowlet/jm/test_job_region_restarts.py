@@ -367,7 +367,7 @@ async def test_a_lost_slot_is_replaced_and_the_other_one_kept(
     kept, lost = (await first.expect_deployment()), (await second.expect_deployment())
 
     await second.close()
-    assert await master._wait_until(lambda: bool(master.graph.waiting), PATIENCE_S)
+    assert await master.wait_until(lambda: bool(master.graph.waiting), PATIENCE_S)
     third = await connect(address, "tm-3")
     again = await third.expect_deployment()
 

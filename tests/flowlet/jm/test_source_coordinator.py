@@ -9,6 +9,7 @@ import pytest
 from flowlet.errors import FlowletError
 from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator
 from flowlet.messages.control_messages import NoMoreSplits
+from flowlet.messages.execution_state import Subtask
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.enumerators import enumerator_for
 from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplits, NumberRange
@@ -81,18 +82,20 @@ class Coordinated:
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.timers: list[Timer] = []
         self.coordinator = SourceCoordinator(
+            "vertex",
             "source",
             self.enumerator if enumerator is None else enumerator,
             2,
             send=self._send,
-            fail=self.errors.append,
+            fail=lambda error, _: self.errors.append(error),
             call_in_background=self._call,
             call_later=self._call_later,
             restored=restored,
         )
         self.coordinator.start()
 
-    def _send(self, subtask: int, message_for: MessageFor) -> None:
+    def _send(self, reader: Subtask, message_for: MessageFor) -> None:
+        subtask = reader.subtask
         message = message_for(b"attempt")
         if isinstance(message, NoMoreSplits):
             self.said.append((subtask, None, 0))

@@ -8,4 +8,4 @@ from flowlet.rpc.signed_websocket import SignedWebSocket
 
 def frames_of(websocket: SignedWebSocket) -> web.WebSocketResponse | aiohttp.ClientWebSocketResponse:
     """The WebSocket that carries the signed messages."""
-    return websocket._websocket
+    return websocket.websocket

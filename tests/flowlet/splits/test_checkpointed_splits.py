@@ -27,6 +27,7 @@ from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.split_reader import AssignedSource
 from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator
 from flowlet.messages.control_messages import AddSplits, NoMoreSplits
+from flowlet.messages.execution_state import Subtask
 from flowlet.splits.enumerators import enumerator_for
 from flowlet.splits.split_kinds import FileSet
 from flowlet.state.state_snapshots import StateShare
@@ -69,6 +70,7 @@ class Run:
         self.found: list[list[Any]] = [[] for _ in range(self.width)]
         self.ended = [False] * self.width
         self._coordinator = SourceCoordinator(
+            "vertex",
             "source",
             enumerator_for(self._source.split_set),
             self.width,
@@ -92,14 +94,15 @@ class Run:
             return former[subtask]
         return self._source.redistribute_positions(former, StateShare(subtask, self.width, 128, len(former)))
 
-    def _send(self, subtask: int, message_for: MessageFor) -> None:
+    def _send(self, reader: Subtask, message_for: MessageFor) -> None:
+        subtask = reader.subtask
         match message_for(b"attempt"):
             case AddSplits(splits=splits, waiting_bytes=waiting_bytes):
                 self.orders[subtask].append(lambda: self.readers[subtask].add_splits(splits, waiting_bytes))
             case NoMoreSplits():
                 self.orders[subtask].append(self.readers[subtask].no_more_splits)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, _: str) -> None:
         raise error
 
     def _call(

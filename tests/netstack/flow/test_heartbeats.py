@@ -88,12 +88,3 @@ def test_a_peer_that_was_heard_gets_the_whole_timeout_again() -> None:
     verdicts = [silence.look(now_s) for now_s in (20.0, 30.0, 40.0, 50.0, 60.0, 62.9, 63.0)]
 
     assert verdicts == [False] * 6 + [True]
-
-
-def test_a_peer_that_has_left_gets_less_time() -> None:
-    silence = Silence(50.0, 0.0)
-
-    silence.hasten(5.0)
-
-    assert silence.next_look_s == 5.0
-    assert silence.look(5.0)

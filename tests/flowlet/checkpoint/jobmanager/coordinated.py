@@ -2,18 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from flowlet.checkpoint.jobmanager.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.checkpoint.jobmanager.checkpoint_history import CompletedCheckpoints
 from flowlet.checkpoint.jobmanager.coordinator_events import (
     Effect,
-    SnapshotSources,
     WriteManifest,
 )
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
+from flowlet.errors import FlowletError
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -83,29 +82,28 @@ class Coordinated:
 
     def __init__(self, job: JobGraphMessage | None = None, **settings: object) -> None:
         self.job = job or job_of({"s": 1, "t": 1}, ["st"])
-        self.coordinator = CheckpointCoordinator(CheckpointTopology(self.job), replace(SETTINGS, **settings))  # type: ignore[arg-type]  # ints
+        self.problem: str | None = None  # of the sources
+        topology, all_settings = CheckpointTopology(self.job), replace(SETTINGS, **settings)  # type: ignore[arg-type]  # ints
+        self.coordinator = CheckpointCoordinator(topology, all_settings, snapshot_sources=self.sources)
         self.now_ms = 0
         self.run = -1
         self.effects: list[Effect] = []
         self.manifests: dict[int, CheckpointManifest] = {}
 
     def handle(self, happened: Callable[..., None], *facts: object) -> list[Effect]:
-        """Tell it what has happened, and answer for the sources; returns all effects but ``SnapshotSources``."""
-        effects: list[Effect] = []
-        for effect in self.coordinator.handle(lambda it: happened(it, *facts), self.now_ms):
-            if isinstance(effect, SnapshotSources):
-                sources = [SourceEntry(vertex_id("s"), b"splits")]
-                answer = partial(
-                    CheckpointCoordinator.sources_snapshotted, checkpoint_id=effect.checkpoint_id, sources=sources
-                )
-                effects += self.coordinator.handle(answer, self.now_ms)
-            else:
-                effects.append(effect)
+        """Tell it what has happened."""
+        effects = self.coordinator.handle(lambda it: happened(it, *facts), self.now_ms)
+        for effect in effects:
             if isinstance(effect, WriteManifest):
                 self.manifests[effect.manifest.checkpoint_id] = effect.manifest
         self.coordinator.check_invariants()
         self.effects += effects
         return effects
+
+    def sources(self, checkpoint_id: int) -> list[SourceEntry]:
+        if self.problem is not None:
+            raise FlowletError(self.problem)
+        return [SourceEntry(vertex_id("s"), b"splits")]
 
     def start(self, restored: int | None = None) -> None:
         """All attempts of the next run are running."""
@@ -170,7 +168,7 @@ class Coordinated:
 
     @property
     def pending(self) -> list[int]:
-        return self.coordinator.pending_ids
+        return list(self.coordinator.pending)
 
 
 def triggered(effects: Sequence[Effect]) -> dict[int, set[bytes]]:

@@ -12,7 +12,6 @@ from flowlet.checkpoint.jobmanager.coordinator_events import (
     DiscardCheckpoint,
     FailJob,
     KeepCheckpoint,
-    SnapshotSources,
     WriteManifest,
 )
 from flowlet.checkpoint.jobmanager.pending_checkpoint import SYMPTOM
@@ -86,27 +85,15 @@ class TestOneCheckpoint:
         assert manifest.sources == [SourceEntry(vertex_id("s"), b"splits")]
         assert manifest.parallelisms == {vertex_id("s"): 1, vertex_id("t"): 1}
 
-    def test_sources_are_asked_before_tasks_are_told(self) -> None:
-        coordinated = started()
-        coordinated.now_ms = 100
-
-        asked = coordinated.coordinator.handle(CheckpointCoordinator.time_passed, 100)
-        answered = coordinated.coordinator.handle(lambda it: it.sources_snapshotted(1, []), 101)
-        again = coordinated.coordinator.handle(lambda it: it.sources_snapshotted(1, []), 102)
-
-        assert (asked, answered, again) == ([SnapshotSources(1)], [TriggerCheckpoint(attempt("s"), 1, 100)], [])
-
     def test_a_source_that_fails_fails_it_and_no_task_hears_of_it(self) -> None:
         coordinated = started()
-        coordinated.coordinator.handle(CheckpointCoordinator.time_passed, 100)
+        coordinated.problem = "no connection"
 
-        effects = coordinated.coordinator.handle(lambda it: it.sources_failed(1, "no connection"), 100)
-        late = coordinated.coordinator.handle(lambda it: it.sources_failed(1, "no connection"), 100)
+        effects = coordinated.at(100)
 
         assert failures(effects) == [(1, "TRIGGER_CHECKPOINT_FAILURE")]
         assert "no connection" in failed_job(effects)[0]
         assert [type(effect) for effect in effects] == [CheckpointFailed, FailJob]
-        assert late == []
 
     def test_what_a_finishing_task_acknowledges(self) -> None:
         coordinated = started()
@@ -572,12 +559,6 @@ class TestReportsThatDoNotFit:
 
         assert coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED") == []
         assert coordinated.acknowledge(1, "t0") == []
-
-    def test_before_the_trigger_is_sent(self) -> None:
-        coordinated = started()
-        coordinated.coordinator.handle(CheckpointCoordinator.time_passed, 100)
-
-        assert coordinated.coordinator.handle(lambda it: it.reported(acknowledged(attempt("s"), 1, STATE)), 100) == []
 
     @pytest.mark.parametrize("message", [CheckpointDeclined, CheckpointAcknowledged])
     def test_flink_13593_of_an_attempt_of_the_last_run(self, message: type) -> None:

@@ -16,11 +16,11 @@ from flowlet.checkpoint.jobmanager.coordinator_events import (
     KeepCheckpoint,
     SavepointCompleted,
     SavepointFailed,
-    SnapshotSources,
     WriteManifest,
 )
 from flowlet.checkpoint.jobmanager.pending_checkpoint import CheckpointTopology, SavepointRequest
 from flowlet.common.job_settings import CheckpointSettings
+from flowlet.errors import FlowletError
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointCompleted,
@@ -29,7 +29,7 @@ from flowlet.messages.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, ExecutionState, Subtask
-from flowlet.storage.manifest import CheckpointManifest
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.wire.events import SnapshotType
 from tests.flowlet.checkpoint.jobmanager.coordinated import STATE, attempts_of, job_of
 from tests.flowlet.jm.acknowledgements import acknowledged
@@ -65,14 +65,16 @@ class Checkpoints(RuleBasedStateMachine):
             tolerable_failures=tolerable,
             after_tasks_finish=after_finish,
         )
-        self.coordinator = CheckpointCoordinator(CheckpointTopology(JOB), self.settings)
+        self.coordinator = CheckpointCoordinator(
+            CheckpointTopology(JOB), self.settings, snapshot_sources=self._snapshot_sources
+        )
         self.now_ms = 0
         self.num_runs = 0
         self.states: dict[bytes, ExecutionState] = {}  # of the current run
         self.subtasks: dict[bytes, Subtask] = {}  # of all runs
         self.pending: dict[int, set[bytes]] = {}  # by id: who has not acknowledged
         self.ended: dict[int, str] = {}
-        self.asked: set[int] = set()  # ids whose sources have not answered
+        self.do_sources_fail = False
         self.writing: dict[int, CheckpointManifest] = {}
         self.kept: list[int] = []
         self.last_id = 0
@@ -138,16 +140,9 @@ class Checkpoints(RuleBasedStateMachine):
         self.now_ms += duration_ms
         self._handle(CheckpointCoordinator.time_passed)
 
-    @precondition(lambda self: self.asked)
-    @rule(data=st.data(), fails=st.booleans())
-    def answer_for_sources(self, data: st.DataObject, fails: bool) -> None:
-        checkpoint_id = data.draw(st.sampled_from(sorted(self.asked)))
-        self.asked.remove(checkpoint_id)
-        self._handle(
-            (lambda it: it.sources_failed(checkpoint_id, "why"))
-            if fails
-            else (lambda it: it.sources_snapshotted(checkpoint_id, []))
-        )
+    @rule()
+    def the_next_sources_fail(self) -> None:
+        self.do_sources_fail = True
 
     @precondition(lambda self: self.pending)
     @rule()
@@ -217,9 +212,7 @@ class Checkpoints(RuleBasedStateMachine):
         self._handle(lambda it: it.attempt_changed(attempt, state))
 
     def _acknowledge(self, attempt: bytes, checkpoint_id: int) -> None:
-        missing = self.pending.get(checkpoint_id, set())
-        if checkpoint_id not in self.asked:
-            missing.discard(attempt)
+        self.pending.get(checkpoint_id, set()).discard(attempt)
         self._handle(lambda it: it.reported(acknowledged(attempt, checkpoint_id, STATE)))
 
     def _handle(
@@ -233,8 +226,6 @@ class Checkpoints(RuleBasedStateMachine):
 
     def _check(self, effect: Effect, *, is_last: bool) -> None:
         match effect:
-            case SnapshotSources(checkpoint_id):
-                self._check_trigger(checkpoint_id)
             case TriggerCheckpoint(attempt, checkpoint_id, location=location):
                 assert checkpoint_id in self.pending
                 if location:
@@ -274,6 +265,13 @@ class Checkpoints(RuleBasedStateMachine):
                 assert is_last
                 self.is_failing = True
 
+    def _snapshot_sources(self, checkpoint_id: int) -> list[SourceEntry]:
+        self._check_trigger(checkpoint_id)
+        fails, self.do_sources_fail = self.do_sources_fail, False
+        if fails:
+            raise FlowletError("why")
+        return []
+
     def _check_trigger(self, checkpoint_id: int) -> None:
         assert checkpoint_id > self.last_id
         assert not self.is_failing
@@ -281,7 +279,6 @@ class Checkpoints(RuleBasedStateMachine):
         assert self.wanted or self.last_end_ms is None or self.now_ms >= self.last_end_ms + self.settings.min_pause_ms
         assert self.settings.after_tasks_finish or ExecutionState.FINISHED not in self.states.values()
         self.last_id = checkpoint_id
-        self.asked.add(checkpoint_id)
         self.pending[checkpoint_id] = {each for each, state in self.states.items() if state is ExecutionState.RUNNING}
         assert self.pending[checkpoint_id], "a checkpoint that concerns no task"
 
@@ -296,7 +293,7 @@ class Checkpoints(RuleBasedStateMachine):
         if not hasattr(self, "coordinator"):
             return
         self.coordinator.check_invariants()
-        assert self.coordinator.pending_ids == sorted(self.pending)
+        assert list(self.coordinator.pending) == sorted(self.pending)
         assert len(self.pending) <= self.settings.max_concurrent
         topology = CheckpointTopology(JOB)
         counts = self.coordinator.document(CompletedCheckpoints(self.settings, topology))["counts"]

@@ -50,7 +50,7 @@ def test_the_newest_one_is_restored() -> None:
     (part, _) = manifest(2).subtasks
     assert restored.restored_state("v", 0) == RestoredState(2, [RestoredVertex(2, [], [part])])
     assert restored.restored_state("v", 1) == RestoredState(2, [RestoredVertex(2, [], [])], is_finished=True)
-    assert (restored.source_state("v"), restored.source_state("other")) == (b"\x02", None)
+    assert (restored.sources.get("v"), restored.sources.get("other")) == (b"\x02", None)
 
 
 def test_without_the_newest_the_one_before_is_restored() -> None:
@@ -63,7 +63,7 @@ def test_without_the_newest_the_one_before_is_restored() -> None:
     assert (dropped, store.ids, store.newest) == (manifest(2), [1], manifest(1))
     restored = store.restored
     assert restored is not None
-    assert (restored.checkpoint_id, restored.source_state("v")) == (1, b"\x01")
+    assert (restored.checkpoint_id, restored.sources.get("v")) == (1, b"\x01")
     assert restored.restored_state("v", 0).vertices[0].parts == [manifest(1).subtasks[0]]
     assert store.add(manifest(3)) == []
 

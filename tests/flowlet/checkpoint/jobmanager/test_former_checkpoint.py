@@ -203,7 +203,7 @@ def test_operators_that_the_checkpoint_does_not_have_begin_anew() -> None:
     found = former([vertex("s", 2)], [entry("s", 0)], job("s", "n"))
 
     assert (found.restored_state(op("n"), 0).vertices, found.restored_state(op("n"), 0).is_finished) == ([], False)
-    assert (found.source_state(op("s")), found.source_state(op("n"))) == (b"splits", None)
+    assert (found.sources.get(op("s")), found.sources.get(op("n"))) == (b"splits", None)
 
 
 def test_state_that_nobody_claims_is_refused_unless_that_is_wanted() -> None:

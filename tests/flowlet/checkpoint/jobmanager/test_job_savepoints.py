@@ -166,16 +166,16 @@ async def test_a_job_with_a_remote_gate_takes_none() -> None:
         Rig(gates=["clicks"]).savepoints.trigger("r", "/there", SAVEPOINT)
 
 
-async def test_who_waits_is_told_of_the_end() -> None:
+def test_who_waits_is_told_of_the_end() -> None:
     rig = Rig()
     rig.savepoints.trigger("r", None, SUSPEND)
     rig.make_directories()
 
-    unknown = await rig.savepoints.wait("x", 0)
-    pending = await rig.savepoints.wait("r", 0)
+    unknown = rig.savepoints.find("x")
+    pending = rig.savepoints.find("r")
     rig.requests[0][1](None)
     rig.savepoints.job_changed(JobStatus.FINISHED, None)
-    ended = await rig.savepoints.wait("r", 0)
+    ended = rig.savepoints.find("r")
 
     assert unknown is None
     assert pending is ended is not None
@@ -249,6 +249,6 @@ async def test_the_oldest_that_have_ended_are_forgotten() -> None:
 
     rig.begun("last")
 
-    assert await rig.savepoints.wait("0", 0) is await rig.savepoints.wait("1", 0) is None
-    assert await rig.savepoints.wait("2", 0) is not None
-    assert await rig.savepoints.wait("under way", 0) is not None
+    assert rig.savepoints.find("0") is rig.savepoints.find("1") is None
+    assert rig.savepoints.find("2") is not None
+    assert rig.savepoints.find("under way") is not None
