@@ -25,7 +25,6 @@ import hashlib
 import hmac
 import re
 from collections import OrderedDict
-from dataclasses import field
 from enum import StrEnum
 from typing import Final, NewType
 
@@ -76,16 +75,6 @@ class AcceptedRequest:
     body_sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class MessageKeys:
-    """The keys of one WebSocket, 32 bytes each: one per direction, so that no message can be sent back to where it came
-    from.
-    """
-
-    to_server: bytes = field(repr=False)
-    to_client: bytes = field(repr=False)
-
-
 class AuthRefusal(StrEnum):
     """Why a request is refused.  For our log only: the peer always gets the same answer."""
 
@@ -127,14 +116,17 @@ def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: s
         )
 
 
-def message_keys(secret: bytes, request_nonce: Nonce, server_nonce: Nonce) -> MessageKeys:
-    """The keys of the WebSocket that a request opened; each side chose one of the nonces, so the
-    keys are new to both.
+def message_keys(secret: bytes, request_nonce: Nonce, server_nonce: Nonce) -> tuple[bytes, bytes]:
+    """The keys of messages to the server and to the client on the WebSocket that a request opened, 32 bytes each: one
+    per direction, so that no message can be sent back to where it came from.
+
+    Each side chose one of the nonces, so the keys are new to both.
     """
     to_server, to_client = (
-        _mac(secret, label, request_nonce, server_nonce) for label in (_TO_SERVER_LABEL, _TO_CLIENT_LABEL)
+        bytes.fromhex(_mac(secret, label, request_nonce, server_nonce))
+        for label in (_TO_SERVER_LABEL, _TO_CLIENT_LABEL)
     )
-    return MessageKeys(bytes.fromhex(to_server), bytes.fromhex(to_client))
+    return to_server, to_client
 
 
 def parse_nonce(text: str | None) -> Nonce | None:

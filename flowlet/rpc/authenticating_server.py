@@ -178,8 +178,8 @@ class AuthenticatingServer:
             self.secret, accepted.nonce, websocket.status, server_nonce.encode()
         )
         await websocket.prepare(request)
-        keys = auth.message_keys(self.secret, accepted.nonce, server_nonce)
-        transport = SignedWebSocket(websocket, send_key=keys.to_client, receive_key=keys.to_server)
+        to_server, to_client = auth.message_keys(self.secret, accepted.nonce, server_nonce)
+        transport = SignedWebSocket(websocket, send_key=to_client, receive_key=to_server)
         await serve(transport, request.remote)
         return websocket
 

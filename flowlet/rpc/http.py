@@ -146,11 +146,11 @@ class RpcClient:
             ) from None
         assert isinstance(websocket, _OpenWebSocket), "the session's ws_response_class"
         try:
-            keys = self._signer.keys_of_session(nonce, websocket.headers.get)
+            to_server, to_client = self._signer.keys_of_session(nonce, websocket.headers.get)
         except AuthenticationError:
             await websocket.close(message=b"the proof in the answer is wrong")
             raise
-        return SignedWebSocket(websocket, send_key=keys.to_server, receive_key=keys.to_client)
+        return SignedWebSocket(websocket, send_key=to_server, receive_key=to_client)
 
 
 def _watched_socket(dead_host_timeout_s: float, address: aiohttp.AddrInfoType) -> socket.socket:

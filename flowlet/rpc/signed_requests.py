@@ -85,8 +85,8 @@ class RequestSigner:
                 f"{self._authority} refused the request: authentication failed; do both use the same secret file?"
             )
 
-    def keys_of_session(self, nonce: auth.Nonce, header: Header) -> auth.MessageKeys:
-        """The keys of the session that an answer with these headers opens.
+    def keys_of_session(self, nonce: auth.Nonce, header: Header) -> tuple[bytes, bytes]:
+        """The keys (``message_keys``) of the session that an answer with these headers opens.
 
         Raises AuthenticationError: its proof is wrong.
         """

@@ -54,10 +54,6 @@ def heartbeat_interval_s(wanted_ms: int) -> float:
     return min(wanted_ms / _MS_PER_S, _REPORT_INTERVAL_S)
 
 
-class RegistrationRefusedError(FlowletError):
-    """The JobManager refuses this TaskManager; the message says why.  Trying again does not help."""
-
-
 class JobManagerUnreachableError(FlowletError):
     """No JobManager was reached for ``give_up_after_s``."""
 
@@ -105,7 +101,7 @@ class JobManagerConnection:
         """Register and serve the session, again and again.
 
         Raises:
-            RegistrationRefusedError: the JobManager refused this TaskManager.
+            FlowletError: the JobManager refused this TaskManager: trying again does not help.
             AuthenticationError: TaskManager and JobManager have different secrets.  Not after the first session:
                 whoever answers without a proof then is another process, on the port of a JobManager that is gone, and
                 must not end this one.  Before it, nothing tells such a process from a JobManager with another secret.
@@ -172,7 +168,7 @@ class JobManagerConnection:
                     case messages.JobManagerHeartbeat():
                         pass  # any message is a sign of life
                     case messages.RegistrationRefused(reason=reason):
-                        raise RegistrationRefusedError(f"the JobManager refused this TaskManager: {reason}")
+                        raise FlowletError(f"the JobManager refused this TaskManager: {reason}")
                     case _:
                         self.listener.handle(message)
         except SessionEndedError as error:
