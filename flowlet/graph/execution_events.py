@@ -18,22 +18,8 @@ import msgspec
 
 from flowlet.common.job_status import JobStatus
 from flowlet.messages.control_messages import FailureInfo, ToTaskManager
-from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.messages.execution_state import ExecutionState
 from netstack.late import dataclass
-
-
-class ExecutionVertex(msgspec.Struct, frozen=True):
-    """One subtask in one run, with the id of its attempt."""
-
-    attempt: bytes  # 40 bytes
-    vertex_id: str
-    subtask: int
-    attempt_number: int = 0  # how often the subtask was started before
-
-    @property
-    def key(self) -> Subtask:
-        """The subtask, in every run."""
-        return Subtask(self.vertex_id, self.subtask)
 
 
 @dataclass(slots=True)

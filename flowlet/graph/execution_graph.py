@@ -75,9 +75,12 @@ class _Restart:
 
 @dataclass(slots=True)
 class Execution:
-    """One attempt; only its graph changes it."""
+    """One attempt of a subtask; only its graph changes it."""
 
-    vertex: events.ExecutionVertex
+    attempt: bytes  # 40 bytes
+    vertex_id: str
+    subtask: int
+    attempt_number: int = 0  # how often the subtask was started before
     state: ExecutionState = ExecutionState.CREATED
     tm_id: str | None = None
     start_ms: int | None = None  # of the deployment
@@ -85,9 +88,9 @@ class Execution:
     failure: FailureInfo | None = None
 
     @property
-    def attempt(self) -> bytes:
-        """The 40-byte id."""
-        return self.vertex.attempt
+    def key(self) -> Subtask:
+        """The subtask, in every run."""
+        return Subtask(self.vertex_id, self.subtask)
 
 
 class ExecutionGraph:
@@ -96,7 +99,7 @@ class ExecutionGraph:
     Threading: one thread.
 
     Args:
-        vertices: in the order of deployment.
+        executions: the first ones, in the order of deployment.
         created_ms: now.
         strategy: None: no restarts.
         regions: each subtask is in one of them; None: all are in one.
@@ -106,7 +109,7 @@ class ExecutionGraph:
 
     def __init__(
         self,
-        vertices: Iterable[events.ExecutionVertex],
+        executions: Iterable[Execution],
         created_ms: int,
         strategy: RestartStrategy | None = None,
         regions: Sequence[Collection[Subtask]] | None = None,
@@ -114,10 +117,10 @@ class ExecutionGraph:
         *,
         fails_as_one: bool = False,
     ) -> None:
-        self.executions = {vertex.attempt: Execution(vertex) for vertex in vertices}  # the newest of each subtask
+        self.executions = {each.attempt: each for each in executions}  # the newest of each subtask
         assert self.executions, "a job has at least one task"
         self.strategy = strategy or NoRestart()
-        self.regions = regions or [{each.vertex.key for each in self.executions.values()}]
+        self.regions = regions or [{each.key for each in self.executions.values()}]
         self.order = order or RegionOrder.of([()] * len(self.regions))
         self.fails_as_one = fails_as_one
         self.status = JobStatus.CREATED
@@ -155,7 +158,7 @@ class ExecutionGraph:
         return [each for each in created if self._stage_of(each) <= stage]
 
     def _stage_of(self, execution: Execution) -> int:
-        return self.order.stages[self._region_of[execution.vertex.key]]
+        return self.order.stages[self._region_of[execution.key]]
 
     @property
     def has_undeployed(self) -> bool:
@@ -182,11 +185,11 @@ class ExecutionGraph:
 
     def executions_of(self, vertex_id: str) -> list[Execution]:
         """The attempts of one job vertex, by subtask."""
-        return [execution for execution in self.executions.values() if execution.vertex.vertex_id == vertex_id]
+        return [execution for execution in self.executions.values() if execution.vertex_id == vertex_id]
 
     def executions_in(self, regions: Collection[int]) -> list[Execution]:
         """The attempts of these regions, in the order of deployment."""
-        return [execution for execution in self.executions.values() if self._region_of[execution.vertex.key] in regions]
+        return [execution for execution in self.executions.values() if self._region_of[execution.key] in regions]
 
     def set_time(self, now_ms: int, elapsed_ms: int | None = None) -> None:
         """Set the time of what is told next.
@@ -234,22 +237,22 @@ class ExecutionGraph:
         self._record_failure(failure)
         self._end_as(JobStatus.FAILING)
 
-    def begin_next_run(self, vertices: Sequence[events.ExecutionVertex]) -> None:
-        """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of
+    def begin_next_run(self, new: Sequence[Execution]) -> None:
+        """The delay of a restart is over; ``new`` are the attempts of the next run of its regions, in the order of
         deployment.
         """
-        by_key = {vertex.key: vertex for vertex in vertices}
-        restart = self._restarts.get(self._region_of[vertices[0].key])
+        by_key = {each.key: each for each in new}
+        restart = self._restarts.get(self._region_of[new[0].key])
         if restart is None or restart.num_unfinished:
             self.num_ignored_events += 1
             return
         assert by_key.keys() == {key for region in restart.regions for key in self.regions[region]}, "the subtasks stay"
-        assert all(vertex.attempt not in self.executions for vertex in vertices), "attempts are new"
+        assert all(each.attempt not in self.executions for each in new), "attempts are new"
         is_waiting = self.is_waiting_for_slots
         for execution in self.executions_in(frozenset(restart.regions)):
             self._release(execution)
         executions = self.executions.values()
-        renewed = [Execution(by_key[each.vertex.key]) if each.vertex.key in by_key else each for each in executions]
+        renewed = [by_key.get(each.key, each) for each in executions]
         self.executions = {each.attempt: each for each in renewed}
         restart.run.restarted_ms = self._now_ms
         for region in restart.regions:
@@ -289,7 +292,7 @@ class ExecutionGraph:
 
     def _accept_report(self, execution: Execution, state: ExecutionState, failure: FailureInfo | None) -> None:
         self._move(execution, state)
-        region = self._region_of[execution.vertex.key]
+        region = self._region_of[execution.key]
         if state is ExecutionState.FAILED:
             assert failure is not None, "FAILED comes with a cause"
             execution.failure = failure
@@ -343,7 +346,7 @@ class ExecutionGraph:
             del self._kept[attempt]
             lost.append(self.executions[attempt])
         if lost:
-            regions = sorted({self._region_of[execution.vertex.key] for execution in lost})
+            regions = sorted({self._region_of[execution.key] for execution in lost})
             self._fail(regions, failure, is_loss=True)
             self._end_if_done(regions)
 
@@ -382,9 +385,7 @@ class ExecutionGraph:
     def _begun(self) -> set[int]:
         """The regions with attempts that were deployed."""
         return {
-            self._region_of[each.vertex.key]
-            for each in self.executions.values()
-            if each.state is not ExecutionState.CREATED
+            self._region_of[each.key] for each in self.executions.values() if each.state is not ExecutionState.CREATED
         }
 
     def _involved(self, regions: Sequence[int], begun: Collection[int]) -> Sequence[int]:
@@ -394,7 +395,7 @@ class ExecutionGraph:
         if not self.order.is_staged:
             return regions
         gone = {
-            self._region_of[each.vertex.key]
+            self._region_of[each.key]
             for each in self.executions.values()
             if each.state is ExecutionState.FINISHED and each.attempt not in self._kept
         }
@@ -519,8 +520,8 @@ class ExecutionGraph:
         if state.is_terminal:
             execution.end_ms = self._now_ms
             self._num_unfinished -= 1
-            self._num_to_finish[self._region_of[execution.vertex.key]] -= state is ExecutionState.FINISHED
-            restart = self._restarts.get(self._region_of[execution.vertex.key])
+            self._num_to_finish[self._region_of[execution.key]] -= state is ExecutionState.FINISHED
+            restart = self._restarts.get(self._region_of[execution.key])
             if restart is not None:
                 restart.num_unfinished -= 1
         self._effects.append(events.ExecutionStateChanged(execution.attempt, state))

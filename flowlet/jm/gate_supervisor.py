@@ -21,7 +21,7 @@ from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.gates import JobGate
 from flowlet.jm.job_document import Document
-from flowlet.jm.scheduler import execution_vertices
+from flowlet.jm.scheduler import new_executions
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
 
@@ -32,7 +32,7 @@ class MarkCoordinator:
     def __init__(self, job: messages.JobGraphMessage, attempt_number: int = 0) -> None:
         targets = {edge.target for edge in job.edges}
         gates = {vertex.id for vertex in job.vertices if vertex.remote_gate is not None}
-        tasks = execution_vertices(job, attempt_number)
+        tasks = new_executions(job, attempt_number)
         self._sources = [each.attempt for each in tasks if each.vertex_id not in targets]
         self._gates = [each.attempt for each in tasks if each.vertex_id in gates]
         self._unfinished = {each.attempt for each in tasks}
@@ -208,7 +208,7 @@ class GateSupervisor:
 
     def _finish(self, gate: JobGate) -> None:
         for each in self._executions().values():
-            if each.vertex.vertex_id == gate.vertex_id and each.tm_id is not None and not each.state.is_terminal:
+            if each.vertex_id == gate.vertex_id and each.tm_id is not None and not each.state.is_terminal:
                 self._send(each.tm_id, messages.FinishGate(each.attempt))
 
     def _send_marks(self, orders: Sequence[messages.MarkOrder]) -> None:

@@ -246,16 +246,14 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
     location, stuck = view.locations.get(execution.attempt), view.stuck.get(execution.attempt)
     start_ms = -1 if execution.start_ms is None else execution.start_ms
     metrics = view.metrics.get(execution.attempt, _NO_METRICS)
-    all_attempts = {
-        name: getattr(metrics, name) + view.former.get(execution.vertex.key, _NOTHING)[name] for name in _COUNTERS
-    }
+    all_attempts = {name: getattr(metrics, name) + view.former.get(execution.key, _NOTHING)[name] for name in _COUNTERS}
     return {
-        "subtask": execution.vertex.subtask,
+        "subtask": execution.subtask,
         "state": execution.state.value,
         "host": None if location is None else location.data_host,
         "tm_id": None if location is None else location.tm_id,
         "attempt": execution.attempt.hex(),
-        "attempt-number": execution.vertex.attempt_number,
+        "attempt-number": execution.attempt_number,
         **_times(start_ms, -1 if execution.end_ms is None else execution.end_ms, now_ms),
         "metrics": msgspec.to_builtins(metrics),
         "metrics-of-all-attempts": all_attempts,

@@ -74,7 +74,7 @@ class JobMaster:
         self.job_id = job.job_id  # 32 hex digits
         self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
         strategy = create_restart_strategy(job.settings, (random or SystemRandom()).randint)
-        tasks, regions = scheduler.execution_vertices(job, recovered.attempt), scheduler.pipelined_regions(job)
+        tasks, regions = scheduler.new_executions(job, recovered.attempt), scheduler.pipelined_regions(job)
         order = scheduler.region_order(job, regions)
         self.graph = ExecutionGraph(tasks, clock(), strategy, regions, order, fails_as_one=scheduler.fails_as_one(job))
         self.graph.attempt_number = recovered.attempt
@@ -141,7 +141,7 @@ class JobMaster:
     def view(self) -> JobView:
         """What ``job_document`` needs."""
         waits_for = [
-            f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})"
+            f"{self._task_name(each)} (subtask {self.graph.executions[each].subtask})"
             for each in self.gates.missing
             if each in self.graph.executions  # else it is of a run that has ended
         ]
@@ -169,7 +169,7 @@ class JobMaster:
 
     def start(self, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
         """Deploy the tasks that wait for it; ``locations`` has the TaskManager of each of their attempts."""
-        started = {each.vertex.vertex_id for each in self.graph.waiting}
+        started = {each.vertex_id for each in self.graph.waiting}
         self._locations |= locations
         self._plan = DeploymentPlan(self.job, self._locations)
         self.restored_checkpoint_id = self.checkpoints.last_completed_id
@@ -200,7 +200,7 @@ class JobMaster:
 
     def wanted_slots(self) -> dict[bytes, int]:
         """The number of the job's slot for each attempt that waits to be deployed."""
-        return scheduler.assign_tasks(self.job, [each.vertex for each in self.graph.waiting])
+        return scheduler.assign_tasks(self.job, self.graph.waiting)
 
     def fail_scheduling(self, message: str) -> None:
         """Fail the job because it did not get its slots."""
@@ -234,11 +234,11 @@ class JobMaster:
         ended = self.graph.executions_in(frozenset(regions))
         for execution in ended:
             if execution.attempt in self._metrics:
-                former = self._former.setdefault(execution.vertex.key, Counter())
+                former = self._former.setdefault(execution.key, Counter())
                 former.update(counters_of(self._metrics[execution.attempt]))
             for of_run in (self._metrics, self._locations, self._stuck, self._restored_ids):
                 of_run.pop(execution.attempt, None)
-        renewed = [scheduler.next_attempt(self.job_id, execution.vertex) for execution in ended]
+        renewed = [scheduler.next_attempt(self.job_id, execution) for execution in ended]
         self._tell(self.graph.begin_next_run, renewed)
 
     def cancel(self, reason: str | None = None) -> None:
@@ -297,13 +297,13 @@ class JobMaster:
         return f"{state} and keeps its slots, because cancelled tasks of it do not end: {'; '.join(places)}"
 
     def _source_watermark_reported(self, message: messages.SourceWatermarkReported) -> bool:
-        return self._alignment.report(self.graph.executions[message.attempt].vertex.key, message.timestamp)
+        return self._alignment.report(self.graph.executions[message.attempt].key, message.timestamp)
 
     def _splits_requested(self, message: messages.SplitsRequested) -> bool:
-        vertex = self.graph.executions[message.attempt].vertex
-        coordinator = self._sources.get(vertex.vertex_id)
+        execution = self.graph.executions[message.attempt]
+        coordinator = self._sources.get(execution.vertex_id)
         if coordinator is not None:
-            coordinator.splits_requested(vertex.subtask)
+            coordinator.splits_requested(execution.subtask)
         return coordinator is not None
 
     def _source_failed(self, error: Exception, name: str) -> None:
@@ -326,7 +326,7 @@ class JobMaster:
         return self._plan.external_channels(edge)
 
     def _gate_reported(self, message: messages.GateReported | messages.MarkReport) -> bool:
-        self.gates.reported(self.graph.executions[message.attempt].vertex.key, message)
+        self.gates.reported(self.graph.executions[message.attempt].key, message)
         return True
 
     def _checkpoint_reported(self, message: messages.CheckpointReport) -> bool:
@@ -449,11 +449,11 @@ class JobMaster:
         location = self._locations.get(message.attempt)
         if message.failure is not None or location is None:
             return message.failure
-        subtask = self.graph.executions[message.attempt].vertex.subtask
+        subtask = self.graph.executions[message.attempt].subtask
         return failures.unexplained(message.state, location, self._task_name(message.attempt), subtask, self._clock())
 
     def _task_name(self, attempt: bytes) -> str:
-        vertex_id = self.graph.executions[attempt].vertex.vertex_id
+        vertex_id = self.graph.executions[attempt].vertex_id
         return next(vertex.name for vertex in self.job.vertices if vertex.id == vertex_id)
 
     def _elapsed_ms(self) -> int:
@@ -499,9 +499,9 @@ class JobMaster:
         match effect:
             case events.Deploy(attempt, tm_id):
                 assert self._plan is not None, "start() made it"
-                vertex = self.graph.executions[attempt].vertex
-                restored = self.checkpoints.restored_state(vertex.vertex_id, vertex.subtask)
-                task = self._plan.describe_task(vertex.vertex_id, vertex.subtask, restored)
+                execution = self.graph.executions[attempt]
+                restored = self.checkpoints.restored_state(execution.vertex_id, execution.subtask)
+                task = self._plan.describe_task(execution.vertex_id, execution.subtask, restored)
                 self._owner.send(tm_id, task)
             case events.SendMessage(tm_id, message):
                 self._owner.send(tm_id, message)
@@ -519,11 +519,11 @@ class JobMaster:
                 assert_never(effect)
 
     def _task_changed(self, attempt: bytes, state: ExecutionState) -> None:
-        vertex = self.graph.executions[attempt].vertex
+        execution = self.graph.executions[attempt]
         if state.is_terminal:
             self._stuck.pop(attempt, None)
-            self._alignment.forget(vertex.key)
-        if state in _FAILING and (coordinator := self._sources.get(vertex.vertex_id)) is not None:
+            self._alignment.forget(execution.key)
+        if state in _FAILING and (coordinator := self._sources.get(execution.vertex_id)) is not None:
             coordinator.close()  # an enumerator must not answer readers on a TaskManager that was just lost
         if state is ExecutionState.FINISHED:
             self.gates.task_finished(attempt)
@@ -531,7 +531,7 @@ class JobMaster:
             "task state changed",
             job=self.job.job_id,
             task=self._task_name(attempt),
-            subtask=vertex.subtask,
+            subtask=execution.subtask,
             state=state.value,
         )
         self.checkpoints.task_state_changed(attempt, state)

@@ -31,7 +31,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from flowlet.graph.execution_events import ExecutionVertex, RegionOrder
+from flowlet.graph.execution_events import RegionOrder
+from flowlet.graph.execution_graph import Execution
 from flowlet.graph.partitioner import consumers_of, producers_of
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
@@ -71,24 +72,24 @@ def needed_slots(job: messages.JobGraphMessage) -> int:
     return max(sum(slots_by_group(job, stage).values()) for stage in range(max(vertex_stages(job).values()) + 1))
 
 
-def execution_vertices(job: messages.JobGraphMessage, attempt_number: int = 0) -> list[ExecutionVertex]:
+def new_executions(job: messages.JobGraphMessage, attempt_number: int = 0) -> list[Execution]:
     """Every subtask with the id of an attempt, in the order of the job's vertices; ``attempt_number``: the first of
     this JobManager.
     """
     return [
-        _execution_vertex(job.job_id, vertex.id, subtask, attempt_number)
+        _execution(job.job_id, vertex.id, subtask, attempt_number)
         for vertex in job.vertices
         for subtask in range(vertex.parallelism)
     ]
 
 
-def next_attempt(job_id: str, last: ExecutionVertex) -> ExecutionVertex:
+def next_attempt(job_id: str, last: Execution) -> Execution:
     """The attempt that follows ``last``."""
-    return _execution_vertex(job_id, *last.key, last.attempt_number + 1)
+    return _execution(job_id, *last.key, last.attempt_number + 1)
 
 
-def _execution_vertex(job_id: str, vertex_id: str, subtask: int, attempt_number: int) -> ExecutionVertex:
-    return ExecutionVertex(attempt_id(job_id, vertex_id, subtask, attempt_number), vertex_id, subtask, attempt_number)
+def _execution(job_id: str, vertex_id: str, subtask: int, attempt_number: int) -> Execution:
+    return Execution(attempt_id(job_id, vertex_id, subtask, attempt_number), vertex_id, subtask, attempt_number)
 
 
 def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 0) -> bytes:
@@ -96,7 +97,7 @@ def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 
     return execution_attempt_id(bytes.fromhex(job_id), bytes.fromhex(vertex_id), subtask, attempt_number)
 
 
-def assign_tasks(job: messages.JobGraphMessage, vertices: Iterable[ExecutionVertex]) -> dict[bytes, int]:
+def assign_tasks(job: messages.JobGraphMessage, executions: Iterable[Execution]) -> dict[bytes, int]:
     """The number of the job's slot for each attempt, which depends on the job alone."""
     stages = vertex_stages(job)
     first: dict[tuple[int, str], int] = {}  # by stage and group: the index of its first slot
@@ -107,7 +108,7 @@ def assign_tasks(job: messages.JobGraphMessage, vertices: Iterable[ExecutionVert
             num_assigned += width
     places = slot_indices(job)
     first_of = {vertex.id: first[stages[vertex.id], vertex.slot_sharing_group] for vertex in job.vertices}
-    return {each.attempt: first_of[each.vertex_id] + places[each.vertex_id][each.subtask] for each in vertices}
+    return {each.attempt: first_of[each.vertex_id] + places[each.vertex_id][each.subtask] for each in executions}
 
 
 def slot_indices(job: messages.JobGraphMessage) -> dict[str, list[int]]:

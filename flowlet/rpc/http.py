@@ -15,7 +15,7 @@ from yarl import URL
 
 from flowlet.rpc import requests
 from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.signed_requests import OtherTimeError, RequestSigner, reason_of, unknown_host
+from flowlet.rpc.signed_requests import Header, OtherTimeError, RequestSigner, reason_of, unknown_host
 from flowlet.rpc.signed_websocket import HEADER_BYTES, SignedWebSocket
 from netstack.config import DEAD_HOST_TIMEOUT_S
 from netstack.loop.forks import PortClosedInChildren
@@ -136,7 +136,8 @@ class RpcClient:
                     timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
                 )
         except aiohttp.WSServerHandshakeError as error:
-            self._signer.check_refusal(nonce, error.status, (error.headers or {}).get, is_second=is_second)
+            header: Header = {}.get if error.headers is None else error.headers.get
+            self._signer.check_refusal(nonce, error.status, header, is_second=is_second)
             raise requests.RpcStatusError(
                 error.status, [f"no WebSocket at {requests.SESSION_PATH}: HTTP status {error.status}"]
             ) from error

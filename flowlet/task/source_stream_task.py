@@ -5,8 +5,9 @@ Source: Flink ``SourceOperatorStreamTask``; ``JobVertex.getInvokableClass``, whi
 Rules:  if a source has no data and gives a future, the task waits for it; without a future it polls again at once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import assert_never
 
 import msgspec
 
@@ -15,11 +16,10 @@ from flowlet.chain.stream_operator import InputStatus
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
-from flowlet.messages.control_messages import TaskMetrics
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK, CompletionMark
-from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from netstack.wire.events import StopMode
@@ -51,7 +51,7 @@ class SourceStreamTask(StreamTask):
         if self.checkpoints is not None:
             self.checkpoints.attach_source(self._stop)
 
-    def metrics(self) -> TaskMetrics:
+    def metrics(self) -> messages.TaskMetrics:
         """The counters, with the source's own; any thread."""
         return msgspec.structs.replace(
             super().metrics(),
@@ -133,56 +133,42 @@ class SourceStreamTask(StreamTask):
         """
         self.mailbox_processor.send_control_mail(lambda: self._stop(StopMode.NO_DRAIN), "stop the source")
 
-    def allow_watermark(self, max_allowed_ms: int) -> None:
-        """Set the limit of the source's alignment group.  Any thread, any time."""
-        self.mailbox_processor.send_control_mail(
-            lambda: self._source.allow_watermark(max_allowed_ms), "watermark alignment"
-        )
+    def carry_out(self, order: messages.SourceOrder) -> None:
+        """Do as the JobManager says.  Any thread, any time."""
+        source = self._source
+        match order:
+            case messages.AllowSourceWatermark(max_allowed=max_allowed):
+                self.mailbox_processor.send_control_mail(
+                    lambda: source.allow_watermark(max_allowed), "watermark alignment"
+                )
+            # In the order of the triggers of checkpoints, which have this priority, too.  A mail that overtook a
+            # trigger would put a split into this task's state that is still in the enumerator's state of the same
+            # checkpoint: after a restart it would be read twice.  Not once the source was stopped: else the
+            # enumerator's state in the savepoint that stops it has these splits.
+            case messages.AddSplits(splits=splits, waiting_bytes=waiting_bytes):
+                self._mail(lambda: source.add_splits(splits, waiting_bytes), "splits of the source")
+            case messages.NoMoreSplits():
+                self._mail(source.no_more_splits, "no more splits of the source")
+            # Of the lowest priority, so that it never runs while an operator that waits in the middle of a chunk runs
+            # mails.  Not behind the end of data: else its consumers accept no more, or drop what operators still hold.
+            case messages.EmitMark(number=number):
+                mark = CompletionMark(number)
+                self._mail(lambda: source.emit_mark(mark), "emit completion mark %s", number, needs_data=True)
+            case messages.MarkCompleted(number=number):
+                what = "completion mark %s has passed the job"
+                self._mail(lambda: source.mark_completed(number), what, number, needs_data=True)
+            case _:
+                assert_never(order)
 
-    def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
-        """Give the source splits that it requested; ``waiting_bytes`` are left for all its readers.
-
-        Any thread, any time.
-        """
-        self._mail_in_order(lambda: self._source.add_splits(splits, waiting_bytes), "splits of the source")
-
-    def no_more_splits(self) -> None:
-        """Tell the source that no splits are left.  Any thread, any time."""
-        self._mail_in_order(self._source.no_more_splits, "no more splits of the source")
-
-    def _mail_in_order(self, action: Callable[[], None], description: str) -> None:
-        # In the order of the triggers of checkpoints, which have this priority, too.  A mail that overtook a trigger
-        # would put a split into this task's state that is still in the enumerator's state of the same checkpoint: after
-        # a restart it would be read twice.  Not once the source was stopped: else the enumerator's state in the
-        # savepoint that stops it has these splits.
-        self._mail(action, lambda: self._stopped is None, description)
-
-    def _mail(self, action: Callable[[], None], is_wanted: Callable[[], bool], description: str, *args: object) -> None:
-        """Let the task's thread do something if it is still wanted then."""
+    def _mail(self, action: Callable[[], None], description: str, *args: object, needs_data: bool = False) -> None:
+        """Let the task's thread do something, unless the source is stopped then, or at its end if it ``needs_data``."""
 
         def run() -> None:
-            if is_wanted():
+            if self._stopped is None and (self._has_data or not needs_data):
                 action()
 
         with suppress(MailboxClosedError):
             self.mailbox_processor.executor().execute(run, description, *args)
-
-    def emit_mark(self, number: int) -> None:
-        """Emit a completion mark behind all records so far; not once the source has come to its end.
-
-        Any thread, any time.
-        """
-        self._mail_mark(lambda: self._source.emit_mark(CompletionMark(number)), "emit completion mark %s", number)
-
-    def mark_completed(self, number: int) -> None:
-        """A completion mark has passed every task of the job.  Any thread, any time."""
-        self._mail_mark(lambda: self._source.mark_completed(number), "completion mark %s has passed the job", number)
-
-    def _mail_mark(self, action: Callable[[], None], description: str, number: int) -> None:
-        # Of the lowest priority, so that it never runs while an operator that waits in the middle of a chunk runs
-        # mails.  Not behind the end of data, or once the source was stopped: else its consumers accept no more, or drop
-        # what operators still hold.
-        self._mail(action, lambda: self._has_data and self._stopped is None, description, number)
 
     def _stop(self, mode: StopMode) -> None:
         self._stopped = mode

@@ -172,19 +172,8 @@ class Task:
 
     def _order_source(self, message: messages.SourceOrder) -> None:
         stream_task = self._running_or_later(message) if isinstance(message, messages.EmitMark) else self._running()
-        if not isinstance(stream_task, SourceStreamTask):
-            return
-        match message:
-            case messages.AllowSourceWatermark():
-                stream_task.allow_watermark(message.max_allowed)
-            case messages.AddSplits():
-                stream_task.add_splits(message.splits, message.waiting_bytes)
-            case messages.NoMoreSplits():
-                stream_task.no_more_splits()
-            case messages.EmitMark():
-                stream_task.emit_mark(message.number)
-            case messages.MarkCompleted():
-                stream_task.mark_completed(message.number)
+        if isinstance(stream_task, SourceStreamTask):
+            stream_task.carry_out(message)
 
     def _handle_checkpoint(self, order: messages.CheckpointOrder) -> None:
         self._checkpointing.handle(order, self._running())

@@ -168,8 +168,8 @@ def reader_acknowledgements(
     only_external = {edge.source for edge in external} - {edge.source for edge in job.edges if edge.target is not None}
     return ReaderAcknowledgements(
         {
-            attempt: [edge.id for edge in external if edge.source == each.vertex.vertex_id]
+            attempt: [edge.id for edge in external if edge.source == each.vertex_id]
             for attempt, each in executions.items()
         },
-        [attempt for attempt, each in executions.items() if each.vertex.vertex_id in only_external],
+        [attempt for attempt, each in executions.items() if each.vertex_id in only_external],
     )

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from flowlet.graph.execution_events import Effect, ExecutionVertex
-from flowlet.graph.execution_graph import ExecutionGraph
+from flowlet.graph.execution_events import Effect
+from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.messages.control_messages import FailureInfo
 from flowlet.messages.execution_state import ExecutionState
 
@@ -74,14 +74,14 @@ class GlobalFailure(msgspec.Struct, frozen=True):
 
 
 class RestartDue(msgspec.Struct, frozen=True):
-    """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of
+    """The delay of a restart is over; ``new`` are the attempts of the next run of its regions, in the order of
     deployment.
     """
 
-    vertices: Sequence[ExecutionVertex]
+    new: Sequence[Execution]
 
     def tell(self, graph: ExecutionGraph) -> None:
-        graph.begin_next_run(self.vertices)
+        graph.begin_next_run(self.new)
 
 
 Event = (

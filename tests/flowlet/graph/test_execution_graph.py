@@ -9,12 +9,11 @@ from flowlet.graph.execution_events import (
     Deploy,
     Effect,
     ExecutionStateChanged,
-    ExecutionVertex,
     JobStatusChanged,
     ReleaseSlots,
     SendMessage,
 )
-from flowlet.graph.execution_graph import ExecutionGraph, is_symptom
+from flowlet.graph.execution_graph import Execution, ExecutionGraph, is_symptom
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, ExecutionState
 from tests.flowlet.graph.events import (
@@ -45,9 +44,7 @@ def reported(attempt: bytes, state: ExecutionState, cause: FailureInfo | None = 
 
 
 def waiting_graph() -> ExecutionGraph:
-    return ExecutionGraph(
-        [ExecutionVertex(A, "v", 0), ExecutionVertex(B, "v", 1), ExecutionVertex(C, "w", 0)], created_ms=100
-    )
+    return ExecutionGraph([Execution(A, "v", 0), Execution(B, "v", 1), Execution(C, "w", 0)], created_ms=100)
 
 
 def graph_after(*events: Event) -> ExecutionGraph:

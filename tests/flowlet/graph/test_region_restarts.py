@@ -13,14 +13,13 @@ from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_events import (
     Deploy,
     Effect,
-    ExecutionVertex,
     JobStatusChanged,
     ReleaseSlots,
     RequestSlots,
     RestartAfter,
     SendMessage,
 )
-from flowlet.graph.execution_graph import ExecutionGraph
+from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import ExecutionState, Subtask
@@ -53,10 +52,10 @@ def attempt(task: str, number: int = 0) -> bytes:
     return f"{task}{number}".encode().ljust(40)
 
 
-def vertices(*numbers: int, tasks: list[str] = TASKS) -> list[ExecutionVertex]:
+def vertices(*numbers: int, tasks: list[str] = TASKS) -> list[Execution]:
     """``numbers``: one per task; none: the first attempts."""
     return [
-        ExecutionVertex(attempt(task, number), task, 0, number)
+        Execution(attempt(task, number), task, 0, number)
         for task, number in zip(tasks, numbers or [0] * 9, strict=False)
     ]
 
@@ -67,7 +66,7 @@ def next_of(region: int, number: int) -> RestartDue:
 
 
 def slots(graph: ExecutionGraph) -> SlotsAllocated:
-    return SlotsAllocated({each.attempt: TM_OF[each.vertex.vertex_id] for each in graph.waiting})
+    return SlotsAllocated({each.attempt: TM_OF[each.vertex_id] for each in graph.waiting})
 
 
 def reported(task: str, state: ExecutionState, number: int = 0, cause: FailureInfo | None = None) -> ExecutionReported:
@@ -102,7 +101,7 @@ def states(graph: ExecutionGraph) -> dict[str, str]:
 
 
 def numbers(graph: ExecutionGraph) -> list[int]:
-    return [each.vertex.attempt_number for each in graph.executions.values()]
+    return [each.attempt_number for each in graph.executions.values()]
 
 
 class TestOneRegion:
@@ -429,12 +428,10 @@ class World:
                 self.handle(SchedulingFailed(cause))
             case "due" if self.due:
                 regions = self.due.pop(number % len(self.due))
-                old = [each.vertex for each in self.graph.executions_in(regions)]
+                old = self.graph.executions_in(regions)
                 number_of = {each.vertex_id: each.attempt_number + 1 for each in old}
                 self.handle(
-                    RestartDue(
-                        [ExecutionVertex(attempt(task, count), task, 0, count) for task, count in number_of.items()]
-                    )
+                    RestartDue([Execution(attempt(task, count), task, 0, count) for task, count in number_of.items()])
                 )
             case "run" | "finish" | "fail" if self.deployed:
                 attempt_id = sorted(self.deployed)[number % len(self.deployed)]
@@ -485,7 +482,7 @@ def test_laws_of_every_schedule(steps: list[tuple[str, int, FailureInfo]], attem
     world = world_after(steps, attempts)
 
     assert world.graph.attempt_number <= min(attempts, world.graph.num_failed_runs)
-    assert Counter(each.vertex.vertex_id for each in world.graph.executions.values()) == Counter(TASKS)
+    assert Counter(each.vertex_id for each in world.graph.executions.values()) == Counter(TASKS)
 
 
 @given(STEPS, st.integers(0, 9))

@@ -11,14 +11,13 @@ from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_events import (
     Deploy,
     Effect,
-    ExecutionVertex,
     JobStatusChanged,
     ReleaseSlots,
     RequestSlots,
     RestartAfter,
     SendMessage,
 )
-from flowlet.graph.execution_graph import MAX_FAILED_RUNS, ExecutionGraph
+from flowlet.graph.execution_graph import MAX_FAILED_RUNS, Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import ExecutionState
@@ -48,8 +47,8 @@ def attempt(task: str, run: int) -> bytes:
     return f"{task}{run}".encode().ljust(40)
 
 
-def vertices(run: int) -> list[ExecutionVertex]:
-    return [ExecutionVertex(attempt("a", run), "v", 0), ExecutionVertex(attempt("b", run), "w", 0)]
+def vertices(run: int) -> list[Execution]:
+    return [Execution(attempt("a", run), "v", 0), Execution(attempt("b", run), "w", 0)]
 
 
 def slots(run: int) -> SlotsAllocated:

@@ -9,7 +9,6 @@ from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_events import (
     Deploy,
     Effect,
-    ExecutionVertex,
     RegionOrder,
     RequestSlots,
     RestartAfter,
@@ -42,7 +41,7 @@ class Cluster:
 
     def __init__(self, *, attempts: int = 9, fails_as_one: bool = False) -> None:
         vertices = [
-            ExecutionVertex(attempt_of(name, subtask), name, subtask) for name in VERTICES for subtask in range(WIDTH)
+            Execution(attempt_of(name, subtask), name, subtask) for name in VERTICES for subtask in range(WIDTH)
         ]
         regions = [[each.key] for each in vertices]
         order = RegionOrder.of([(), (), (0, 1), (0, 1), (2, 3), (2, 3)])
@@ -76,8 +75,8 @@ class Cluster:
         """Give slots to those who wait; returns their names."""
         self.requested = 0
         waiting = self.graph.waiting
-        self.handle(SlotsAllocated({each.attempt: f"tm-{each.vertex.subtask}-{len(self.lost)}" for each in waiting}))
-        return [f"{each.vertex.vertex_id} {each.vertex.subtask}" for each in waiting]
+        self.handle(SlotsAllocated({each.attempt: f"tm-{each.subtask}-{len(self.lost)}" for each in waiting}))
+        return [f"{each.vertex_id} {each.subtask}" for each in waiting]
 
     def report(self, name: str, state: ExecutionState, cause: FailureInfo | None = None) -> list[Effect]:
         execution = self.find(name)
@@ -106,9 +105,9 @@ class Cluster:
         """The delays of all restarts are over."""
         due, self.due = self.due, []
         for regions in due:
-            ended = [each.vertex for each in self.graph.executions_in(frozenset(regions))]
+            ended = self.graph.executions_in(frozenset(regions))
             next_ones = [
-                ExecutionVertex(attempt_of(*each.key, each.attempt_number + 1), *each.key, each.attempt_number + 1)
+                Execution(attempt_of(*each.key, each.attempt_number + 1), *each.key, each.attempt_number + 1)
                 for each in ended
             ]
             self.handle(RestartDue(next_ones))
@@ -357,7 +356,7 @@ def test_whatever_fails_the_job_ends_and_keeps_nothing(seed: int) -> None:
         if not living:
             continue
         chosen = rng.choice(living)
-        name = f"{chosen.vertex.vertex_id} {chosen.vertex.subtask}"
+        name = f"{chosen.vertex_id} {chosen.subtask}"
         calm = step > 200
         if chosen.state is ExecutionState.CANCELING:
             cluster.report(name, ExecutionState.CANCELED)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from flowlet.jm.scheduler import DeploymentPlan, attempt_id, execution_vertices
+from flowlet.jm.scheduler import DeploymentPlan, attempt_id, new_executions
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage, RegisterTaskManager
 from netstack.ids import intermediate_partition_id
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, EDGE_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, word_count
@@ -14,7 +14,7 @@ def location(number: int) -> RegisterTaskManager:
 
 def plan_of(job: JobGraphMessage) -> DeploymentPlan:
     """Each subtask on the TaskManager of its number."""
-    return DeploymentPlan(job, {each.attempt: location(each.subtask) for each in execution_vertices(job)})
+    return DeploymentPlan(job, {each.attempt: location(each.subtask) for each in new_executions(job)})
 
 
 def with_edges(*edges: EdgeMessage, sources: int = 2, sinks: int = 2) -> JobGraphMessage:

@@ -12,7 +12,7 @@ from flowlet.common.job_settings import Acknowledge, CheckpointSettings, GateSet
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.gates import JobGate
-from flowlet.jm.scheduler import execution_vertices
+from flowlet.jm.scheduler import new_executions
 from flowlet.messages.control_messages import (
     CountedPartition,
     EmitMark,
@@ -85,8 +85,9 @@ class Rig:
     def run(self, number: int = 0) -> list[bytes]:
         """Deploy a run; returns its attempts."""
         self.gates.run_begins(self.job, number)
-        vertices = execution_vertices(self.job, number)
-        self.executions = {each.attempt: Execution(each, ExecutionState.RUNNING, "tm") for each in vertices}
+        self.executions = {each.attempt: each for each in new_executions(self.job, number)}
+        for each in self.executions.values():
+            each.state, each.tm_id = ExecutionState.RUNNING, "tm"
         self.gates.run_deployed()
         return list(self.executions)
 

@@ -15,7 +15,7 @@ from flowlet.jm.job_document import (
     vertex_metrics_document,
     vertex_status,
 )
-from flowlet.jm.scheduler import attempt_id, execution_vertices, next_attempt
+from flowlet.jm.scheduler import attempt_id, new_executions, next_attempt
 from flowlet.messages.control_messages import OperatorMetrics, RegisterTaskManager, TaskMetrics, UserMetric
 from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.graph.events import CancelRequested, ExecutionReported, RestartDue, SlotsAllocated, handle
@@ -40,7 +40,7 @@ LOCATIONS = dict.fromkeys((SOURCE, SINK_0, SINK_1), PLACE)
 
 
 def waiting() -> JobView:
-    return JobView(JOB, ExecutionGraph(execution_vertices(JOB), 1_000), {}, {})
+    return JobView(JOB, ExecutionGraph(new_executions(JOB), 1_000), {}, {})
 
 
 def running(**metrics: TaskMetrics) -> JobView:
@@ -145,13 +145,13 @@ def fail_and_restart(view: JobView, now_ms: int, message: str = "boom") -> None:
     handle(graph, ExecutionReported(source.attempt, "tm-1", ExecutionState.FAILED, user_failure(message)), now_ms)
     for each in sinks:
         handle(graph, ExecutionReported(each.attempt, "tm-1", ExecutionState.CANCELED, None), now_ms)
-    handle(graph, RestartDue([next_attempt(JOB_ID, each.vertex) for each in graph.executions.values()]), now_ms + 10)
+    handle(graph, RestartDue([next_attempt(JOB_ID, each) for each in graph.executions.values()]), now_ms + 10)
     handle(graph, SlotsAllocated(dict.fromkeys(graph.executions, "tm-1")), now_ms + 10)
 
 
 def restarting(attempts: int) -> JobView:
     """Deployed at 2,000."""
-    graph = ExecutionGraph(execution_vertices(JOB), 1_000, FixedDelay(attempts, 10))
+    graph = ExecutionGraph(new_executions(JOB), 1_000, FixedDelay(attempts, 10))
     handle(graph, SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
     return JobView(JOB, graph, {}, LOCATIONS)
 
@@ -205,7 +205,7 @@ def test_the_counters_of_all_attempts_are_beside_those_of_the_newest() -> None:
     newest = TaskMetrics(num_records_in=5, num_bytes_out=50, accumulated_busy_ms=7, num_checkpoints=3)
     view = running(sink_0=newest)
     former = {
-        view.graph.executions[SINK_0].vertex.key: counters_of(
+        view.graph.executions[SINK_0].key: counters_of(
             TaskMetrics(num_records_in=100, num_bytes_out=1, num_checkpoints=9)
         )
     }

@@ -162,7 +162,7 @@ async def test_aligned_sources_are_told_how_far_they_may_be_until_the_job_ends(r
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     source, sink = master.graph.executions
 
-    assert master.graph.executions[source].vertex.vertex_id == SOURCE_ID
+    assert master.graph.executions[source].vertex_id == SOURCE_ID
     assert master.handle("tm-1", SourceWatermarkReported(source, 1_000))
     assert not master.handle("tm-2", SourceWatermarkReported(source, 5))
     assert not master.handle("tm-1", SourceWatermarkReported(sink, 5))

@@ -12,8 +12,8 @@ from flowlet.jm.scheduler import (
     SlotPool,
     assign_tasks,
     attempt_id,
-    execution_vertices,
     needed_slots,
+    new_executions,
     next_attempt,
     slot_indices,
     slots_by_group,
@@ -44,7 +44,7 @@ def test_a_group_needs_the_slots_of_its_widest_vertex() -> None:
 
 def test_subtask_i_goes_to_slot_i_of_its_group() -> None:
     """So one slot runs one subtask of every vertex of the group."""
-    places = assign_tasks(two_groups(), execution_vertices(two_groups()))
+    places = assign_tasks(two_groups(), new_executions(two_groups()))
 
     middle = f"{99:032x}"
     assert places[attempt_id(JOB_ID, SOURCE_ID, 0)] == 0
@@ -72,7 +72,7 @@ def test_a_vertex_that_is_fed_subtask_by_subtask_stays_beside_its_source() -> No
 
 
 def test_every_subtask_is_an_execution_in_the_jobs_order() -> None:
-    vertices = execution_vertices(two_groups())
+    vertices = new_executions(two_groups())
 
     assert [(each.vertex_id, each.subtask) for each in vertices][:3] == [
         (SOURCE_ID, 0),
@@ -84,7 +84,7 @@ def test_every_subtask_is_an_execution_in_the_jobs_order() -> None:
 
 def test_a_restarted_subtask_keeps_its_slot() -> None:
     """Under the id of its next attempt."""
-    last = execution_vertices(two_groups())[-1]
+    last = new_executions(two_groups())[-1]
     following = next_attempt(JOB_ID, next_attempt(JOB_ID, last))
 
     assert following.attempt == attempt_id(JOB_ID, SINK_ID, 2, 2)
@@ -249,4 +249,4 @@ def test_stages_use_the_same_slots_one_after_the_other() -> None:
 
     assert vertex_stages(job) == dict(zip(ids, range(3), strict=True))
     assert needed_slots(job) == 3
-    assert sorted(assign_tasks(job, execution_vertices(job)).values()) == [0, 0, 0, 1, 1, 2]
+    assert sorted(assign_tasks(job, new_executions(job)).values()) == [0, 0, 0, 1, 1, 2]

@@ -16,6 +16,7 @@ from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
 from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.messages.control_messages import AddSplits, EmitMark, MarkCompleted
 from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
@@ -219,7 +220,7 @@ def test_a_mark_is_emitted_by_a_source_that_has_nothing_and_reaches_the_consumer
     spin_until(lambda: is_parked(task) and task.metrics().num_records_out == 1)
 
     before = reader.num_notifications
-    task.emit_mark(1)
+    task.carry_out(EmitMark(b"", 1))
 
     spin_until(lambda: network.marks == [1])
     assert reader.num_notifications > before, "it was flushed"
@@ -240,8 +241,8 @@ def test_a_source_that_has_ended_emits_no_mark(network: LocalNetwork, tasks: Tas
             task.stop()
         else:
             step_until_idle(task)
-        task.emit_mark(1)
-        task.mark_completed(1)
+        task.carry_out(EmitMark(b"", 1))
+        task.carry_out(MarkCompleted(b"", 1))
         step_until_idle(task)
 
     assert network.marks == []
@@ -270,7 +271,7 @@ def test_a_mark_follows_what_the_reader_gave_before_it(network: LocalNetwork, ta
     output = network.reader(partition)
     task = tasks.source(SourceOperator(Given(reader)), YieldsInAChunk(), outputs=[edge(partition, source=1)])
     assert isinstance(task, SourceStreamTask)
-    reader.on_poll = lambda: task.emit_mark(1) if reader.num_polls == 1 else None
+    reader.on_poll = lambda: task.carry_out(EmitMark(b"", 1)) if reader.num_polls == 1 else None
     tasks.restored(task)
 
     while reader.num_polls < 2:
@@ -304,9 +305,9 @@ def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(
     tasks.restored(task)
     before, after = FileSplit("a", 0, 1), FileSplit("b", 0, 1)
 
-    task.add_splits([before], 1)
+    task.carry_out(AddSplits(b"", [before], 1))
     task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0, CheckpointOptions(alignment=alignment)))
-    task.add_splits([after], 0)
+    task.carry_out(AddSplits(b"", [after], 0))
     while not pool:
         task.mailbox_processor.run_mailbox_step()
     for run in pool:
@@ -335,10 +336,10 @@ def test_a_savepoint_that_stops_a_source_has_no_splits_that_came_later(network: 
     tasks.restored(task)
     before, after = FileSplit("a", 0, 1), FileSplit("b", 0, 1)
 
-    task.add_splits([before], 1)
+    task.carry_out(AddSplits(b"", [before], 1))
     options = CheckpointOptions(SnapshotType.SAVEPOINT_SUSPEND, SavepointFormat.CANONICAL)
     task.checkpoints.trigger_checkpoint_async(CheckpointBarrier(1, 0, options))
-    task.add_splits([after], 0)
+    task.carry_out(AddSplits(b"", [after], 0))
     step_until_idle(task)
 
     state = store.state_of(1, "v", 0).operators[operator.operator_id.hex()]

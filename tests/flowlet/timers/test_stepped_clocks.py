@@ -15,8 +15,8 @@ from flowlet.common import Time
 from flowlet.common.job_settings import RestartSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.datastream.state import StateTtlConfig, ValueStateDescriptor
-from flowlet.graph.execution_events import Effect, ExecutionVertex, RestartAfter
-from flowlet.graph.execution_graph import ExecutionGraph
+from flowlet.graph.execution_events import Effect, RestartAfter
+from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import ExponentialDelay, FailureRate, RestartStrategy
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.job_manager_config import JobManagerConfig
@@ -178,8 +178,8 @@ class FailingJob:
         self.graph = ExecutionGraph([self._vertex()], self.wall_ms, strategy)
         self._start()
 
-    def _vertex(self) -> ExecutionVertex:
-        return ExecutionVertex(f"{self.run}".encode().ljust(40), "v", 0)
+    def _vertex(self) -> Execution:
+        return Execution(f"{self.run}".encode().ljust(40), "v", 0)
 
     def _handle(self, event: Any) -> list[Effect]:
         return handle(self.graph, event, self.wall_ms, self.elapsed_ms)
