@@ -18,8 +18,8 @@ import pytest
 from flowlet.client.executor import to_message
 from flowlet.graph.job_graph import JobGraph
 from flowlet.ingest import GateClient, GateEndpoint, GateError, PartitionOffer
-from flowlet.jm.scheduler import DeploymentPlan, TaskManagerLocation, attempt_id
-from flowlet.messages.control_messages import Registered, TaskDeploymentDescriptor
+from flowlet.jm.scheduler import DeploymentPlan, attempt_id
+from flowlet.messages.control_messages import Registered, RegisterTaskManager, TaskDeploymentDescriptor
 from flowlet.operators.process_operator import MapOperator
 from flowlet.sinks.function_sink import DiscardSink
 from netstack.wire.message_bytes import MAGIC, encode
@@ -66,7 +66,7 @@ def deployment(proof: Path) -> TaskDeploymentDescriptor:
     """A task that writes a file."""
     head = vertex("forged", source([1]), MapOperator(touches(str(proof)), name="map"), DiscardSink())
     job = to_message(JobGraph("forged", vertices=[head], edges=[]))
-    place = TaskManagerLocation("forged", "127.0.0.1", 1, 1)
+    place = RegisterTaskManager("forged", 1, "127.0.0.1", 1, 1)
     return DeploymentPlan(job, {attempt_id(job.job_id, head.id, 0): place}).describe_task(head.id, 0)
 
 

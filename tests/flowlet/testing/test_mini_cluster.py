@@ -38,7 +38,7 @@ def test_slots_and_settings_are_those_asked_for() -> None:
         client = cluster.target.open(1)
         overview = client.call(lambda api: api.overview())
         client.close()
-        sizes = {executor.network_memory_bytes for executor in cluster.task_executors}
+        sizes = {executor.config.network.network_memory_bytes for executor in cluster.task_executors}
 
     assert (overview["taskmanagers"], overview["slots-total"]) == (3, 6)
     assert sizes == {2 * 1024 * 1024}
