@@ -1,6 +1,7 @@
 """What happens to a job, as data: schedules of tests are lists of these."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -81,7 +82,7 @@ class RestartDue(msgspec.Struct, frozen=True):
     new: Sequence[Execution]
 
     def tell(self, graph: ExecutionGraph) -> None:
-        graph.begin_next_run(self.new)
+        graph.begin_next_run([replace(each) for each in self.new])  # which the graph changes
 
 
 Event = (
