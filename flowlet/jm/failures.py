@@ -18,9 +18,13 @@ _MAX_LINE_CHARS: Final = 2_000
 _MAX_TRACEBACK_CHARS: Final = 64 * 1024
 
 
-def no_slots(message: str, now_ms: int) -> FailureInfo:
-    """The job did not get its slots in time."""
-    return FailureInfo("NoResourceAvailable", message, timestamp_ms=now_ms)
+def no_slots(message: str, now_ms: int, original: FailureInfo | None = None) -> FailureInfo:
+    """The job did not get its slots in time; ``original``: of a job that failed, and then could not start again."""
+    failure = FailureInfo("NoResourceAvailable", message, timestamp_ms=now_ms)
+    if original is None:
+        return failure
+    second = f"and the job could not start again: {failure.exception_type}: {message}"
+    return msgspec.structs.replace(original, message=f"{original.message}\n{second}", timestamp_ms=now_ms)
 
 
 def not_recovered(error: Exception, now_ms: int) -> FailureInfo:
@@ -28,12 +32,6 @@ def not_recovered(error: Exception, now_ms: int) -> FailureInfo:
     users.
     """
     return msgspec.structs.replace(source_failed(error, "", now_ms), suppresses_restarts=True)
-
-
-def no_slots_to_restart(original: FailureInfo, message: str, now_ms: int) -> FailureInfo:
-    """A job that failed did not get slots to start again: the original failure, with the second one behind it."""
-    second = f"and the job could not start again: {no_slots(message, now_ms).exception_type}: {message}"
-    return msgspec.structs.replace(original, message=f"{original.message}\n{second}", timestamp_ms=now_ms)
 
 
 def job_manager_lost(now_ms: int) -> FailureInfo:

@@ -203,7 +203,7 @@ class GateSupervisor:
 
         Raises WriteError: as ``GateWrites.commit``.
         """
-        if gate.commit(job, epoch, num_partitions):
+        if gate.writes.commit(job, epoch, num_partitions) and gate.finish():
             self._finish(gate)
 
     def _finish(self, gate: JobGate) -> None:

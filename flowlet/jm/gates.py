@@ -216,7 +216,7 @@ class JobGate:
     def __init__(self, vertex: messages.VertexMessage, gate: messages.RemoteGateMessage) -> None:
         self.vertex_id = vertex.id
         self.gate = gate
-        self.writes = GateWrites(vertex.parallelism, gate.producers)  # to commit one, call ``commit``
+        self.writes = GateWrites(vertex.parallelism, gate.producers)
         self.is_finishing = False  # it takes no more producers: it is told to finish, or complete in this run
         self._counts = [messages.GateCounts()] * vertex.parallelism
         self._is_told = False  # to finish, by people
@@ -231,10 +231,6 @@ class JobGate:
         self._counts[subtask] = counts
         is_complete = [self.writes.complete(subtask, partition) for partition in completed]
         return any(is_complete) and self.finish()
-
-    def commit(self, job: str, epoch: int, num_partitions: int) -> bool:
-        """As ``GateWrites.commit``; True if the gate ends now, for the first time."""
-        return self.writes.commit(job, epoch, num_partitions) and self.finish()
 
     def finish(self) -> bool:
         """Mark the gate as finishing; True if it was not before."""

@@ -204,12 +204,7 @@ class JobMaster:
 
     def fail_scheduling(self, message: str) -> None:
         """Fail the job because it did not get its slots."""
-        first, now_ms = self.graph.failure, self._clock()
-        failure = (
-            failures.no_slots(message, now_ms)
-            if first is None
-            else failures.no_slots_to_restart(first, message, now_ms)
-        )
+        failure = failures.no_slots(message, self._clock(), self.graph.failure)
         self._tell(self.graph.scheduling_failed, failure)
 
     def fail_recovery(self) -> None:

@@ -147,7 +147,10 @@ class TaskManagerSession:
                 case messages.FromTask():
                     self.listener.handle(self, message)
                 case messages.TaskManagerHeartbeat():
-                    self._answer()
+                    # Show that this JobManager is alive, once per interval: a TaskManager may report more often.
+                    if (self._last_heard_s - self._answered_s) * _MS_PER_S >= self.config.heartbeat_interval_ms:
+                        self._answered_s = self._last_heard_s
+                        self.send(messages.JobManagerHeartbeat())
                     self.listener.heartbeat(self, message)
                 case messages.TaskManagerEnding(reason=reason):
                     return reason[:_MAX_REASON_CHARS]
@@ -155,13 +158,6 @@ class TaskManagerSession:
                     return "it registered twice on one connection"
                 case _:
                     return f"it sent a {type(message).__name__}, which no handler takes"
-
-    def _answer(self) -> None:
-        """Show that this JobManager is alive, once per interval: a TaskManager may report more often than that."""
-        now_s = self._last_heard_s
-        if (now_s - self._answered_s) * _MS_PER_S >= self.config.heartbeat_interval_ms:
-            self._answered_s = now_s
-            self.send(messages.JobManagerHeartbeat())
 
 
 def _decoded(content: bytes) -> messages.ToJobManager:

@@ -55,9 +55,7 @@ class StateHandle(msgspec.Struct, frozen=True):
 
 
 class SubtaskEntry(msgspec.Struct, frozen=True):
-    """What one subtask acknowledged of a checkpoint: from its task into the manifest, and to the tasks that begin with
-    it.
-    """
+    """A subtask's part of a checkpoint: from its task into the manifest, and to the tasks that begin with it."""
 
     vertex_id: str
     subtask: int

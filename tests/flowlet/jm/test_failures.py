@@ -66,7 +66,7 @@ def test_they_are_causes_and_not_symptoms(failure: FailureInfo | None) -> None:
 def test_a_job_that_could_not_start_again_failed_for_the_first_reason_and_then_for_slots() -> None:
     original = failures.task_manager_lost(PLACE, "it closed the connection", 7)
 
-    both = failures.no_slots_to_restart(original, "job needs 4 slots", 9)
+    both = failures.no_slots("job needs 4 slots", 9, original)
 
     assert both.message.startswith(original.message)
     assert both.message.endswith("\nand the job could not start again: NoResourceAvailable: job needs 4 slots")

@@ -55,8 +55,9 @@ def test_a_gate_ends_once_when_its_write_is_committed() -> None:
     for subtask in range(2):
         assert not report(gate, subtask, 0, 1)
 
-    assert gate.commit("job", 0, 2)
-    assert not gate.commit("job", 0, 2)
+    assert gate.writes.commit("job", 0, 2)
+    assert gate.finish()
+    assert not gate.finish()
 
 
 def test_a_gate_without_a_number_ends_when_it_is_told_to() -> None:

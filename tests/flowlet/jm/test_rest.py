@@ -182,7 +182,7 @@ class TestLifeOfAJob:
             await submit(client, msgspec.structs.replace(word_count(job_id), client_heartbeat_timeout_ms=timeout_ms))
             assert (await client.request("PATCH", f"/jobs/{job_id}/clientHeartbeat")).status == 202
 
-        assert reached == ["<ClientLease of 60.0 s, not renewed for 0.0 s>", "<ClientLease of None s, over>"]
+        assert [each.partition(",")[0] for each in reached] == ["<ClientLease of 60.0 s", "<ClientLease of None s"]
 
     async def test_a_task_manager_that_disconnects_fails_its_jobs(
         self, address: Address, client: RpcClient, connect: Connect
