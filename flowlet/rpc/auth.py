@@ -102,8 +102,9 @@ def sign_answer(secret: bytes, nonce: Nonce, status: int, body: bytes) -> str:
     return _mac(secret, _ANSWER_LABEL, nonce, str(status), body_digest(body))
 
 
-def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: str | None) -> None:
-    """Check that the answer to the request with ``nonce`` comes from a process that knows the secret.
+def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: str | None, who: str = "") -> None:
+    """Check that the answer to the request with ``nonce`` comes from a process that knows the secret; ``who``: the
+    beginning of the error's text.
 
     Raises:
         AuthenticationError: it does not, or it was changed on the way.
@@ -112,7 +113,7 @@ def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: s
         proof.encode("utf-8", "replace"), sign_answer(secret, nonce, status, body).encode()
     ):
         raise AuthenticationError(
-            "the answer is not from a process that knows the secret; do both use the same secret file?"
+            f"{who}the answer is not from a process that knows the secret; do both use the same secret file?"
         )
 
 

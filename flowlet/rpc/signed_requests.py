@@ -61,10 +61,8 @@ class RequestSigner:
         """
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.MISDIRECTED_REQUEST):
             self.check_refusal(nonce, answer.status, header, is_second=is_second)
-        try:
-            auth.check_answer(self._secret, nonce, answer.status, answer.body, header(auth.PROOF_HEADER))
-        except auth.AuthenticationError as error:
-            raise auth.AuthenticationError(f"{self._authority}: {error}") from error
+        proof = header(auth.PROOF_HEADER)
+        auth.check_answer(self._secret, nonce, answer.status, answer.body, proof, f"{self._authority}: ")
 
     def check_refusal(self, nonce: auth.Nonce, status: int, header: Header, *, is_second: bool) -> None:
         """Raise what a refusal means; of other answers nothing."""
@@ -91,10 +89,8 @@ class RequestSigner:
         Raises AuthenticationError: its proof is wrong.
         """
         server_nonce = auth.parse_nonce(header(auth.NONCE_HEADER)) or auth.Nonce("")
-        try:
-            auth.check_answer(self._secret, nonce, 101, server_nonce.encode(), header(auth.PROOF_HEADER))
-        except auth.AuthenticationError as error:
-            raise auth.AuthenticationError(f"{self._authority}: {error}") from error
+        proof = header(auth.PROOF_HEADER)
+        auth.check_answer(self._secret, nonce, 101, server_nonce.encode(), proof, f"{self._authority}: ")
         return auth.message_keys(self._secret, nonce, server_nonce)
 
 

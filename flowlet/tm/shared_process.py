@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from io import TextIOWrapper
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Final, Self, TextIO
 
 from netstack.log_lines import LogLines
@@ -171,7 +171,7 @@ class FreeDescriptors:
         )
 
 
-class SharedProcess:
+class SharedProcess(ExitStack):
     """Mends what tasks have spoilt.
 
     Threading: one thread, the loop's.  Life cycle: a context manager.
@@ -181,27 +181,22 @@ class SharedProcess:
     """
 
     def __init__(self, is_users_module: Callable[[str], bool]) -> None:
+        super().__init__()
         self._is_users_module = is_users_module
-        self._stack = ExitStack()
         self._table = sys.modules
         self._modules: KeptModules | None = None  # until the first task is deployed
         self._opened_as: dict[str, tuple[int, str, str]] = {}  # by the name of the stream
         self._limit = DescriptorLimit()
         self._free = FreeDescriptors()
         self._descriptors = StandardDescriptors()
-        self._stack.callback(self._descriptors.close)
+        self.callback(self._descriptors.close)
 
     def __enter__(self) -> Self:
         for name, descriptor in _STREAMS.items():
             if (stream := self._opened(name, descriptor)) is not None:
-                self._stack.callback(self._restore, name, getattr(sys, name))
+                self.callback(self._restore, name, getattr(sys, name))
                 setattr(sys, name, stream)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def before_deployment(self, job: str, task: str) -> None:
         """A task is about to be deployed."""
