@@ -201,16 +201,6 @@ class SavedState:
     def __init__(self, path: str, storage: StateFiles, manifest: CheckpointManifest) -> None:
         self.path = path
         """Its directory."""
-        self.job_id = manifest.job_id
-        """The job that wrote it."""
-        self.job_name = manifest.job_name
-        """The name of that job."""
-        self.checkpoint_id = manifest.checkpoint_id
-        """The number of the checkpoint or savepoint within its job."""
-        self.timestamp_ms = manifest.timestamp_ms
-        """When it was begun, in milliseconds since the epoch."""
-        self.is_savepoint = manifest.is_savepoint
-        """Whether a user asked for it."""
         self._storage = storage
         self._manifest = manifest
         self._sizes: dict[str, int] = {}
@@ -219,7 +209,32 @@ class SavedState:
 
     def __repr__(self) -> str:
         kind = "savepoint" if self.is_savepoint else "checkpoint"
-        return f"<SavedState of {kind} {self.checkpoint_id} of job {self.job_name!r}>"
+        return f"<SavedState of {kind} {self._manifest.checkpoint_id} of job {self._manifest.job_name!r}>"
+
+    @property
+    def job_id(self) -> str:
+        """The job that wrote it."""
+        return self._manifest.job_id
+
+    @property
+    def job_name(self) -> str:
+        """The name of that job."""
+        return self._manifest.job_name
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The number of the checkpoint or savepoint within its job."""
+        return self._manifest.checkpoint_id
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was begun, in milliseconds since the epoch."""
+        return self._manifest.timestamp_ms
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether a user asked for it."""
+        return self._manifest.is_savepoint
 
     def operators(self) -> list[SavedOperator]:
         """All operators of the job, also those without state, from the sources on."""
