@@ -8,14 +8,14 @@ import io
 import socket
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from yarl import URL
 
 from flowlet.rpc import requests
 from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.signed_requests import Header, OtherTimeError, RequestSigner, reason_of, unknown_host
+from flowlet.rpc.signed_requests import OtherTimeError, RequestSigner, reason_of, unknown_host
 from flowlet.rpc.signed_websocket import HEADER_BYTES, SignedWebSocket
 from netstack.config import DEAD_HOST_TIMEOUT_S
 from netstack.loop.forks import PortClosedInChildren
@@ -136,8 +136,8 @@ class RpcClient:
                     timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_TIMEOUT_S),
                 )
         except aiohttp.WSServerHandshakeError as error:
-            header: Header = {}.get if error.headers is None else error.headers.get
-            self._signer.check_refusal(nonce, error.status, header, is_second=is_second)
+            headers_of_answer: Mapping[str, Any] = error.headers or {}
+            self._signer.check_refusal(nonce, error.status, headers_of_answer.get, is_second=is_second)
             raise requests.RpcStatusError(
                 error.status, [f"no WebSocket at {requests.SESSION_PATH}: HTTP status {error.status}"]
             ) from error

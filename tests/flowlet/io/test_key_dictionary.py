@@ -52,7 +52,7 @@ def test_keys_come_out_at_their_channels(chunks: list[list[str]], restarts: set[
         if number in restarts:
             dictionary.restart()
         codes = dictionary.encode(keys)
-        lanes = dictionary.channels_of(codes)
+        lanes = dictionary.channel_of.take(codes)
         assert lanes.tolist() == [channel_of(key, NUM_CHANNELS) for key in keys]
         for channel, reader in enumerate(readers):
             mine = codes[lanes == channel]
