@@ -138,16 +138,13 @@ def test_an_architecture_can_be_read_in_an_hour(package: str) -> None:
 
 
 def lock_owners(path: Path) -> set[str]:
-    """The classes of a file that make a lock; for a lock of the module: the module."""
+    """The classes of a file that make a lock, also as the factory of a field; for a lock of the module: the module."""
     found = set()
 
     def visit(node: ast.AST, owner: str) -> None:
         for child in ast.iter_child_nodes(node):
-            if (
-                isinstance(child, ast.Call)
-                and isinstance(child.func, ast.Attribute)
-                and ast.unparse(child.func) in LOCKS
-            ):
+            made = [child.func, *(each.value for each in child.keywords)] if isinstance(child, ast.Call) else ()
+            if any(isinstance(each, ast.Attribute) and ast.unparse(each) in LOCKS for each in made):
                 found.add(owner)
             visit(child, child.name if isinstance(child, ast.ClassDef) else owner)
 

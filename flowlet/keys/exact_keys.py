@@ -325,7 +325,8 @@ def _new_form(key: Any, cls: type) -> _Form:
         _KNOWN[np.generic] = _exact_numpy  # last: another thread that finds it has the rest, too
     for base in cls.__mro__:
         if base is Flag or base is Enum:
-            name, identity = qualified_name(cls), attrgetter("_value_" if base is Flag else "_name_")
+            name = qualified_name(cls)
+            identity = attrgetter("_value_" if base is Flag else "_name_")
             return lambda key: (Enum, name, identity(key))
         if base in _KNOWN:
             form = _KNOWN[base]

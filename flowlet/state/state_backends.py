@@ -565,9 +565,11 @@ def _named(description: tuple[Redistribution, str]) -> str:
 def _frozen(name: str, state: OperatorListState | OperatorBroadcastState) -> Callable[[], list[Any]]:
     """Copies the elements of a list, or the pairs of a map; what is returned gives them, on any thread."""
     if isinstance(state, OperatorListState):
-        kind, elements = StateKind.LIST, state.elements.copy()
+        kind = StateKind.LIST
+        elements = state.elements.copy()
     else:
-        kind, elements = StateKind.MAP, map_pairs(state.entries)
+        kind = StateKind.MAP
+        elements = map_pairs(state.entries)
     if state.declared.is_serialized_checked:
         state.declared.check_rows(kind, [elements], has_ttl=False)
     if are_unchanging(elements):

@@ -183,7 +183,8 @@ class _GroupedRows:
     def add(self, keys: list[Any], values: list[Any], groups: Any) -> None:
         """Take rows, at least one, with the key group of each."""
         order, runs = _runs(groups)
-        ordered_keys, ordered_values = _ordered(keys, order), _ordered(values, order)
+        ordered_keys = _ordered(keys, order)
+        ordered_values = _ordered(values, order)
         for group, start, end in runs:
             of_keys, of_values = self._pieces[group]
             of_keys.append(ordered_keys[start:end])

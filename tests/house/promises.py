@@ -52,7 +52,6 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "netstack.buffer": (
         "netstack.buffer.local_buffer_pool",
         "netstack.buffer.network_buffer",
-        "netstack.buffer.network_buffer",
         "netstack.buffer.network_buffer_pool",
     ),
     "netstack.partition": (

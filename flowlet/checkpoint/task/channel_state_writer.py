@@ -95,7 +95,8 @@ class InMemoryChannelStateWriter:
                 details = "its channel state was started or aborted before"
                 raise CheckpointError(checkpoint_id, CheckpointFailureReason.CHANNEL_STATE_FAILED, details)
             self._newest_started = checkpoint_id
-            why, details = CheckpointFailureReason.SUBSUMED, f"checkpoint {checkpoint_id} was started"
+            why = CheckpointFailureReason.SUBSUMED
+            details = f"checkpoint {checkpoint_id} was started"
             errors = [CheckpointError(each, why, details) for each in self._open]
             calls = [call for each in errors for call in self._abort_locked(each.checkpoint_id, each)]
             found = self._open[checkpoint_id] = _Open()

@@ -139,7 +139,10 @@ def _naming(operator: str) -> Iterator[None]:
 
 def _begun(operator: StreamOperator, barrier: CheckpointBarrier) -> OperatorSnapshotFuture | None:
     """The synchronous part of one operator; None: it has no state."""
-    ctx, name, version, checkpoint_id = operator.ctx, operator.name, operator.state_version, barrier.checkpoint_id
+    ctx = operator.ctx
+    name = operator.name
+    version = operator.state_version
+    checkpoint_id = barrier.checkpoint_id
     # It names no file that a checkpoint of the job may remove, and every back end reads it.
     is_full = barrier.options.type.is_savepoint
     operator.snapshot_functions(checkpoint_id, barrier.timestamp_ms)

@@ -39,7 +39,7 @@ _MAX_FIELD_CHARS: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Characters:
-    """What stands between, around and for values, and what a reader leaves out."""
+    """What stands between, around and for values."""
 
     delimiter: str = ","
     array_delimiter: str = ";"
@@ -47,8 +47,6 @@ class _Characters:
     escape: str | None = None
     null: str | None = None
     line_end: str = "\n"
-    allows_comments: bool = False
-    ignores_parse_errors: bool = False
 
     def dialect(self) -> dict[str, Any]:
         """The arguments of Python's ``csv``."""
@@ -96,18 +94,20 @@ class CsvRowDeserializationSchema(DeserializationSchema):
     counted.
     """
 
-    def __init__(self, type_info: RowTypeInfo, characters: _Characters) -> None:
+    def __init__(
+        self, type_info: RowTypeInfo, characters: _Characters, *, allows_comments: bool, ignores_parse_errors: bool
+    ) -> None:
         self._type_info = type_info
         self._characters = characters
-        self._allows_comments = characters.allows_comments
-        self._ignores_parse_errors = characters.ignores_parse_errors
+        self._allows_comments = allows_comments
+        self._ignores_parse_errors = ignores_parse_errors
         self._parts = [
             (name, self._lenient(_reader(kind, characters, self._lenient))) for name, kind in _named(type_info)
         ]
         self._dialect = csv.reader([], **characters.dialect()).dialect  # made once: it costs more than reading a line
 
     def __reduce__(self) -> Any:
-        return CsvRowDeserializationSchema, (self._type_info, self._characters)
+        return _restored_reader, (self._type_info, self._characters, self._allows_comments, self._ignores_parse_errors)
 
     def deserialize(self, message: bytes) -> Row | None:
         """The row; None for a message without one, and for a comment.  ValueError: it does not fit."""
@@ -164,13 +164,19 @@ class CsvRowDeserializationSchema(DeserializationSchema):
     class Builder(_Builder):
         """Builds a ``CsvRowDeserializationSchema``."""
 
+        def __init__(self, type_info: TypeInformation) -> None:
+            super().__init__(type_info)
+            self._allows_comments = False
+            self._ignores_parse_errors = False
+
         def set_field_delimiter(self, delimiter: str) -> Self:
             """Between fields; a comma by default."""
             return self._set(delimiter=checked_character(delimiter, "set_field_delimiter"))
 
         def set_allow_comments(self, allow_comments: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
             """Leave out lines that begin with ``#``."""
-            return self._set(allows_comments=bool(allow_comments))
+            self._allows_comments = bool(allow_comments)
+            return self
 
         def set_null_literal(self, null_literal: str) -> Self:
             """The field of None, also among texts; none by default."""
@@ -178,11 +184,17 @@ class CsvRowDeserializationSchema(DeserializationSchema):
 
         def set_ignore_parse_errors(self, ignore_parse_errors: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
             """Let fields that do not fit be None, and leave out lines that are none; by default they fail the job."""
-            return self._set(ignores_parse_errors=bool(ignore_parse_errors))
+            self._ignores_parse_errors = bool(ignore_parse_errors)
+            return self
 
         def build(self) -> "CsvRowDeserializationSchema":
             """The schema."""
-            return CsvRowDeserializationSchema(self._type_info, self._characters)
+            return CsvRowDeserializationSchema(
+                self._type_info,
+                self._characters,
+                allows_comments=self._allows_comments,
+                ignores_parse_errors=self._ignores_parse_errors,
+            )
 
 
 class CsvRowSerializationSchema(SerializationSchema):
@@ -249,6 +261,10 @@ class _Lines:
 
     def __init__(self, lines: list[str]) -> None:
         self.write = lines.append
+
+
+def _restored_reader(type_info: RowTypeInfo, characters: _Characters, *flags: bool) -> CsvRowDeserializationSchema:
+    return CsvRowDeserializationSchema(type_info, characters, allows_comments=flags[0], ignores_parse_errors=flags[1])
 
 
 def _without_line_end(text: str) -> str:

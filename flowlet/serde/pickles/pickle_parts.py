@@ -93,7 +93,8 @@ def _innermost(found: FoundPart, trail: "_Trail", is_wanted: Callable[[FoundPart
             step = trail.to(part)
             candidate = FoundPart(str(step), part.value, *_pickle(part.value))
             if is_wanted(found, candidate):
-                trail, found = step, candidate
+                trail = step
+                found = candidate
                 break
         else:
             break

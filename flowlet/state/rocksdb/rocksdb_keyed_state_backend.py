@@ -180,7 +180,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         def incremental() -> IncrementalSnapshot:
             """Keep the files that the last complete checkpoint has not; on the snapshot pool."""
             assert files is not None, "else the snapshot is full"
-            shared, private = {}, {}
+            shared = {}
+            private = {}
             with _removed(path):
                 for file in sorted(path.iterdir()):
                     if file.name.endswith(_SHARED_SUFFIX):
