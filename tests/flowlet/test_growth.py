@@ -5,6 +5,7 @@ time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,8 +215,9 @@ class Metadata:
 def check_partitions(num_items: int, counts: Counts) -> None:
     """Check that partitions which the program names exist."""
     brokers = object.__new__(KafkaBrokers)
-    setattr(brokers, "_servers", "a:1")  # noqa: B010  # as the next one
-    setattr(brokers, "_metadata", lambda _: {"topic": Metadata(num_items, counts)})  # noqa: B010  # the only call that needs brokers
+    admin = SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(topics={"topic": Metadata(num_items, counts)}))
+    for name, value in {"_servers": "a:1", "_timeout_s": 1, "_admin": admin}.items():  # all that the call needs
+        setattr(brokers, name, value)
     topics = KafkaTopics(
         {"bootstrap.servers": "a:1"}, EARLIEST, partitions=tuple(("topic", number) for number in range(num_items))
     )
