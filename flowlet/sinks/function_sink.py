@@ -10,7 +10,6 @@ Source:     Flink ``StreamSink``, ``PrintSinkFunction`` (``PrintSinkOutputWriter
 
 import errno
 import sys
-from dataclasses import KW_ONLY
 from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
@@ -26,7 +25,6 @@ from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_calls import END, RecordContext
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.typed.java_text import printed_text
-from netstack.late import dataclass
 
 # A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay
 # whole.
@@ -48,7 +46,6 @@ class DiscardSink(StreamOperator):
         """Drop the record."""
 
 
-@dataclass(eq=False, repr=False)
 class PrintSink(StreamOperator):
     """Writes each record as a line to the standard output of its TaskManager.
 
@@ -57,12 +54,16 @@ class PrintSink(StreamOperator):
     prints (``flowlet.typed.java_text``).  Lines keep their order among those that functions of the chain print.
     """
 
-    _identifier: str | None = None
-    _type_info: TypeInformation | None = None
-    _: KW_ONLY
-    name: str = "Print to Std. Out"
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        identifier: str | None = None,
+        type_info: TypeInformation | None = None,
+        *,
+        name: str = "Print to Std. Out",
+    ) -> None:
+        self.name = name
+        self._type_info = type_info
+        self._identifier = identifier or ""
         self._prefix = ""
         self._num_unflushed = 0  # characters
 
