@@ -221,7 +221,7 @@ class AsyncSnapshot:
     sync_duration_ns: int
     is_finished: bool
     _started_ns: int = field(init=False)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _lock: threading.Lock = field(init=False)
     # Guarded by _lock.
     _state: _State = field(init=False, default=_State.RUNNING)
     _states: dict[str, OperatorState] | None = field(init=False, default=None)  # once the operators' parts are complete
@@ -230,6 +230,7 @@ class AsyncSnapshot:
     def __post_init__(self) -> None:
         """Note when it starts."""
         self._started_ns = self.owner.clock_ns()
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<AsyncSnapshot of checkpoint {self.barrier.checkpoint_id} {self._state.name}>"

@@ -129,8 +129,12 @@ class TaskCheckpoints:
     _newest_aborted: int = field(init=False, default=-1)
     _alignment_timer: tuple[int, Cancellable] | None = field(init=False, default=None)  # of which checkpoint
     _is_closed: bool = field(init=False, default=False)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _lock: threading.Lock = field(init=False)
     _snapshots: dict[int, AsyncSnapshot] = field(init=False, default_factory=dict)  # Guarded by _lock.
+
+    def __post_init__(self) -> None:
+        """Make the lock."""
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         stop = "" if self._synchronous_id is None else f", stops with savepoint {self._synchronous_id}"
