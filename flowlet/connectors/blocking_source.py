@@ -19,7 +19,6 @@ Source:     Flink ``SourceContext.getCheckpointLock``, ``SourceStreamTask.Legacy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -313,7 +312,7 @@ class BlockingSourceReader(SourceReaderBase):
         try:
             with serving_thread():
                 try:
-                    self._function.run(_Context(self))
+                    self._function.run(SourceContext(self))
                 finally:
                     end_stranded_child()
         except TaskCancelled:
@@ -343,12 +342,26 @@ class BlockingSourceReader(SourceReaderBase):
             available = self._available
         available.complete()
 
-    def emit_control(self, make: Callable[[], Watermark | WatermarkStatus | _Mark]) -> None:
-        """Append a watermark, a status or a mark; waits for room."""
+    def emit_watermark(self, timestamp: int) -> None:
+        """Append a watermark; waits for room."""
+        self._emit_control(Watermark(timestamp))
+
+    def become_idle(self) -> None:
+        """Append that no records follow for a while; waits for room."""
+        self._emit_control(IDLE)
+
+    def mark(self, position: Any) -> None:
+        """Append a mark, with the position as it is now; waits for room."""
+        if not self._is_replayed:
+            raise FlowletError(
+                f"{self._name}: mark_position() needs a function that overrides restore_position(), which begins there"
+            )
+        self._emit_control(_Mark(copy_if_mutable(position)))
+
+    def _emit_control(self, element: Watermark | WatermarkStatus | _Mark) -> None:
         end_stranded_child()
         with self._lock:
             self._wait_for_room_locked()
-            element = make()
             if isinstance(element, WatermarkStatus):
                 if self._is_idle is element.is_idle:
                     return
@@ -358,15 +371,6 @@ class BlockingSourceReader(SourceReaderBase):
             self._append_control_locked(element)
             available = self._available
         available.complete()
-
-    def mark(self, position: Any) -> None:
-        """Append a mark, with the position as it is now; waits for room."""
-        if not self._is_replayed:
-            raise FlowletError(
-                f"{self._name}: mark_position() needs a function that overrides restore_position(), which begins there"
-            )
-        mark = _Mark(copy_if_mutable(position))
-        self.emit_control(lambda: mark)
 
     def _become_active_locked(self) -> None:
         if self._is_idle:
@@ -401,37 +405,3 @@ class BlockingSourceReader(SourceReaderBase):
         last.values.append(value)
         if last.timestamps is not None and timestamp is not None:
             last.timestamps.append(timestamp)
-
-
-class _Context(SourceContext):
-    """Emits under the checkpoint lock of the function, if it has one, as Flink does."""
-
-    def __init__(self, reader: BlockingSourceReader) -> None:
-        self._reader = reader
-        self._lock: AbstractContextManager[None] = reader.checkpoint_lock or nullcontext()
-
-    def collect(self, value: Any) -> None:
-        with self._lock:
-            self._reader.emit(value, None)
-
-    def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
-        with self._lock:
-            self._reader.emit(value, timestamp)
-
-    def emit_watermark(self, timestamp: int) -> None:
-        with self._lock:
-            self._reader.emit_control(lambda: Watermark(timestamp))
-
-    def mark_as_temporarily_idle(self) -> None:
-        with self._lock:
-            self._reader.emit_control(lambda: IDLE)
-
-    def mark_position(self, position: Any) -> None:
-        self._reader.mark(position)
-
-    def get_checkpoint_lock(self) -> AbstractContextManager[None]:
-        return self._lock
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self._reader.is_cancelled

@@ -7,10 +7,9 @@ Defined: in ``user_functions``, which imports nothing of this package.
 """
 # ruff: noqa: F403, F405 - __all__ lists the names
 
-from typing import TYPE_CHECKING
-
-from flowlet.common.not_yet import missing_names
+from flowlet.common.not_yet import explain_missing_names
 from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
+from flowlet.datastream.states.runtime_context import *
 from flowlet.datastream.user_functions.function import *
 from flowlet.datastream.user_functions.process_functions import *
 from flowlet.datastream.user_functions.record_functions import *
@@ -57,5 +56,4 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:
-    __getattr__ = missing_names(__name__)
+explain_missing_names(__name__)

@@ -32,11 +32,12 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.common.typeinfo import Types
 from flowlet.datastream.state import MapState, MapStateDescriptor
+from flowlet.datastream.user_functions.process_functions import ProcessJoinFunction
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import TwoInputRecordOperator, write_current_key
 from flowlet.operators.process_operator import write_results
-from flowlet.records import MIN_TIMESTAMP, Chunk
+from flowlet.records import Chunk
 from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.time_api import Timer
 from netstack.late import dataclass
@@ -124,35 +125,6 @@ Pair = tuple[Any, Any, int, int, int]
 
 
 @dataclass(slots=True, eq=False)
-class JoinContext:
-    """What the user's function is given besides the pair; one object for all pairs."""
-
-    is_active: bool = False
-    left_timestamp: int = MIN_TIMESTAMP
-    right_timestamp: int = MIN_TIMESTAMP
-    timestamp: int = MIN_TIMESTAMP
-
-    def get_left_timestamp(self) -> int:
-        """Of the left record."""
-        self._check()
-        return self.left_timestamp
-
-    def get_right_timestamp(self) -> int:
-        """Of the right record."""
-        self._check()
-        return self.right_timestamp
-
-    def get_timestamp(self) -> int:
-        """The later of both."""
-        self._check()
-        return self.timestamp
-
-    def _check(self) -> None:
-        if not self.is_active:
-            raise FlowletError("the context of a join can only be used while its pair is processed")
-
-
-@dataclass(slots=True, eq=False)
 class _Side:
     """One input: what is kept of it, and where its partners lie.
 
@@ -211,7 +183,7 @@ class IntervalJoinOperator(TwoInputRecordOperator):
         for side, name in zip(self._sides, _BUFFERS, strict=True):
             first, more = MapStateDescriptor(name, Types.LONG()), MapStateDescriptor(f"{name}_MORE")
             side.kept = JoinBuffer(state(first, MapStateDescriptor), state(more, MapStateDescriptor))
-        self._context = JoinContext()
+        self._context = ProcessJoinFunction.Context()
         super().open()
         self._loops = [self._loop_of_side(index) for index in range(self.num_inputs)]
 

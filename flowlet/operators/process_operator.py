@@ -33,7 +33,6 @@ from flowlet.operators.keyed_operator import (
 from flowlet.operators.user_function import RecordOperator, UserFunction, UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Watermark
 from flowlet.serde.type_serializer import preview
-from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.time_api import NO_KEY, Timer
 from netstack.log_lines import LogLines
 
@@ -99,44 +98,6 @@ class ProcessContext:
             raise FlowletError("the context of a process function can only be used while its record is processed")
 
 
-class UserTimers(TimerService):
-    """The clock, and the timers of the current key; ``service``: None: there are no timers without a key."""
-
-    def __init__(self, operator: "ProcessFunctionOperator", service: KeyedTimerService | None) -> None:
-        self._operator = operator
-        self._keyed = service
-
-    def current_processing_time(self) -> int:
-        """What the clock shows."""
-        return self._operator.ctx.processing_time_service.current_time_ms()
-
-    def current_watermark(self) -> int:
-        """The event time that the operator has reached."""
-        return self._operator.current_watermark if self._keyed is None else self._keyed.current_watermark()
-
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        """For the current key.  Raises FlowletError: the stream has none."""
-        self._service.register_processing_time_timer(None, timestamp)
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        """For the current key; raises as above."""
-        self._service.register_event_time_timer(None, timestamp)
-
-    def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Of the current key; raises as above."""
-        self._service.delete_processing_time_timer(None, timestamp)
-
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        """Of the current key; raises as above."""
-        self._service.delete_event_time_timer(None, timestamp)
-
-    @property
-    def _service(self) -> KeyedTimerService:
-        if self._keyed is None:
-            raise FlowletError("timers need a keyed stream: call key_by(...) before process(...)")
-        return self._keyed
-
-
 class ProcessFunctionOperator(UserFunctionOperator):
     """What operators around process functions share."""
 
@@ -148,7 +109,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
         """Make context and timers, then open the function."""
         is_keyed = self.state_refusal is None
         service = self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch) if is_keyed else None
-        self._context = self._make_context(UserTimers(self, service))
+        self._context = self._make_context(TimerService(self, service))
         self._texts = TextsForTags(self)
         super().open()
 

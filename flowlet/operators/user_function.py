@@ -8,7 +8,6 @@ Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``
 Absent:     coroutine functions.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -16,177 +15,19 @@ from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.record_loop import RecordLoop, WriteRecord
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
-from flowlet.common.not_yet import ExplainsMissing
-from flowlet.datastream.state import (
-    AggregatingState,
-    AggregatingStateDescriptor,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    OperatorStateStore,
-    ReducingState,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
-from flowlet.datastream.user_functions.function import (
-    CheckpointedFunction,
-    CheckpointListener,
-    DistributedCache,
+from flowlet.datastream.states.runtime_context import (
+    NEEDS_KEYS,
     FunctionInitializationContext,
     FunctionSnapshotContext,
-    KeyedStateStore,
+    RuntimeContext,
 )
-from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
+from flowlet.datastream.user_functions.function import CheckpointedFunction, CheckpointListener
+from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.metrics import MetricGroup
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
-from netstack.late import dataclass
 
 _NOT_FOR_SELECTORS: Final = "key selectors have no keyed state"
-_NEEDS_KEYS: Final = "keyed state needs a keyed stream: call key_by(...) before the operator"
-
-
-_KEYED_DESCRIPTORS: Final = (
-    ValueStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    AggregatingStateDescriptor,
-)
-
-
-def keyed_kind(descriptor: StateDescriptor) -> type[StateDescriptor] | None:
-    """The kind of keyed state that a descriptor describes; None: it is no such descriptor."""
-    return next((each for each in _KEYED_DESCRIPTORS if isinstance(descriptor, each)), None)
-
-
-class KeyedStates(KeyedStateStore):
-    """The five kinds of keyed state, each by its descriptor."""
-
-    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """A value per key.
-
-        Raises:
-            FlowletError: the operator has no keyed state, or the name is taken by another kind of state.
-            StateRestoreError: the checkpoint has a state of this name of another kind or type.
-        """
-        return cast("ValueState[Any]", self._state(state_descriptor, ValueStateDescriptor))
-
-    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """A list per key; raises as ``get_state``."""
-        return cast("ListState[Any]", self._state(state_descriptor, ListStateDescriptor))
-
-    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """A map per key; raises as ``get_state``."""
-        return cast("MapState[Any, Any]", self._state(state_descriptor, MapStateDescriptor))
-
-    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
-        """The values of each key combined by a function of two; raises as ``get_state``."""
-        return cast("ReducingState[Any]", self._state(state_descriptor, ReducingStateDescriptor))
-
-    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
-        """The values of each key combined by an ``AggregateFunction``; raises as ``get_state``."""
-        return cast("AggregatingState[Any, Any]", self._state(state_descriptor, AggregatingStateDescriptor))
-
-    @abstractmethod
-    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
-        """The state of a descriptor that the user named as one of this kind."""
-
-
-class RuntimeContext(KeyedStates, ExplainsMissing):
-    """What ``open`` is given; the names are PyFlink's.
-
-    ``state_refusal``: why the operator has no keyed state; None: it has.
-    """
-
-    def __init__(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
-        self._ctx = ctx
-        self._state_refusal = state_refusal
-
-    def get_task_name(self) -> str:
-        """The name of the task."""
-        return self._ctx.task_name
-
-    def get_task_name_with_subtasks(self) -> str:
-        """The name of the task with the subtask's number, counted from 1, as in ``Map (3/4)``."""
-        return f"{self._ctx.task_name} ({self._ctx.subtask + 1}/{self._ctx.parallelism})"
-
-    def get_number_of_parallel_subtasks(self) -> int:
-        """The parallelism of the task."""
-        return self._ctx.parallelism
-
-    def get_max_number_of_parallel_subtasks(self) -> int:
-        """The number of key groups."""
-        return self._ctx.max_parallelism
-
-    def get_index_of_this_subtask(self) -> int:
-        """Which subtask this is, counted from 0."""
-        return self._ctx.subtask
-
-    def get_attempt_number(self) -> int:
-        """How often the subtask was started before."""
-        return self._ctx.attempt
-
-    def get_job_parameter(self, key: str, default_value: str) -> str:
-        """The job's parameter of that name, or the default."""
-        return self._ctx.job_parameters.get(key, default_value)
-
-    def get_metrics_group(self) -> MetricGroup:
-        """The metrics of the operator in this subtask."""
-        return self._ctx.metrics.group
-
-    def get_distributed_cache(self) -> DistributedCache:
-        """The files that travelled with the job."""
-        return DistributedCache(self._ctx.cached_files)
-
-    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
-        if self._state_refusal is not None:
-            raise FlowletError(f"operator {self._ctx.operator_name!r}: {self._state_refusal}")
-        return self._ctx.keyed_state_backend.state(descriptor, kind)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotContext(FunctionSnapshotContext):
-    """The checkpoint that is being taken."""
-
-    checkpoint_id: int
-    timestamp_ms: int
-
-    def get_checkpoint_id(self) -> int:
-        """Its number."""
-        return self.checkpoint_id
-
-    def get_checkpoint_timestamp(self) -> int:
-        """When it was triggered."""
-        return self.timestamp_ms
-
-
-class InitializationContext(FunctionInitializationContext):
-    """Where a function gets its states; ``state_refusal``: see ``RuntimeContext``."""
-
-    def __init__(self, ctx: OperatorContext, state_refusal: str | None) -> None:
-        self._ctx = ctx
-        self._keyed = RuntimeContext(ctx, state_refusal)
-
-    def is_restored(self) -> bool:
-        """Whether the job goes on from a checkpoint."""
-        return self._ctx.restored_checkpoint_id is not None
-
-    def get_restored_checkpoint_id(self) -> int | None:
-        """The number of that checkpoint; None: there is none."""
-        return self._ctx.restored_checkpoint_id
-
-    def get_operator_state_store(self) -> OperatorStateStore:
-        """Makes states of the subtask."""
-        return self._ctx.operator_state_backend
-
-    def get_keyed_state_store(self) -> KeyedStateStore:
-        """Makes keyed states, or says why there are none."""
-        return self._keyed
 
 
 def run_step(ctx: OperatorContext, step: Callable[..., object], *args: Any, name: str | None = None) -> None:
@@ -212,15 +53,15 @@ class Checkpoints:
     def __init__(self, function: Any) -> None:
         self._function = function
 
-    def initialize(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
+    def initialize(self, ctx: OperatorContext, state_refusal: str | None = NEEDS_KEYS) -> None:
         """Call ``initialize_state``; ``state_refusal``: see ``RuntimeContext``."""
         if isinstance(self._function, CheckpointedFunction):
-            run_step(ctx, self._function.initialize_state, InitializationContext(ctx, state_refusal))
+            run_step(ctx, self._function.initialize_state, FunctionInitializationContext(ctx, state_refusal))
 
     def snapshot(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
         """Call ``snapshot_state``."""
         if isinstance(self._function, CheckpointedFunction):
-            run_step(ctx, self._function.snapshot_state, SnapshotContext(checkpoint_id, timestamp_ms))
+            run_step(ctx, self._function.snapshot_state, FunctionSnapshotContext(checkpoint_id, timestamp_ms))
 
     def completed(self, ctx: OperatorContext, checkpoint_id: int) -> None:
         """Call ``notify_checkpoint_complete``."""
@@ -280,7 +121,7 @@ class UserFunction:
         """The method of that name, for a step of the function's life; None if it has none, or is a plain callable."""
         return None if self.method(self._method) is None else self.method(name)
 
-    def open(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
+    def open(self, ctx: OperatorContext, state_refusal: str | None = NEEDS_KEYS) -> None:
         """Call the object's ``initialize_state`` and ``open``, if it has them; ``state_refusal``: see
         ``RuntimeContext``.
         """
@@ -316,7 +157,7 @@ class FunctionOnDemand(UserFunction):
             self.run("open", RuntimeContext(self._ctx, _NOT_FOR_SELECTORS), ctx=self._ctx)
         return super().call
 
-    def open(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
+    def open(self, ctx: OperatorContext, state_refusal: str | None = NEEDS_KEYS) -> None:
         """Remember what the function is to be opened with."""
         self._ctx = ctx
 
@@ -335,7 +176,7 @@ class UserFunctionOperator(StreamOperator):
     not pickled.
     """
 
-    state_refusal: str | None = _NEEDS_KEYS  # why the functions have no keyed state; None: they have
+    state_refusal: str | None = NEEDS_KEYS  # why the functions have no keyed state; None: they have
 
     def __init__(self, name: str) -> None:
         self.name = name

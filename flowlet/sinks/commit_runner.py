@@ -19,12 +19,11 @@ Source:     Flink ``CommittableCollector``, ``CheckpointCommittableManagerImpl``
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
-from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
-from flowlet.datastream.connectors.base import CommitRequest, Committer, SupportsGlobalCommitter
+from flowlet.datastream.connectors.base import CommitRequest, Committer, Outcome, SupportsGlobalCommitter
 from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
@@ -37,66 +36,6 @@ from netstack.loop.loop_timers import Cancellable
 MAX_RETRIES: Final = 10  # Flink's ``sink.committer.retries``: then the job fails, and commits again after the restart
 
 
-class Outcome(Enum):
-    """What a committer said of a request."""
-
-    COMMITTED = auto()
-    RETRY = auto()
-    LOST = auto()  # it can never be committed
-    UNKNOWN = auto()  # whether it can be committed is not known
-
-
-@dataclass(slots=True, eq=False)
-class PendingRequest(CommitRequest[Any]):
-    """One committable of one subtask, from its preparation until it is committed.
-
-    ``subtask``: that prepared it.  ``checkpoint_id``: the first one that holds it.  ``outcome``: of the last attempt.
-    """
-
-    committable: Any
-    subtask: int
-    checkpoint_id: int = 0
-    num_retries: int = 0
-    outcome: Outcome = Outcome.COMMITTED
-    error: Exception | None = None
-
-    def __repr__(self) -> str:
-        return (
-            f"<PendingRequest of checkpoint {self.checkpoint_id}, subtask {self.subtask}, {self.num_retries} retries>"
-        )
-
-    def get_committable(self) -> Any:
-        """What the writer prepared."""
-        return self.committable
-
-    def get_number_of_retries(self) -> int:
-        """How often it was tried before."""
-        return self.num_retries
-
-    def retry_later(self) -> None:
-        """Try it again after a pause."""
-        self.outcome = Outcome.RETRY
-
-    def update_and_retry_later(self, committable: Any) -> None:
-        """Try this one instead after a pause."""
-        self.committable = committable
-        self.outcome = Outcome.RETRY
-
-    def signal_already_committed(self) -> None:
-        """It was committed before."""
-        self.outcome = Outcome.COMMITTED
-
-    def signal_failed_with_known_reason(self, error: Exception) -> None:
-        """It can never be committed."""
-        self.outcome = Outcome.LOST
-        self.error = error
-
-    def signal_failed_with_unknown_reason(self, error: Exception) -> None:
-        """It failed."""
-        self.outcome = Outcome.UNKNOWN
-        self.error = error
-
-
 class PendingCommits:
     """The committables of one subtask.
 
@@ -106,9 +45,9 @@ class PendingCommits:
 
     def __init__(self, subtask: int) -> None:
         self._subtask = subtask
-        self._prepared: list[PendingRequest] = []  # not in a checkpoint yet
-        self._waiting: list[PendingRequest] = []  # in one that is not complete
-        self._due: list[PendingRequest] = []
+        self._prepared: list[CommitRequest[Any]] = []  # not in a checkpoint yet
+        self._waiting: list[CommitRequest[Any]] = []  # in one that is not complete
+        self._due: list[CommitRequest[Any]] = []
 
     def __repr__(self) -> str:
         return f"<PendingCommits: {len(self._prepared)} prepared, {len(self._waiting)} waiting, {len(self._due)} due>"
@@ -120,7 +59,7 @@ class PendingCommits:
 
     def prepare(self, committables: Iterable[Any]) -> None:
         """Add what the writer prepared; it belongs to the next checkpoint."""
-        self._prepared += [PendingRequest(each, self._subtask) for each in committables]
+        self._prepared += [CommitRequest(each, self._subtask) for each in committables]
 
     def assign(self, checkpoint_id: int) -> None:
         """The checkpoint holds what was prepared."""
@@ -131,7 +70,7 @@ class PendingCommits:
 
     def take(self, checkpoint_id: int, subtask: int, committables: Iterable[Any]) -> None:
         """Add those of another subtask, which has committed them."""
-        self._waiting += [PendingRequest(each, subtask, checkpoint_id) for each in committables]
+        self._waiting += [CommitRequest(each, subtask, checkpoint_id) for each in committables]
 
     def complete(self, checkpoint_id: int) -> None:
         """The checkpoint is complete: what it and those before it hold is due."""
@@ -145,14 +84,14 @@ class PendingCommits:
         self._waiting = []
         self._prepared = []
 
-    def begin(self) -> list[PendingRequest]:
+    def begin(self) -> list[CommitRequest[Any]]:
         """What is due, in order; each counts as committed unless the committer says otherwise."""
         for each in self._due:
             each.outcome = Outcome.COMMITTED
             each.error = None
         return list(self._due)
 
-    def settle(self) -> list[PendingRequest]:
+    def settle(self) -> list[CommitRequest[Any]]:
         """Drop what was committed, or is lost; the rest is due again.  Returns all that ``begin`` gave."""
         attempted = self._due
         self._due = [each for each in attempted if each.outcome in (Outcome.RETRY, Outcome.UNKNOWN)]
@@ -162,7 +101,7 @@ class PendingCommits:
         return attempted
 
     @property
-    def failed(self) -> PendingRequest | None:
+    def failed(self) -> CommitRequest[Any] | None:
         """The first one whose failure has an unknown reason, or that was tried too often; None: there is none."""
         failures = (each for each in self._due if each.outcome is Outcome.UNKNOWN or each.num_retries > MAX_RETRIES)
         return next(failures, None)
@@ -176,7 +115,7 @@ class PendingCommits:
 
     def restore(self, elements: Iterable[tuple[int, int, Any]]) -> None:
         """Take over elements of a checkpoint; it is complete, so all are due."""
-        self._due += [PendingRequest(each, subtask, number) for number, subtask, each in elements]
+        self._due += [CommitRequest(each, subtask, number) for number, subtask, each in elements]
 
 
 RETRY_PAUSE_MS: Final = 1_000  # Flink's of ``retry_later``
@@ -256,7 +195,7 @@ class CommitRunner:
             self._committed = []
             self._on_committed(committed)
 
-    def _report_lost(self, request: PendingRequest) -> None:
+    def _report_lost(self, request: CommitRequest[Any]) -> None:
         self._ctx.counters.num_lost_committables += 1
         _log.error(
             "never committed",

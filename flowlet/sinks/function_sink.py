@@ -22,8 +22,7 @@ from flowlet.datastream.user_functions.function import CheckpointedFunction, Che
 from flowlet.errors import ClosedOutputError, FlowletError, StateRestoreError
 from flowlet.operators.user_function import RecordOperator
 from flowlet.records import Chunk, Watermark
-from flowlet.sinks.sink_calls import END, RecordContext
-from flowlet.timers.time_api import ProcessingTimeService
+from flowlet.sinks.sink_calls import END
 from flowlet.typed.java_text import printed_text
 
 # A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay
@@ -132,21 +131,6 @@ class PrintSink(StreamOperator):
         return f"operator {self.name!r} (subtask {self.ctx.subtask}) cannot write to standard output"
 
 
-class InvokeContext(RecordContext, SinkContext):
-    """What ``invoke`` is given besides its record; one object for all records."""
-
-    __slots__ = ("_clock",)
-
-    def __init__(self, clock: ProcessingTimeService | None) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def current_processing_time(self) -> int:
-        """What the clock shows."""
-        assert self._clock is not None, "run by a task"
-        return self._clock.current_time_ms()
-
-
 class FunctionSink(RecordOperator):
     """Calls a function of one value, or the ``invoke(value, context)`` of an object, with every record."""
 
@@ -165,7 +149,7 @@ class FunctionSink(RecordOperator):
 
     def open(self) -> None:
         """Open the function."""
-        self._context = InvokeContext(self.ctx.clock)
+        self._context = SinkContext(self.ctx.clock)
         super().open()
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:

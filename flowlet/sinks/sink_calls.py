@@ -2,7 +2,7 @@
 
 ``BadRecordError``: a writer that takes many records at once says which of them it cannot write.
 
-What writers and committers are told: ``InitContext`` and ``RecordContext``.
+What writers and committers are told: ``InitContext``.
 
 ``ChunkWriter``: a writer of ours that takes chunks as they are, for columns.
 
@@ -18,7 +18,7 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.datastream.connectors.base import SinkWriterContext, WriterInitContext
 from flowlet.errors import FlowletError, TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_mailbox import Attention
-from flowlet.records import MIN_TIMESTAMP, Chunk
+from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import ProcessingTimeService
 from netstack.loop.forks import end_stranded_child
@@ -81,29 +81,11 @@ class InitContext(WriterInitContext):
         return self._ctx.processing_time_service
 
 
-class RecordContext(SinkWriterContext):
-    """The record that is being written; one object for all records."""
-
-    __slots__ = ("record_timestamp", "watermark")
-
-    def __init__(self) -> None:
-        self.record_timestamp: int | None = None
-        self.watermark = MIN_TIMESTAMP
-
-    def timestamp(self) -> int | None:
-        """Of the record; None: it has none."""
-        return self.record_timestamp
-
-    def current_watermark(self) -> int:
-        """The last watermark that reached the sink."""
-        return self.watermark
-
-
 class ChunkWriter(ABC):
     """A second base class of a ``SinkWriter``."""
 
     @abstractmethod
-    def write_chunk(self, chunk: Chunk, context: RecordContext) -> None:
+    def write_chunk(self, chunk: Chunk, context: SinkWriterContext) -> None:
         """Take all records of a chunk, which the context does not describe.
 
         Raises BadRecordError: one of them cannot be written.

@@ -24,6 +24,7 @@ from flowlet.datastream.connectors.base import (
     CommittingSinkWriter,
     Sink,
     SinkWriter,
+    SinkWriterContext,
     StatefulSinkWriter,
     SupportsCommitter,
     SupportsGlobalCommitter,
@@ -35,7 +36,7 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.type_serializer import preview
 from flowlet.sinks.commit_runner import CommitRunner, Committed
-from flowlet.sinks.sink_calls import END, ChunkWriter, InitContext, RecordContext, SinkCalls
+from flowlet.sinks.sink_calls import END, ChunkWriter, InitContext, SinkCalls
 
 
 class SinkOperator(StreamOperator):
@@ -75,7 +76,7 @@ class SinkOperator(StreamOperator):
     def open(self) -> None:
         """Commit what the checkpoint holds, then make the writer."""
         self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
-        self._context = RecordContext()
+        self._context = SinkWriterContext()
         init = InitContext(self.ctx)
         sink = self.sink
         committer = None

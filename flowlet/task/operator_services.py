@@ -38,6 +38,7 @@ from typing import Any, Final
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain, errors_of, raise_first
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.job_settings import StateSettings
+from flowlet.datastream.states.runtime_context import RuntimeContext
 from flowlet.datastream.user_functions.function import has_life_cycle
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.keys.exact_keys import key_group_range
@@ -48,7 +49,7 @@ from flowlet.messages import control_messages as messages
 from flowlet.messages.control_messages import LatencyMetrics
 from flowlet.metrics.metricbase import SAMPLE_INTERVAL_MS, MetricRegistry
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.operators.user_function import RuntimeContext, UserFunction
+from flowlet.operators.user_function import UserFunction
 from flowlet.records import MIN_TIMESTAMP, OPERATOR_ID_BYTES, LatencyMarker
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend, SharedFiles
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment

@@ -24,6 +24,7 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns.column import are_unchanging, is_unchanging
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.state import ValueStateDescriptor
+from flowlet.datastream.states.runtime_context import RuntimeContext
 from flowlet.datastream.window.triggers import CountTrigger, PurgingTrigger, Trigger, TriggerResult
 from flowlet.datastream.window.window_assigners import (
     NO_TIMESTAMP,
@@ -38,13 +39,14 @@ from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.process_operator import TextsForTags
-from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
+from flowlet.operators.user_function import UserFunction, UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import Timer
 from flowlet.windows.aligned_windows import AlignedWindowing
 from flowlet.windows.window_states import (
     MergingWindowSet,
+    PerWindowStates,
     SeparateWindows,
     TimestampedContents,
     WindowContext,
@@ -113,7 +115,8 @@ class WindowOperator(UserFunctionOperator):
             self._merging_state = ctx.keyed_state_backend.state(
                 ValueStateDescriptor(_MERGING_SET), ValueStateDescriptor
             )
-        self._context = WindowContext(self._states, self._timers, RuntimeContext(ctx, None), merges=spec.merges)
+        per_window = PerWindowStates(self._states, merges=spec.merges)
+        self._context = WindowContext(self._states, self._timers, RuntimeContext(ctx, None), per_window)
         self._call = window_call_of(spec, self._context)
         self._clears = clears(spec)
         self._aligned = (

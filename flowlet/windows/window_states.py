@@ -32,10 +32,9 @@ from flowlet.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
-    State,
     StateDescriptor,
 )
-from flowlet.datastream.user_functions.function import KeyedStateStore
+from flowlet.datastream.states.runtime_context import KeyedStateStore, keyed_kind
 from flowlet.datastream.user_functions.process_functions import ProcessAllWindowFunction, ProcessWindowFunction
 from flowlet.datastream.window.evictors import Evictor, TimestampedValue
 from flowlet.datastream.window.triggers import Trigger
@@ -43,23 +42,13 @@ from flowlet.datastream.window.window_assigners import MergingWindowAssigner, Wi
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import NamespacedKey
-from flowlet.operators.user_function import KeyedStates, RuntimeContext, keyed_kind
 from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.time_api import KeyContext
 
 __all__ = ["MergeFunction", "MergingWindowSet"]
 
 # Gets the new window, the windows that became it, its state window, and the state windows whose contents must go there.
 MergeFunction = Callable[[Any, list[Any], Any, list[Any]], None]
-
-
-class _Merges(MergingWindowAssigner.MergeCallback[Any]):
-    def __init__(self) -> None:
-        self.found: list[tuple[Any, list[Any]]] = []
-
-    def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
-        self.found.append((merge_result, list(to_be_merged)))
 
 
 class MergingWindowSet:
@@ -97,7 +86,7 @@ class MergingWindowSet:
         Raises:
             FlowletError: the assigner merges windows that it was not given.
         """
-        merges = _Merges()
+        merges = MergingWindowAssigner.MergeCallback[Any]()
         self._assigner.merge_windows([*self.mapping, window], merges)
         result, is_merged = window, False
         for merged_window, parts in merges.found:
@@ -296,7 +285,7 @@ def contents_of(spec: WindowSpec, states: WindowStates) -> WindowContents:
     return WindowContents(states, ListStateDescriptor(WINDOW_STATE_NAME, spec.state_type))
 
 
-class _PerWindowStates(KeyedStates):
+class PerWindowStates(KeyedStateStore):
     """The states of one key and one window; none if windows merge: one would take its states along into another one."""
 
     def __init__(self, states: WindowStates, *, merges: bool) -> None:
@@ -313,82 +302,9 @@ class WindowContext(
     WindowAssigner.WindowAssignerContext,
     Evictor.EvictorContext,
     Trigger.OnMergeContext,
-    ProcessWindowFunction.Context[Any],
     ProcessAllWindowFunction.Context[Any],
 ):
-    """What assigners, evictors, triggers and window functions are given: the clock, and the timers and states of
-    ``current_window`` and the current key; one object for all.
-    """
-
-    def __init__(
-        self, states: WindowStates, timers: KeyedTimerService, runtime: RuntimeContext, *, merges: bool
-    ) -> None:
-        self._states = states
-        self._timers = timers
-        self._runtime = runtime
-        self._per_window = _PerWindowStates(states, merges=merges)
-        self.current_window: Any = None
-        self.merged: Sequence[Any] = ()  # the windows that became ``current_window``, while that is told
-
-    def current_processing_time(self) -> int:
-        """What the clock shows."""
-        return self._timers.current_processing_time()
-
-    def current_watermark(self) -> int:
-        """The event time that the operator has reached."""
-        return self._timers.current_watermark()
-
-    # As assigners, evictors and triggers call them.
-    get_current_processing_time = current_processing_time
-    get_current_watermark = current_watermark
-
-    def get_metric_group(self) -> Any:
-        """The metrics of the operator."""
-        return self._runtime.get_metrics_group()
-
-    def get_runtime_context(self) -> Any:
-        """The subtask, and the states of the key of the record."""
-        return self._runtime
-
-    def register_processing_time_timer(self, time: int) -> None:
-        """For the window and the current key."""
-        self._timers.register_processing_time_timer(self.current_window, time)
-
-    def register_event_time_timer(self, time: int) -> None:
-        """For the window and the current key."""
-        self._timers.register_event_time_timer(self.current_window, time)
-
-    def delete_processing_time_timer(self, time: int) -> None:
-        """Of the window and the current key."""
-        self._timers.delete_processing_time_timer(self.current_window, time)
-
-    def delete_event_time_timer(self, time: int) -> None:
-        """Of the window and the current key."""
-        self._timers.delete_event_time_timer(self.current_window, time)
-
-    def get_partitioned_state(self, state_descriptor: StateDescriptor) -> State:
-        """Of the window and the current key."""
-        self._states.enter(self.current_window)
-        state: State = self._states.state(state_descriptor)
-        return state
-
-    def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-        """Put the states of the former windows together, as that of the new one."""
-        if self.merged:
-            self._states.merge(state_descriptor, self.current_window, self.merged)
-
-    def window(self) -> Any:
-        """The window."""
-        return self.current_window
-
-    def window_state(self) -> KeyedStateStore:
-        """Makes states of this key and window."""
-        self._states.enter(self.current_window)
-        return self._per_window
-
-    def global_state(self) -> KeyedStateStore:
-        """Makes states of this key."""
-        return self._runtime
+    """What assigners, evictors, triggers and window functions are given: one object for all."""
 
 
 # Gets the key and the records, or what they were combined to.
@@ -411,9 +327,7 @@ def window_call_of(spec: WindowSpec, context: WindowContext) -> WindowCall:
             return lambda key, _window, elements: process(key, context, elements)
         return lambda _key, _window, elements: process(context, elements)
     apply = function.apply
-    if spec.is_keyed:
-        return lambda key, window, elements: apply(key, window, elements)
-    return lambda _key, window, elements: apply(window, elements)
+    return apply if spec.is_keyed else lambda _key, window, elements: apply(window, elements)
 
 
 def clears(spec: WindowSpec) -> bool:

@@ -5,9 +5,9 @@ import pytest
 from flowlet.common.serialization import SimpleStringSchema
 from flowlet.connectors.kafka.sink import KafkaWriter
 from flowlet.datastream import StreamExecutionEnvironment
+from flowlet.datastream.connectors.base import SinkWriterContext
 from flowlet.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 from flowlet.errors import FlowletError
-from tests.flowlet.connectors.commit_requests import NoTimeContext
 from tests.kafka.brokers import TestCluster
 
 pytestmark = pytest.mark.slow
@@ -52,8 +52,8 @@ def test_after_a_flush_every_record_is_there(tansu: TestCluster) -> None:
     topic = tansu.new_topic(1)
     writer = KafkaWriter({"bootstrap.servers": tansu.servers, "linger.ms": "10000"}, texts_to(topic), flushes=True)
 
-    writer.write("a", NoTimeContext())
-    writer.write_all(["b", "c"], NoTimeContext())
+    writer.write("a", SinkWriterContext())
+    writer.write_all(["b", "c"], SinkWriterContext())
     writer.flush(end_of_input=False)
 
     assert tansu.read(topic) == [b"a", b"b", b"c"]
@@ -66,7 +66,7 @@ def test_more_records_than_the_client_has_room_for_wait(tansu: TestCluster) -> N
         {"bootstrap.servers": tansu.servers, "queue.buffering.max.messages": "20"}, texts_to(topic), flushes=True
     )
 
-    writer.write_all([str(number) for number in range(200)], NoTimeContext())
+    writer.write_all([str(number) for number in range(200)], SinkWriterContext())
     writer.flush(end_of_input=True)
 
     assert tansu.read(topic) == [str(number).encode() for number in range(200)]
@@ -76,7 +76,7 @@ def test_more_records_than_the_client_has_room_for_wait(tansu: TestCluster) -> N
 def test_a_message_that_is_not_delivered_fails_the_task_with_its_topic() -> None:
     properties = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": "200"}
     writer = KafkaWriter(properties, texts_to("orders"), flushes=True)
-    writer.write("a", NoTimeContext())
+    writer.write("a", SinkWriterContext())
 
     with pytest.raises(
         FlowletError, match=r"Kafka at 127.0.0.1:1: a message for orders was not delivered: .*timed out.*refused"
@@ -92,14 +92,14 @@ def test_a_message_that_is_too_large_fails_at_once(tansu: TestCluster) -> None:
     )
 
     with pytest.raises(FlowletError, match=r"a message for topic orders: .*too large"):
-        writer.write("a" * 5_000, NoTimeContext())
+        writer.write("a" * 5_000, SinkWriterContext())
 
     writer.close()
 
 
 def test_without_a_guarantee_a_checkpoint_does_not_wait() -> None:
     writer = KafkaWriter({"bootstrap.servers": "127.0.0.1:1"}, texts_to("orders"), flushes=False)
-    writer.write("a", NoTimeContext())
+    writer.write("a", SinkWriterContext())
 
     writer.flush(end_of_input=False)
 

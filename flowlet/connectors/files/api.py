@@ -9,7 +9,6 @@ Absent: ``monitor_continuously``, reading bulk formats, your own enumerators and
 import datetime
 import itertools
 import zoneinfo
-from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass  # not late: programs may ask for the parameters of its __init__
 from typing import Any, ClassVar, Final, NoReturn, Self, final
 
@@ -17,27 +16,25 @@ from flowlet.common.checks import check_kind, check_name, check_number
 from flowlet.common.not_yet import java_only
 from flowlet.common.paths import local_path
 from flowlet.common.serialization import Encoder
-from flowlet.datastream.connectors.base import BuiltInSource, Sink
+from flowlet.datastream.connectors.base import BuiltInSource, Sink, SinkWriterContext
 from flowlet.errors import JobGraphError
 
 _LETTERS: Final = {"y": "year", "M": "month", "d": "day", "H": "hour", "m": "minute", "s": "second", "S": "microsecond"}
 _YEARS: Final = 4  # digits
 
 
-class BucketContext(ABC):
+class BucketContext(SinkWriterContext):
     """The record whose bucket is asked for; valid during one call of ``get_bucket_id``."""
 
-    @abstractmethod
+    __slots__ = ("_now_ms",)
+
+    def __init__(self, now_ms: int, watermark: int) -> None:
+        super().__init__(watermark)
+        self._now_ms = now_ms
+
     def current_processing_time(self) -> int:
         """The time of the clock, in milliseconds since the epoch."""
-
-    @abstractmethod
-    def current_watermark(self) -> int:
-        """The watermark, in milliseconds."""
-
-    @abstractmethod
-    def timestamp(self) -> int | None:
-        """The timestamp of the record, in milliseconds; None: it has none."""
+        return self._now_ms
 
 
 class BucketAssigner:

@@ -58,7 +58,7 @@ from flowlet.datastream.connectors.base import (
 from flowlet.datastream.formats.bulk_formats import CsvWriterFactory, ParquetWriterFactory
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
-from flowlet.sinks.sink_calls import ChunkWriter, InitContext, RecordContext
+from flowlet.sinks.sink_calls import ChunkWriter, InitContext
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.typed.java_text import written_text
 from netstack.late import dataclass
@@ -122,18 +122,6 @@ class _Bucket:
         self.part: _Part | None = None
 
 
-class _Context(RecordContext, BucketContext):
-    """What a user's bucket assigner is told."""
-
-    def __init__(self, now_ms: int, watermark: int) -> None:
-        super().__init__()
-        self._now_ms = now_ms
-        self.watermark = watermark
-
-    def current_processing_time(self) -> int:
-        return self._now_ms
-
-
 @dataclass(eq=False, repr=False)
 class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWriter):
     """Writes the part files of one subtask.
@@ -177,11 +165,10 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
     def write(self, value: Any, context: SinkWriterContext) -> None:
         """Write one record."""
-        assert isinstance(context, RecordContext), "called by our operator"
         stamp = context.timestamp()
         self.write_chunk(Chunk([value], None if stamp is None else [stamp]), context)
 
-    def write_chunk(self, chunk: Chunk, context: RecordContext) -> None:
+    def write_chunk(self, chunk: Chunk, context: SinkWriterContext) -> None:
         """Write the records of a chunk.
 
         Raises:
@@ -195,14 +182,14 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
                 part.format.write(records)
             part.written_ms = now_ms
 
-    def _by_bucket(self, chunk: Chunk, now_ms: int, record: RecordContext) -> Sequence[tuple[str, Chunk]]:
+    def _by_bucket(self, chunk: Chunk, now_ms: int, record: SinkWriterContext) -> Sequence[tuple[str, Chunk]]:
         match self._sink.bucket_assigner:
             case BasePathBucketAssigner():
                 return [("", chunk)]
             case DateTimeBucketAssigner() as assigner:
                 return [(assigner.bucket_at(now_ms), chunk)]
             case assigner:
-                context = _Context(now_ms, record.watermark)
+                context = BucketContext(now_ms, record.watermark)
                 values = chunk.values
                 found: dict[str, list[Any]] = {}
                 stamps: Sequence[int | None] = chunk.timestamps or [None] * len(values)

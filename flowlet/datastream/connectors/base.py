@@ -10,8 +10,10 @@ Source: PyFlink ``pyflink.datastream.connectors.base``; Flink ``DiscardingSink``
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
+from enum import Enum, auto
 from typing import Any, Final, Generic, TypeVar
+
+from netstack.late import dataclass
 
 # What PyFlink's module of this name has; the package has all.
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
 
 
 InputT = TypeVar("InputT")
+_NO_WATERMARK: Final = -(2**63)  # Flink's ``Long.MIN_VALUE``
 
 
 class WriterInitContext(ABC):
@@ -68,16 +71,22 @@ class WriterInitContext(ABC):
         """
 
 
-class SinkWriterContext(ABC):
-    """The record that is being written; valid during one call of ``write``."""
+class SinkWriterContext:
+    """The record that is being written; valid during one call of ``write``: there is one object for all records."""
 
-    @abstractmethod
+    __slots__ = ("record_timestamp", "watermark")
+
+    def __init__(self, watermark: int = _NO_WATERMARK) -> None:
+        self.record_timestamp: int | None = None
+        self.watermark = watermark
+
     def timestamp(self) -> int | None:
         """The timestamp of the record, in milliseconds; None: it has none."""
+        return self.record_timestamp
 
-    @abstractmethod
     def current_watermark(self) -> int:
         """The watermark, in milliseconds."""
+        return self.watermark
 
 
 class SinkWriter(ABC, Generic[InputT]):
@@ -128,36 +137,63 @@ class CommittingSinkWriter(SinkWriter[InputT]):
 CommittableT = TypeVar("CommittableT")
 
 
-class CommitRequest(ABC, Generic[CommittableT]):
-    """One committable; unless one of its methods is called, it is committed when ``Committer.commit`` returns."""
+class Outcome(Enum):
+    """What a committer said of a request."""
 
-    @abstractmethod
+    COMMITTED = auto()
+    RETRY = auto()
+    LOST = auto()  # it can never be committed
+    UNKNOWN = auto()  # whether it can be committed is not known
+
+
+@dataclass(slots=True, eq=False)
+class CommitRequest(Generic[CommittableT]):
+    """One committable of one subtask, from its preparation until it is committed.
+
+    Unless one of its methods is called, it is committed when ``Committer.commit`` returns.  ``subtask``: that prepared
+    it.  ``checkpoint_id``: the first one that holds it.  ``outcome``: of the last attempt.
+    """
+
+    committable: CommittableT
+    subtask: int = 0
+    checkpoint_id: int = 0
+    num_retries: int = 0
+    outcome: Outcome = Outcome.COMMITTED
+    error: Exception | None = None
+
+    def __repr__(self) -> str:
+        return f"<CommitRequest of checkpoint {self.checkpoint_id}, subtask {self.subtask}, {self.num_retries} retries>"
+
     def get_committable(self) -> CommittableT:
         """What the writer prepared."""
+        return self.committable
 
-    @abstractmethod
     def get_number_of_retries(self) -> int:
         """How often it was tried before."""
+        return self.num_retries
 
-    @abstractmethod
     def retry_later(self) -> None:
         """Try it again after a pause: the failure will pass."""
+        self.outcome = Outcome.RETRY
 
-    @abstractmethod
     def update_and_retry_later(self, committable: CommittableT) -> None:
         """Try this one instead after a pause."""
+        self.committable = committable
+        self.outcome = Outcome.RETRY
 
-    @abstractmethod
     def signal_already_committed(self) -> None:
         """It was committed before the restart; that is no failure."""
+        self.outcome = Outcome.COMMITTED
 
-    @abstractmethod
     def signal_failed_with_known_reason(self, error: Exception) -> None:
         """It can never be committed, and its records are lost: logged as an error and counted."""
+        self.outcome = Outcome.LOST
+        self.error = error
 
-    @abstractmethod
     def signal_failed_with_unknown_reason(self, error: Exception) -> None:
         """It failed: the job fails, and commits it again after the restart."""
+        self.outcome = Outcome.UNKNOWN
+        self.error = error
 
 
 class Committer(ABC, Generic[CommittableT]):

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from flowlet.common.time import Length
 from flowlet.common.typeinfo import TypeInformation
+from flowlet.datastream.states.runtime_context import RuntimeContext
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
-from flowlet.datastream.user_functions.function import Function, RuntimeContext, WrappingFunction
+from flowlet.datastream.user_functions.function import Function, WrappingFunction
 from flowlet.datastream.user_functions.process_functions import (
     CoGroupFunction,
     FlatJoinFunction,

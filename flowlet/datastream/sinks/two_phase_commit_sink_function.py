@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from flowlet.datastream.functions import SinkContext, SinkFunction
 from flowlet.datastream.state import ListState, ListStateDescriptor
+from flowlet.datastream.states.runtime_context import FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.user_functions.function import (
     CheckpointedFunction,
     CheckpointListener,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
 )
 
 __all__ = ["TwoPhaseCommitSinkFunction"]

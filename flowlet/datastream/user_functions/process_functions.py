@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic
 
 from flowlet.datastream.user_functions.argument_checks import IN, IN1, IN2, KEY, OUT, W2, W
-from flowlet.datastream.user_functions.function import Function, KeyedStateStore
+from flowlet.datastream.user_functions.function import Function
+from flowlet.datastream.user_functions.window_clock import CurrentWindow
+from flowlet.errors import FlowletError
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
+    from flowlet.datastream.states.runtime_context import KeyedStateStore
     from flowlet.datastream.states.state_descriptors import (
         BroadcastState,
         MapStateDescriptor,
@@ -277,20 +281,33 @@ class ProcessJoinFunction(Function):
     timestamps.
     """
 
-    class Context(ABC):
-        """The context of the present pair; not valid afterwards."""
+    @dataclass(slots=True, eq=False)
+    class Context:
+        """The context of the present pair; not valid afterwards: there is one object for all pairs."""
 
-        @abstractmethod
+        is_active: bool = False
+        left_timestamp: int = 0
+        right_timestamp: int = 0
+        timestamp: int = 0
+
         def get_left_timestamp(self) -> int:
             """Event time of the left record in milliseconds since the epoch."""
+            self._check()
+            return self.left_timestamp
 
-        @abstractmethod
         def get_right_timestamp(self) -> int:
             """Event time of the right record."""
+            self._check()
+            return self.right_timestamp
 
-        @abstractmethod
         def get_timestamp(self) -> int:
             """The later of both: the timestamp of the results."""
+            self._check()
+            return self.timestamp
+
+        def _check(self) -> None:
+            if not self.is_active:
+                raise FlowletError("the context of a join can only be used while its pair is processed")
 
     @abstractmethod
     def process_element(self, left: Any, right: Any, ctx: "ProcessJoinFunction.Context") -> Iterable[Any] | None:
@@ -318,30 +335,33 @@ class AllWindowFunction(Function, Generic[IN, OUT, W]):
 class ProcessWindowFunction(Function, Generic[IN, OUT, KEY, W]):
     """A ``WindowFunction`` with a context: clock, watermark and state."""
 
-    class Context(ABC, Generic[W2]):
+    class Context(CurrentWindow, Generic[W2]):
         """The window that is evaluated; valid during the call."""
 
-        @abstractmethod
+        current_window: W2
+
         def window(self) -> W2:
             """The window."""
+            return self.current_window
 
-        @abstractmethod
         def current_processing_time(self) -> int:
             """What the clock shows, in milliseconds since the epoch."""
+            return self._timers.current_processing_time()
 
-        @abstractmethod
         def current_watermark(self) -> int:
             """The event time that the operator has reached."""
+            return self._timers.current_watermark()
 
-        @abstractmethod
-        def window_state(self) -> KeyedStateStore:
+        def window_state(self) -> "KeyedStateStore":
             """Makes states of this key and window, which ``clear`` must clear; not for windows that become one, such as
             sessions.
             """
+            self._states.enter(self.current_window)
+            return self._per_window
 
-        @abstractmethod
-        def global_state(self) -> KeyedStateStore:
+        def global_state(self) -> "KeyedStateStore":
             """Makes states of this key, for all its windows."""
+            return self._runtime
 
     @abstractmethod
     def process(self, key: KEY, context: "ProcessWindowFunction.Context[W]", elements: Iterable[IN]) -> Iterable[OUT]:
@@ -354,22 +374,8 @@ class ProcessWindowFunction(Function, Generic[IN, OUT, KEY, W]):
 class ProcessAllWindowFunction(Function, Generic[IN, OUT, W]):
     """An ``AllWindowFunction`` with a context: clock, watermark and state."""
 
-    class Context(ABC, Generic[W2]):
+    class Context(ProcessWindowFunction.Context[W2]):
         """The window that is evaluated; valid during the call."""
-
-        @abstractmethod
-        def window(self) -> W2:
-            """The window."""
-
-        @abstractmethod
-        def window_state(self) -> KeyedStateStore:
-            """Makes states of this window, which ``clear`` must clear; not for windows that become one, such as
-            sessions.
-            """
-
-        @abstractmethod
-        def global_state(self) -> KeyedStateStore:
-            """Makes states for all windows."""
 
     @abstractmethod
     def process(self, context: "ProcessAllWindowFunction.Context[W]", elements: Iterable[IN]) -> Iterable[OUT]:

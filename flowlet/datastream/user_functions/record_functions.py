@@ -4,10 +4,14 @@ Side:   pure.  An instance is made in the user's program, pickled, and called on
 Source: PyFlink ``pyflink.datastream.functions``; that module exports them, too.
 """
 
-from abc import ABC, abstractmethod
-from typing import Any
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
 
+from flowlet.datastream.connectors.base import SinkWriterContext
 from flowlet.datastream.user_functions.function import Function, WrittenInPython
+
+if TYPE_CHECKING:
+    from flowlet.timers.time_api import ProcessingTimeService
 
 
 class MapFunction(Function):
@@ -78,20 +82,19 @@ class KeySelector(Function):
         """The key, for example a str, an int or a tuple of these; see ``key_by``."""
 
 
-class SinkContext(ABC):
+class SinkContext(SinkWriterContext):
     """The record that a ``SinkFunction`` gets; valid during one call of ``invoke``."""
 
-    @abstractmethod
-    def timestamp(self) -> int | None:
-        """The timestamp of the record, in milliseconds; None: it has none."""
+    __slots__ = ("_clock",)
 
-    @abstractmethod
-    def current_watermark(self) -> int:
-        """The watermark, in milliseconds."""
+    def __init__(self, clock: "ProcessingTimeService | None") -> None:
+        super().__init__()
+        self._clock = clock
 
-    @abstractmethod
     def current_processing_time(self) -> int:
         """What the clock shows, in milliseconds since the epoch."""
+        assert self._clock is not None, "run by a task"
+        return self._clock.current_time_ms()
 
 
 class SinkFunction(WrittenInPython, Function):

@@ -5,47 +5,57 @@ Source: Flink ``SourceFunction``, ``SourceContext``; PyFlink has only Java-backe
 """
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from flowlet.datastream.user_functions.function import WrittenInPython
+
+if TYPE_CHECKING:
+    from flowlet.connectors.blocking_source import BlockingSourceReader
 
 __all__ = ["SourceContext", "SourceFunction"]
 
 
-class SourceContext(ABC):
-    """What a ``SourceFunction`` emits into.
+class SourceContext:
+    """What a ``SourceFunction`` emits into, under its checkpoint lock if it has one, as Flink does.
 
     Every method may block while the job is back-pressured, and raises if the job is cancelled.
 
     Threading: the thread of ``run``, and any thread that it starts.
     """
 
-    @abstractmethod
+    def __init__(self, reader: "BlockingSourceReader") -> None:
+        self._reader = reader
+        self._lock: AbstractContextManager[None] = reader.checkpoint_lock or nullcontext()
+
     def collect(self, value: Any) -> None:
         """Emit a record."""
+        with self._lock:
+            self._reader.emit(value, None)
 
-    @abstractmethod
     def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
         """Emit a record with its event time in milliseconds since the epoch."""
+        with self._lock:
+            self._reader.emit(value, timestamp)
 
-    @abstractmethod
     def emit_watermark(self, timestamp: int) -> None:
         """Emit a watermark: no record with a timestamp up to this one follows."""
+        with self._lock:
+            self._reader.emit_watermark(timestamp)
 
-    @abstractmethod
     def mark_as_temporarily_idle(self) -> None:
         """Make the subtask idle: consumers do not wait for its watermark until it emits again."""
+        with self._lock:
+            self._reader.become_idle()
 
-    @abstractmethod
     def mark_position(self, position: Any) -> None:
         """Say where the source is: ``restore_position(position)`` and then ``run`` emit the records that follow.
 
         Needed only if the function has ``restore_position``.  Any object that can be pickled; it may be changed
         afterwards.  Once per thousand records is enough, and each mark costs as much as some records.
         """
+        self._reader.mark(position)
 
-    @abstractmethod
     def get_checkpoint_lock(self) -> AbstractContextManager[None]:
         """Needed only if the function is a ``CheckpointedFunction``: what it does in one ``with`` block, a checkpoint
         sees together.
@@ -53,11 +63,12 @@ class SourceContext(ABC):
         So it changes its state and emits the records that go with the change in one block: ``with
         ctx.get_checkpoint_lock(): ...``.  While it is inside, the checkpoint waits: wait for input outside.
         """
+        return self._lock
 
     @property
-    @abstractmethod
     def is_cancelled(self) -> bool:
         """Whether ``run`` should return."""
+        return self._reader.is_cancelled
 
 
 class SourceFunction(WrittenInPython, ABC):

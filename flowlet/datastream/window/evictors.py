@@ -12,6 +12,7 @@ from typing import Any, Generic
 
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.user_functions.argument_checks import T, W
+from flowlet.datastream.user_functions.window_clock import WindowClock
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 
@@ -41,20 +42,8 @@ class TimestampedValue(Generic[T]):
 class Evictor(ABC, Generic[T, W]):
     """Takes records out of a window, before or after it is evaluated."""
 
-    class EvictorContext(ABC):
+    class EvictorContext(WindowClock):
         """The clock."""
-
-        @abstractmethod
-        def get_current_processing_time(self) -> int:
-            """What the clock shows."""
-
-        @abstractmethod
-        def get_metric_group(self) -> Any:
-            """The metrics of the operator."""
-
-        @abstractmethod
-        def get_current_watermark(self) -> int:
-            """The event time that the operator has reached."""
 
     @abstractmethod
     def evict_before(

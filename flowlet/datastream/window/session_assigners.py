@@ -7,7 +7,7 @@ Source: PyFlink ``pyflink.datastream.window``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.user_functions.argument_checks import T
@@ -55,6 +55,11 @@ class _SessionsOfOneGap(_Sessions[T]):
             raise JobGraphError(f"{name} needs a gap above 0, got {gap} ms")
         self._session_gap = gap
 
+    @classmethod
+    def with_gap(cls, size: Length) -> Self:
+        """Sessions that end after a gap of ``size``."""
+        return cls(millis_of(size, f"{cls.__name__}.with_gap()"))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._session_gap})"
 
@@ -65,6 +70,11 @@ class _SessionsOfOneGap(_Sessions[T]):
 class _DynamicSessions(_Sessions[T]):
     def __init__(self, session_window_time_gap_extractor: SessionWindowTimeGapExtractor) -> None:
         self._session_window_time_gap_extractor = session_window_time_gap_extractor
+
+    @classmethod
+    def with_dynamic_gap(cls, extractor: SessionWindowTimeGapExtractor) -> Self:
+        """Sessions whose gap ``extractor`` takes from the record."""
+        return cls(extractor)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._session_window_time_gap_extractor!r})"
@@ -83,11 +93,6 @@ class EventTimeSessionWindows(EventTimeWindowAssigner[T], _SessionsOfOneGap[T]):
     """Sessions of one gap, by the timestamps of records."""
 
     @staticmethod
-    def with_gap(size: Length) -> "EventTimeSessionWindows[Any]":
-        """Sessions that end after a gap of ``size``."""
-        return EventTimeSessionWindows(millis_of(size, "EventTimeSessionWindows.with_gap()"))
-
-    @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> "DynamicEventTimeSessionWindows[Any]":
         """Sessions whose gap depends on the record."""
         return DynamicEventTimeSessionWindows(extractor)
@@ -95,11 +100,6 @@ class EventTimeSessionWindows(EventTimeWindowAssigner[T], _SessionsOfOneGap[T]):
 
 class ProcessingTimeSessionWindows(ProcessingTimeWindowAssigner[T], _SessionsOfOneGap[T]):
     """Sessions of one gap, by the clock."""
-
-    @staticmethod
-    def with_gap(size: Length) -> "ProcessingTimeSessionWindows[Any]":
-        """Sessions that end after a gap of ``size``."""
-        return ProcessingTimeSessionWindows(millis_of(size, "ProcessingTimeSessionWindows.with_gap()"))
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> "DynamicProcessingTimeSessionWindows[Any]":
@@ -110,16 +110,6 @@ class ProcessingTimeSessionWindows(ProcessingTimeWindowAssigner[T], _SessionsOfO
 class DynamicEventTimeSessionWindows(EventTimeWindowAssigner[T], _DynamicSessions[T]):
     """Sessions whose gap depends on the record, by the timestamps of records."""
 
-    @staticmethod
-    def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> "DynamicEventTimeSessionWindows[Any]":
-        """Sessions whose gap ``extractor`` takes from the record."""
-        return DynamicEventTimeSessionWindows(extractor)
-
 
 class DynamicProcessingTimeSessionWindows(ProcessingTimeWindowAssigner[T], _DynamicSessions[T]):
     """Sessions whose gap depends on the record, by the clock."""
-
-    @staticmethod
-    def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> "DynamicProcessingTimeSessionWindows[Any]":
-        """Sessions whose gap ``extractor`` takes from the record."""
-        return DynamicProcessingTimeSessionWindows(extractor)

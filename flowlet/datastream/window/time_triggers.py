@@ -5,7 +5,7 @@ Units:  milliseconds.
 Source: PyFlink ``pyflink.datastream.window``.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor
@@ -98,6 +98,11 @@ class _ContinuousTrigger(_TimeTrigger[T]):
         self.interval = millis_of(interval, type(self).__name__, takes_number=True, at_least_ms=1)
         self.state_desc = ReducingStateDescriptor("fire-time", min)
 
+    @classmethod
+    def of(cls, interval: Length) -> Self:
+        """A trigger for every ``interval``."""
+        return cls(millis_of(interval, f"{cls.__name__}.of()"))
+
     def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
         """Go on with the earliest time of the former windows."""
         ctx.merge_partitioned_state(self.state_desc)
@@ -149,11 +154,6 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
 
     _is_event_time = True
 
-    @staticmethod
-    def of(interval: Length) -> "ContinuousEventTimeTrigger[Any]":
-        """A trigger for every ``interval`` of event time."""
-        return ContinuousEventTimeTrigger(millis_of(interval, "ContinuousEventTimeTrigger.of()"))
-
     def on_element(self, element: T, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Wait for the next time, or evaluate a window that is over."""
         if window.max_timestamp() <= ctx.get_current_watermark():
@@ -172,11 +172,6 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger[T]):
     """Evaluates a window again and again, whenever the clock has passed a multiple of ``interval``."""
 
     _is_event_time = False
-
-    @staticmethod
-    def of(interval: Length) -> "ContinuousProcessingTimeTrigger[Any]":
-        """A trigger for every ``interval`` of the clock."""
-        return ContinuousProcessingTimeTrigger(millis_of(interval, "ContinuousProcessingTimeTrigger.of()"))
 
     def on_element(self, element: T, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Wait for the next time."""

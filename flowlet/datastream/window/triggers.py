@@ -10,6 +10,7 @@ from typing import Any, Generic
 
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor, State, StateDescriptor
 from flowlet.datastream.user_functions.argument_checks import T, W
+from flowlet.datastream.user_functions.window_clock import WindowClock
 from flowlet.datastream.window.windows import CountWindow, GlobalWindow, Window
 
 __all__ = ["CountTrigger", "NeverTrigger", "PurgingTrigger", "Trigger", "TriggerResult"]
@@ -39,51 +40,42 @@ class Trigger(ABC, Generic[T, W]):
     ``ctx.get_partitioned_state``.
     """
 
-    class TriggerContext(ABC):
-        """The clock, the timers and the state of the present window and key."""
+    class TriggerContext(WindowClock):
+        """The clock, the timers and the states of a window and the current key."""
 
-        @abstractmethod
-        def get_current_processing_time(self) -> int:
-            """What the clock shows."""
-
-        @abstractmethod
-        def get_metric_group(self) -> Any:
-            """The metrics of the operator."""
-
-        @abstractmethod
-        def get_current_watermark(self) -> int:
-            """The event time that the operator has reached."""
-
-        @abstractmethod
         def register_processing_time_timer(self, time: int) -> None:
-            """Let ``on_processing_time`` be called when the clock has passed ``time``."""
+            """Call ``on_processing_time`` for the window and key once the clock shows ``time``."""
+            self._timers.register_processing_time_timer(self.current_window, time)
 
-        @abstractmethod
         def register_event_time_timer(self, time: int) -> None:
-            """Let ``on_event_time`` be called when the watermark has reached ``time``."""
+            """Call ``on_event_time`` for the window and key once the watermark reaches ``time``."""
+            self._timers.register_event_time_timer(self.current_window, time)
 
-        @abstractmethod
         def delete_processing_time_timer(self, time: int) -> None:
-            """Forget such a timer, if there is one."""
+            """Forget a timer of the window and key."""
+            self._timers.delete_processing_time_timer(self.current_window, time)
 
-        @abstractmethod
         def delete_event_time_timer(self, time: int) -> None:
-            """Forget such a timer, if there is one."""
+            """Forget a timer of the window and key."""
+            self._timers.delete_event_time_timer(self.current_window, time)
 
-        @abstractmethod
         def get_partitioned_state(self, state_descriptor: StateDescriptor) -> State:
-            """A state of the present window and key."""
+            """A state of the window and key."""
+            self._states.enter(self.current_window)
+            state: State = self._states.state(state_descriptor)
+            return state
 
     class OnMergeContext(TriggerContext):
-        """What a trigger is given when windows became one."""
+        """``TriggerContext``, while windows become one."""
 
-        @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
             """Put the states of the former windows together, as that of the new one.
 
             Raises:
                 FlowletError: it is a state whose values cannot be put together: a ``ValueState`` or a ``MapState``.
             """
+            if self.merged:
+                self._states.merge(state_descriptor, self.current_window, self.merged)
 
     @abstractmethod
     def on_element(self, element: T, timestamp: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult:

@@ -7,13 +7,14 @@ Source: PyFlink ``pyflink.datastream.window``; sessions: ``session_assigners``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self
+from typing import Any, ClassVar, Generic, Self
 
 from flowlet.common.serializer import TypeSerializer
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ValueStateDescriptor
 from flowlet.datastream.states.state_ttl_config import StateTtlConfig
 from flowlet.datastream.user_functions.argument_checks import W2, T, W
+from flowlet.datastream.user_functions.window_clock import WindowClock
 from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
 from flowlet.datastream.window.triggers import CountTrigger, NeverTrigger, Trigger
 from flowlet.datastream.window.window_serializers import (
@@ -23,9 +24,6 @@ from flowlet.datastream.window.window_serializers import (
 )
 from flowlet.datastream.window.windows import CountWindow, GlobalWindow, TimeWindow
 from flowlet.errors import FlowletError, JobGraphError
-
-if TYPE_CHECKING:
-    from flowlet.datastream.user_functions.function import RuntimeContext
 
 __all__ = [
     "CountSlidingWindowAssigner",
@@ -47,16 +45,8 @@ NO_TIMESTAMP = -(2**63)
 class WindowAssigner(ABC, Generic[T, W]):
     """Puts each record into any number of windows."""
 
-    class WindowAssignerContext(ABC):
+    class WindowAssignerContext(WindowClock):
         """The clock, and the states of the present key."""
-
-        @abstractmethod
-        def get_current_processing_time(self) -> int:
-            """What the clock shows."""
-
-        @abstractmethod
-        def get_runtime_context(self) -> "RuntimeContext":
-            """The subtask, and the states of the key of the record."""
 
     @abstractmethod
     def assign_windows(
@@ -80,12 +70,15 @@ class WindowAssigner(ABC, Generic[T, W]):
 class MergingWindowAssigner(WindowAssigner[T, W]):
     """An assigner whose windows may become one later."""
 
-    class MergeCallback(ABC, Generic[W2]):
+    class MergeCallback(Generic[W2]):
         """Is told which windows become one."""
 
-        @abstractmethod
+        def __init__(self) -> None:
+            self.found: list[tuple[W2, list[W2]]] = []
+
         def merge(self, to_be_merged: Iterable[W2], merge_result: W2) -> None:
             """These windows become ``merge_result``."""
+            self.found.append((merge_result, list(to_be_merged)))
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[W], callback: "MergingWindowAssigner.MergeCallback[W]") -> None:
@@ -152,6 +145,11 @@ class _TumblingWindows(TimeWindowAssigner[T]):
         self._size = size
         self._offset = offset
 
+    @classmethod
+    def of(cls, size: Length, offset: Length | None = None) -> Self:
+        """Windows that begin at the multiples of ``size``, moved by ``offset``."""
+        return cls(*_milliseconds(f"{cls.__name__}.of()", offset, size))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._size}, {self._offset})"
 
@@ -163,19 +161,9 @@ class _TumblingWindows(TimeWindowAssigner[T]):
 class TumblingEventTimeWindows(EventTimeWindowAssigner[T], _TumblingWindows[T]):
     """Windows of one length, one after the other, by the timestamps of records."""
 
-    @staticmethod
-    def of(size: Length, offset: Length | None = None) -> "TumblingEventTimeWindows[Any]":
-        """Windows that begin at the multiples of ``size``, moved by ``offset``."""
-        return TumblingEventTimeWindows(*_milliseconds("TumblingEventTimeWindows.of()", offset, size))
-
 
 class TumblingProcessingTimeWindows(ProcessingTimeWindowAssigner[T], _TumblingWindows[T]):
     """Windows of one length, one after the other, by the clock."""
-
-    @staticmethod
-    def of(size: Length, offset: Length | None = None) -> "TumblingProcessingTimeWindows[Any]":
-        """Windows that begin at the multiples of ``size``, moved by ``offset``."""
-        return TumblingProcessingTimeWindows(*_milliseconds("TumblingProcessingTimeWindows.of()", offset, size))
 
 
 class _SlidingWindows(TimeWindowAssigner[T]):
@@ -193,6 +181,11 @@ class _SlidingWindows(TimeWindowAssigner[T]):
         self._slide = slide
         self._offset = offset
 
+    @classmethod
+    def of(cls, size: Length, slide: Length, offset: Length | None = None) -> Self:
+        """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
+        return cls(*_milliseconds(f"{cls.__name__}.of()", offset, size, slide))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._size}, {self._slide}, {self._offset})"
 
@@ -205,19 +198,9 @@ class _SlidingWindows(TimeWindowAssigner[T]):
 class SlidingEventTimeWindows(EventTimeWindowAssigner[T], _SlidingWindows[T]):
     """Windows of one length that overlap, by the timestamps of records."""
 
-    @staticmethod
-    def of(size: Length, slide: Length, offset: Length | None = None) -> "SlidingEventTimeWindows[Any]":
-        """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
-        return SlidingEventTimeWindows(*_milliseconds("SlidingEventTimeWindows.of()", offset, size, slide))
-
 
 class SlidingProcessingTimeWindows(ProcessingTimeWindowAssigner[T], _SlidingWindows[T]):
     """Windows of one length that overlap, by the clock."""
-
-    @staticmethod
-    def of(size: Length, slide: Length, offset: Length | None = None) -> "SlidingProcessingTimeWindows[Any]":
-        """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
-        return SlidingProcessingTimeWindows(*_milliseconds("SlidingProcessingTimeWindows.of()", offset, size, slide))
 
 
 class GlobalWindows(WindowAssigner[T, GlobalWindow]):

@@ -1,9 +1,9 @@
-"""A commit request that remembers what a committer said about it, and a context without a task."""
+"""A commit request that remembers what a committer said about it."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from flowlet.datastream.connectors.base import CommitRequest, SinkWriterContext
+from flowlet.datastream.connectors.base import CommitRequest
 
 
 @dataclass
@@ -37,13 +37,3 @@ class FakeRequest(CommitRequest[Any]):
 
     def signal_failed_with_unknown_reason(self, error: Exception) -> None:
         self.said, self.error = "failed", error
-
-
-class NoTimeContext(SinkWriterContext):
-    """Records have no timestamps."""
-
-    def timestamp(self) -> int | None:
-        return None
-
-    def current_watermark(self) -> int:
-        return -(2**63)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowlet.connectors.write_ahead_writer import CommittableRows, WriteAheadWriter, decoded_rows
-from tests.flowlet.connectors.commit_requests import NoTimeContext
+from flowlet.datastream.connectors.base import SinkWriterContext
 
-CONTEXT = NoTimeContext()
+CONTEXT = SinkWriterContext()
 
 
 def writer(max_commit_bytes: int = 1 << 20) -> WriteAheadWriter:

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from flowlet.datastream.functions import RuntimeContext, SinkContext, SinkFunction
-from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
-from flowlet.datastream.user_functions.function import (
+from flowlet.datastream.functions import (
     CheckpointedFunction,
     CheckpointListener,
     FunctionInitializationContext,
     FunctionSnapshotContext,
+    RuntimeContext,
+    SinkContext,
+    SinkFunction,
 )
+from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
 from flowlet.errors import StateRestoreError, UserFunctionError
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.testing.harness_environment import SubtaskPlace

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from flowlet.sinks.commit_runner import MAX_RETRIES, Outcome, PendingCommits
+from flowlet.datastream.connectors.base import Outcome
+from flowlet.sinks.commit_runner import MAX_RETRIES, PendingCommits
 
 
 def committables(requests: Any, outcome: Outcome = Outcome.COMMITTED) -> list[Any]:

@@ -23,20 +23,19 @@ from flowlet.connectors.database.sink import (
     writer_of,
 )
 from flowlet.connectors.database.statement import DatabaseStatement
-from flowlet.datastream.connectors.base import WriterInitContext
+from flowlet.datastream.connectors.base import SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from tests.attack.tcp_proxy import TcpProxy
 from tests.databases import Database, EmptyPostgres, SqliteFile
-from tests.flowlet.connectors.commit_requests import NoTimeContext
 from tests.pandas_values import NA, NAT
 from tests.postgres_server import PostgresServer
 
 on_postgresql = pytest.mark.parametrize("server", [pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 on_sqlite = pytest.mark.parametrize("server", ["sqlite"], indirect=True)
-CONTEXT = NoTimeContext()
+CONTEXT = SinkWriterContext()
 ROW = Types.ROW_NAMED(["id", "name"], [Types.LONG(), Types.STRING()])
 INSERT = "INSERT INTO t (id, name) VALUES (?, ?)"
 UPSERT = f"{INSERT} ON CONFLICT (id) DO UPDATE SET name = excluded.name"

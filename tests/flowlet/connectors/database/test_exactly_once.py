@@ -9,6 +9,7 @@ import pytest
 
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.database.sink import MARKER_TABLE
+from flowlet.datastream.connectors.base import SinkWriterContext
 from flowlet.datastream.connectors.jdbc import (
     JdbcConnectionOptions,
     JdbcExactlyOnceSink,
@@ -23,7 +24,7 @@ from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from flowlet.testing.operator_harness import OperatorSnapshot
 from tests.attack.tcp_proxy import Direction, TcpProxy
 from tests.databases import Database, EmptyPostgres, checksums
-from tests.flowlet.connectors.commit_requests import FakeRequest, NoTimeContext
+from tests.flowlet.connectors.commit_requests import FakeRequest
 from tests.flowlet.sinks.dealt_out import dealt_out
 from tests.postgres_server import PostgresServer
 
@@ -322,7 +323,7 @@ def test_a_writer_that_shares_its_rows_with_other_subtasks_commits_in_order(tabl
     writer: Any = both.create_writer(context)
     committables: list[Any] = []
     for first in (0, 10):
-        writer.write_all(rows(first, first + 5), NoTimeContext())
+        writer.write_all(rows(first, first + 5), SinkWriterContext())
         committables += writer.prepare_commit()
     requests: Sequence[FakeRequest] = [FakeRequest(each) for each in committables]
     committers = [both.create_committer(context) for _ in range(2)]

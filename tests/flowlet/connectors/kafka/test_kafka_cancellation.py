@@ -13,7 +13,6 @@ from flowlet.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSe
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError
 from flowlet.errors import JobExecutionError, TaskCancelled
 from flowlet.testing.mini_cluster import MiniCluster
-from tests.flowlet.connectors.commit_requests import NoTimeContext
 from tests.waiting import PATIENCE_S, spin_until
 
 kafka = pytest.importorskip("confluent_kafka")
@@ -93,7 +92,7 @@ def writer_over(producer: SilentProducer) -> KafkaWriter:
 def test_a_flush_before_a_checkpoint_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = silent(monkeypatch, room=1)
     writer = writer_over(producer)
-    writer.write("a", NoTimeContext())
+    writer.write("a", SinkWriterContext())
 
     with pytest.raises(TaskCancelled, match="was cancelled"):
         writer.flush(end_of_input=False)
@@ -106,7 +105,7 @@ def test_a_write_that_waits_for_room_can_be_cancelled(monkeypatch: pytest.Monkey
     writer = writer_over(producer)
 
     with pytest.raises(TaskCancelled, match="was cancelled"):
-        writer.write_all(["a", "b"], NoTimeContext())
+        writer.write_all(["a", "b"], SinkWriterContext())
     assert producer.num_slices == 3
     writer.close()
 
