@@ -75,6 +75,8 @@ datastream.user_functions.join_functions > datastream.user_functions.process_fun
 datastream.user_functions.window_functions > datastream.user_functions.process_functions: AllWindowFunction
     ProcessAllWindowFunction ProcessAllWindowFunction.Context ProcessWindowFunction ProcessWindowFunction.Context
     WindowFunction
+datastream.user_functions.function > datastream.states.runtime_context: FunctionInitializationContext
+    FunctionSnapshotContext KeyedStateStore RuntimeContext
 datastream.windowed_stream > datastream.keyed_stream: AllWindowedStream WindowedStream
 sinks.global_commit_operator > sinks.commit_runner: Committed
 splits.file_split > splits.split_kinds: FileSet FileSplit

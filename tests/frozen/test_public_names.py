@@ -76,6 +76,15 @@ _OPERATORS: Final = frozenset(
         *("sub", "mul", "or", "and", "neg", "lt", "le", "gt", "ge", "bool", "int", "float", "await"),
     )
 )
+# Objects that functions are given, which nobody makes: only what they can be asked is promised.
+_GIVEN: Final = frozenset(
+    (
+        *("RuntimeContext", "FunctionSnapshotContext", "FunctionInitializationContext", "TimerService"),
+        *("SourceContext", "SinkContext", "SinkWriterContext", "BucketContext", "CommitRequest", "Context"),
+        *("WindowAssignerContext", "TriggerContext", "OnMergeContext", "EvictorContext", "MergeCallback"),
+        *("Counter", "Distribution", "Meter", "MetricGroup"),
+    )
+)
 _STARS: Final = {"variadic positional": "*", "variadic keyword": "**"}
 
 
@@ -158,14 +167,19 @@ def _item(path: str, item: Any, seen: set[str]) -> Iterator[str]:
     yield f"{path}  class"
     if not is_first:
         return
-    constructor = _constructor_of(item)
+    is_given = item.name in _GIVEN
+    constructor = None if is_given else _constructor_of(item)
     if constructor is not None:
         yield f"{path}.__init__  {constructor}"
     for name, member in item.all_members.items():
         if name in _OPERATORS:
             yield f"{path}.{name}  operator"
-        elif not name.startswith("_"):
+        elif not name.startswith("_") and not (is_given and _is_plain_attribute(_final(member))):
             yield from _item(f"{path}.{name}", _final(member), seen)
+
+
+def _is_plain_attribute(item: Any) -> bool:
+    return item.is_attribute and "property" not in item.labels
 
 
 def _text_of(item: Any) -> str:
