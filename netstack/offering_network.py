@@ -58,7 +58,10 @@ class OfferRefusedError(NetstackError):
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """An open offer, who is told of it, and the receivers that asked for it: a gate that restarts asks again."""
+    """An open offer, who is told of it, and the receivers that asked for it: a gate that restarts asks again.
+
+    Threading: the loop thread.
+    """
 
     offer: SubpartitionOffer
     listener: "OfferedPartition"
@@ -66,7 +69,10 @@ class _Sent:
 
 
 class OfferingHandler(ChannelHandler):
-    """The handler in front of ``PartitionRequestServerHandler`` on a connection that a producer dialled."""
+    """The handler in front of ``PartitionRequestServerHandler`` on a connection that a producer dialled.
+
+    Threading: the loop thread.
+    """
 
     def __init__(self) -> None:
         self._ctx: ChannelHandlerContext | None = None

@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import runpy
 import select
 import signal
@@ -31,7 +32,7 @@ Outcome = tuple[int, str, str]  # exit code, standard output, standard error
 _CLUSTER: Final = ("flowlet.jm", "flowlet.tm")
 _MAX_REQUEST_BYTES: Final = 1 << 20
 # A process is executed if one of these differs from the server's, which has read them, or if its coverage is measured.
-_READ_AT_START: Final = ("PYTHONHASHSEED", "PYTHONDEVMODE", "PYTHONWARNINGS")
+_READ_AT_START: Final = ("NETSTACK_DEBUG", "PYTHONHASHSEED", "PYTHONDEVMODE", "PYTHONWARNINGS")
 
 
 class ForkedProcess:
@@ -126,6 +127,7 @@ class ForkServer:
             their_in, our_in = _input(stdin, ours, theirs)
             their_out, our_out = _output(stdout, ours, theirs)
             request = {
+                "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
                 "args": args[1:],
                 "cwd": str(cwd or Path.cwd()),
                 "env": users_environment() if env is None else dict(env),
@@ -150,10 +152,11 @@ class ClusterStarter:
     ) -> ForkedProcess | subprocess.Popen[bytes]:
         if tuple(args[:2]) != (sys.executable, "-m") or args[2] not in _CLUSTER or not can_fork(env):
             return subprocess.Popen(args, stderr=stderr, env=env, **others)
-        ours, theirs = str(os.getpid()), str(self._server.pid)
         command = list(args[1:])
-        if "--parent-pid" in command and ours in command:
-            command[command.index(ours)] = theirs
+        if "--parent-pid" in command:
+            place = command.index("--parent-pid") + 1
+            if command[place] == str(os.getpid()):
+                command[place] = str(self._server.pid)
         return self._server.start(command, stderr=stderr.fileno(), env=env, **others)
 
 
@@ -249,6 +252,7 @@ def _run(request: dict[str, Any], stdin: int, stdout: int, stderr: int, exit_fd:
         for number, descriptor in enumerate((stdin, stdout, stderr)):
             os.dup2(descriptor, number)
             os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, tuple(request["limits"]))
         os.chdir(request["cwd"])
         sys.path[0] = request["cwd"]
         os.environ.clear()

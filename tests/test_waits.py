@@ -17,7 +17,7 @@ from tests.syntax_trees import tree_of
 
 REPOSITORY = Path(__file__).parent.parent
 NAMED = re.compile(r"# (waits for \S.*; ended by|no wait:) \S")
-# Methods that wait.  Of ``get`` only calls without arguments: a queue's, not a dictionary's.
+# Methods that wait.  Of ``get`` only calls without arguments: a queue's, not a dictionary's, nor a list state's own.
 _WAITS = {
     "wait",
     "wait_for",
@@ -91,7 +91,7 @@ class Finder(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         is_bounded = ast.unparse(node.func) == "asyncio.wait_for" and len(node.args) > 1
-        is_queue = _name(node) == "get" and not node.args and not node.keywords
+        is_queue = _name(node) == "get" and not (node.args or node.keywords or ast.unparse(node.func) == "self.get")
         if (is_queue or _name(node) in _WAITS) and not _is_other(node):
             self._add(node, has_deadline=is_bounded or self._has_deadline(node))
         self._num_timeouts += is_bounded
@@ -221,7 +221,14 @@ def test_the_search_finds_what_it_shall(source: str, has_deadline: bool) -> None
 
 
 @pytest.mark.parametrize(
-    "source", ['", ".join(names)', "os.path.join(a, b)", 'mapping.get("key")', "async def f():\n    await ours()"]
+    "source",
+    [
+        "iter(self.get())",
+        '", ".join(names)',
+        "os.path.join(a, b)",
+        'mapping.get("key")',
+        "async def f():\n    await ours()",
+    ],
 )
 def test_the_search_finds_nothing_else(source: str) -> None:
     assert waits_of(source) == []

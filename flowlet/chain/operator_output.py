@@ -352,12 +352,15 @@ class OperatorOutput:
 
     def emit_control(self, element: ControlElement) -> None:
         """Pass an element to every consumer of every output; a latency marker to one of them, chosen at random."""
+        if isinstance(element, Watermark):  # first: a generator may emit one behind each record
+            self.current_watermark = element.timestamp
+            for consumer in self._all:
+                consumer.emit_control(element)
+            return
         if isinstance(element, LatencyMarker):
             if self._all:
                 random.choice(self._all).emit_control(element)  # noqa: S311 - spreads load, protects nothing
             return
-        if isinstance(element, Watermark):
-            self.current_watermark = element.timestamp
         for consumer in self._all:
             consumer.emit_control(element)
         if isinstance(element, CompletionMark) and self.on_mark is not None:

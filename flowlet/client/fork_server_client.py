@@ -57,6 +57,8 @@ another server.
 
 Standard error and the working directory are not among it: a server gets them anew from each cluster.  What the program
 has loaded, its arguments and its loggers travel to each TaskManager.
+
+It is never printed: the variables of the environment may hold secrets.
 """
 
 

@@ -491,8 +491,8 @@ class BroadcastConnectedStream:
         return stream._then(name, factory, declared_type(output_type), second_input=second_input, inputs_read_last=(0,))
 
 
-# Called on a stream without keys, these raise NotKeyedError, which says what to do.
 IN_EITHER_MODE: Final = {"is_batch": GraphValue.IS_BATCH}
+# Called on a stream without keys, these raise NotKeyedError, which says what to do.
 _KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count", "window", "count_window"})
 # These modules import this one, so they are loaded when they are needed.  What they define is part of this module, as
 # in PyFlink.
@@ -567,7 +567,9 @@ class DataStream(StreamSettings):
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns one record for each record."""
         function = checked_function(func, MapFunction, "map", 1)
-        return self._with_function("Map", "MapOperator", function, result_type(output_type, func, "map"))
+        return self._with_function(
+            "Map", "flowlet.operators.process_operator:MapOperator", function, result_type(output_type, func, "map")
+        )
 
     def flat_map(
         self, func: Callable[[Any], Any] | FlatMapFunction, output_type: TypeInformation | None = None
@@ -575,12 +577,18 @@ class DataStream(StreamSettings):
         """Apply a function that returns an iterable of records for each record."""
         function = checked_function(func, FlatMapFunction, "flat_map", 1)
         results = result_type(output_type, func, "flat_map", is_iterated=True)
-        return self._with_function("FlatMap", "FlatMapOperator", function, results)
+        return self._with_function("FlatMap", "flowlet.operators.process_operator:FlatMapOperator", function, results)
 
     def filter(self, func: Callable[[Any], Any] | FilterFunction) -> "DataStream":
         """Keep the records for which the function returns True."""
         function = checked_function(func, FilterFunction, "filter", 1)
-        return self._with_function("Filter", "FilterOperator", function, self.get_type(), passes_records_on=True)
+        return self._with_function(
+            "Filter",
+            "flowlet.operators.process_operator:FilterOperator",
+            function,
+            self.get_type(),
+            passes_records_on=True,
+        )
 
     def project(self, *field_indexes: int) -> "DataStream":
         """Keep these fields of tuples, in this order.
@@ -588,7 +596,9 @@ class DataStream(StreamSettings):
         Raises JobGraphError: the declared type is no tuple, or has no such field.
         """
         output_type = projected_type(self.get_type(), field_indexes)
-        return self._with_function("Projection", "MapOperator", Projection(field_indexes), output_type)
+        return self._with_function(
+            "Projection", "flowlet.operators.process_operator:MapOperator", Projection(field_indexes), output_type
+        )
 
     def key_by(
         self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None
@@ -614,7 +624,9 @@ class DataStream(StreamSettings):
         """Apply a process function; ``yield tag, value`` with an ``OutputTag`` emits to that side output."""
         function = checked_object(func, "process", ProcessFunction)
         results = result_type(output_type, func, "process_element", is_iterated=True)
-        return self._with_function("Process", "ProcessOperator", function, results, IN_EITHER_MODE)
+        return self._with_function(
+            "Process", "flowlet.operators.process_operator:ProcessOperator", function, results, IN_EITHER_MODE
+        )
 
     def window_all(self, window_assigner: "WindowAssigner[Any, Any]") -> "AllWindowedStream":
         """Put the records into windows that are not split by key: one subtask does all the work."""
@@ -896,8 +908,7 @@ class DataStream(StreamSettings):
         **settings: Any,
     ) -> "DataStream":
         """The stream behind an operator that calls a user's function with each record."""
-        target = f"flowlet.operators.process_operator:{operator}"
-        factory = OperatorFactory.of(target, function=function, key_selector=self._key_selector, **(arguments or {}))
+        factory = OperatorFactory.of(operator, function=function, key_selector=self._key_selector, **(arguments or {}))
         settings = {"takes_single_records": True, "takes_unconverted": True, **settings}
         return self._then(name, factory, output_type, **settings)
 

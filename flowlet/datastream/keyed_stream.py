@@ -401,7 +401,12 @@ class KeyedStream(DataStream):
         results = result_type(output_type, func, "process_element", is_iterated=True)
         # A timer of the clock needs a thread that no source keeps busy.
         return self._with_function(
-            "KeyedProcess", "ProcessOperator", function, results, IN_EITHER_MODE, takes_single_records=not has_timers
+            "KeyedProcess",
+            "flowlet.operators.process_operator:ProcessOperator",
+            function,
+            results,
+            IN_EITHER_MODE,
+            takes_single_records=not has_timers,
         )
 
     def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:

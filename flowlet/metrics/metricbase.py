@@ -91,7 +91,7 @@ class Counter(Metric):
         """The present count."""
         return self._count
 
-    def value_as(self, name: str) -> MetricValue:
+    def _value_as(self, name: str) -> MetricValue:
         """What it shows, under a name."""
         return MetricValue(name, MetricKind.COUNTER, _number(self._count))
 
@@ -99,13 +99,13 @@ class Counter(Metric):
 class Meter(Metric):
     """Counts events, and tells how many there are per second."""
 
-    __slots__ = ("_count", "_samples", "_span_ns", "rate")
+    __slots__ = ("_count", "_rate", "_samples", "_span_ns")
 
     def __init__(self, span_s: float, now_ns: int) -> None:
         self._count = 0
         self._span_ns = span_s * _NS_PER_S
         self._samples: deque[tuple[int, int]] = deque([(now_ns, 0)])  # time and count, oldest first
-        self.rate = 0.0
+        self._rate = 0.0
 
     def mark_event(self, value: int = 1) -> None:
         """So many events happened."""
@@ -115,19 +115,19 @@ class Meter(Metric):
         """How many events there were."""
         return self._count
 
-    def sample(self, now_ns: int) -> None:
+    def _sample(self, now_ns: int) -> None:
         """Take the count at a time, for the rate."""
         samples = self._samples
         while len(samples) > 1 and now_ns - samples[1][0] >= self._span_ns:
             samples.popleft()
         since_ns, before = samples[0]
         if now_ns > since_ns:
-            self.rate = float((self._count - before) * _NS_PER_S / (now_ns - since_ns))
+            self._rate = float((self._count - before) * _NS_PER_S / (now_ns - since_ns))
         samples.append((now_ns, self._count))
 
-    def value_as(self, name: str) -> MetricValue:
+    def _value_as(self, name: str) -> MetricValue:
         """What it shows, under a name."""
-        return MetricValue(name, MetricKind.METER, _number(self._count), rate=self.rate)
+        return MetricValue(name, MetricKind.METER, _number(self._count), rate=self._rate)
 
 
 class Distribution(Metric):
@@ -152,7 +152,7 @@ class Distribution(Metric):
         if self._max is None or value > self._max:
             self._max = value
 
-    def value_as(self, name: str) -> MetricValue:
+    def _value_as(self, name: str) -> MetricValue:
         """What it shows, under a name."""
         low, high = (None if bound is None else _number(bound) for bound in (self._min, self._max))
         return MetricValue(name, MetricKind.DISTRIBUTION, self._count, sum=_number(self._sum), min=low, max=high)
@@ -166,7 +166,7 @@ class _Gauge(Metric):
         self._value: Number | str | bool | None = None
         self._has_failed = False
 
-    def sample(self) -> Exception | None:
+    def _sample(self) -> Exception | None:
         """Ask the function; returns its first error."""
         try:
             self._value = _shown(self._function())
@@ -176,7 +176,7 @@ class _Gauge(Metric):
             return error if is_first else None
         return None
 
-    def value_as(self, name: str) -> MetricValue:
+    def _value_as(self, name: str) -> MetricValue:
         return MetricValue(name, MetricKind.GAUGE, self._value)
 
 
@@ -218,17 +218,17 @@ class MetricRegistry:
 
     def values(self) -> list[MetricValue]:
         """What each metric shows, in the order in which they were registered."""
-        return [metric.value_as(name) for name, metric in self._metrics]
+        return [metric._value_as(name) for name, metric in self._metrics]
 
     def sample(self) -> None:
         """Ask the gauges, and compute the rates of meters."""
         for name, metric in self._metrics:
             if isinstance(metric, _Gauge):
-                error = metric.sample()
+                error = metric._sample()
                 if error is not None:
                     self.on_gauge_error(name, error)
             elif isinstance(metric, Meter):
-                metric.sample(self.now_ns())
+                metric._sample(self.now_ns())
 
     def get(self, name: str, new: MetricT, *, replaces: bool = False) -> MetricT:
         """The metric of that full name; ``new`` if there is none, or if it ``replaces`` that one."""

@@ -186,9 +186,11 @@ class CommitRunner:
                     self._report_lost(each)
             failed = self.commits.failed
             if failed is not None:
-                again = f"was to be committed again after {failed.num_retries - 1} retries"
-                endless = FlowletError(f"{preview(failed.committable)} {again}")
-                self._calls.fail(endless if failed.error is None else failed.error, "commit()")
+                error = failed.error
+                if error is None:
+                    again = f"was to be committed again after {failed.num_retries - 1} retries"
+                    error = FlowletError(f"{preview(failed.committable)} {again}")
+                self._calls.fail(error, "commit()")
             self._committed += [each.committable for each in attempted if each.outcome is Outcome.COMMITTED]
         if self._on_committed is not None and not self.commits.has_due:
             committed = self._committed

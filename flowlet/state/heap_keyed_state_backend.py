@@ -122,7 +122,11 @@ class IncrementalCleanup:
     _table: StateTable
     _expiry: Expiry
     _num_entries: int
+    _holds_pairs: bool = field(init=False)  # one pair of a value and a time per key
     _keys: Iterator[Any] = field(init=False, default=iter(()))
+
+    def __post_init__(self) -> None:
+        self._holds_pairs = self._table.description.kind not in (StateKind.LIST, StateKind.MAP)
 
     def __repr__(self) -> str:
         return f"<IncrementalCleanup of {self._num_entries} keys of {self._table!r}>"
@@ -132,11 +136,11 @@ class IncrementalCleanup:
         keys = list(islice(self._keys, self._num_entries))
         if keys:
             now_ms = self._expiry.now_ms()
-            if self._table.description.kind in (StateKind.LIST, StateKind.MAP):
+            if self._holds_pairs:
+                self._drop_expired(keys, now_ms)
+            else:
                 for key in keys:
                     self._table.retain(key, self._expiry, now_ms)
-            else:
-                self._drop_expired(keys, now_ms)
         elif self._num_entries:
             self._keys = iter(list(self._table.entries))
 

@@ -361,9 +361,11 @@ class OperatorServices:
         return future
 
     def close(self) -> None:
-        """Stop all clocks and timers, and close the keyed states; idempotent."""
-        for close in self._closers:
-            close()
+        """Stop all clocks and timers, and close the keyed states; idempotent.
+
+        Raises the first error, with notes about the others, after all were closed.
+        """
+        raise_first(errors_of(self._closers))
 
 
 def _ends_keys(environment: TaskEnvironment, head: StreamOperator) -> bool:

@@ -33,7 +33,6 @@ from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.messages.control_messages import MarkPassed, TaskMetrics
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk
-from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.checkpoint_wiring import checkpoint_metrics, task_checkpoints
 from flowlet.task.operator_services import EdgeFunctions, OperatorServices, operator_metrics
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment, TaskLifecycle
@@ -685,6 +684,7 @@ class StreamTask(ABC):
         # Here, as a task whose chain ends in sinks has no outputs.
         from flowlet.io.create_record_writer import create_record_writer
         from flowlet.io.record_writer import RecordWriterOptions
+        from flowlet.serde.element_serializer import StreamElementSerializer
 
         options = RecordWriterOptions(
             output.buffer_timeout_ms,

@@ -187,10 +187,13 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
 
     def _poll(self) -> BufferAndBacklog | None:
         found = self._next
-        if found is None or not self._has_room():
+        if found is None:
             return None
         with self._lock:
-            segment = self._free.pop()
+            self._is_starved = not self._free
+            segment = None if self._is_starved else self._free.pop()
+        if segment is None:
+            return None
         number = self._sequence_number
         try:
             self._subpartition.read(number, segment.view[: found.size])

@@ -45,6 +45,7 @@ class _ChannelGroup(ChannelHandler):
         self._producers: set[NetworkChannel] = set()
         self._max_producers = max(1, config.max_connections // 2)
         self.is_closed = False
+        # Failed peers could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count all of them.
         self.log = limited_log(__name__, time.monotonic)
         self._is_open_to_all = security.mode is SecurityMode.NONE
         self.admission: Admission[NetworkChannel] = Admission(

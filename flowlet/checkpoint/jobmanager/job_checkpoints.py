@@ -360,7 +360,7 @@ class JobCheckpoints:
         for vertex_id, snapshot in self._sources.items():
             try:
                 entries.append(SourceEntry(vertex_id, snapshot()))
-            except Exception as error:
+            except Exception as error:  # an enumerator may be of any connector; the loop must go on
                 raise FlowletError(f"source {self._topology.names[vertex_id]}: {error!r}") from error
         return entries
 

@@ -5,7 +5,7 @@ checkpoint those are.
 
 Side:       task.
 Invariants: a record is kept by exactly one subtask of the consumer: by the one that a record writer would send it to.
-            each stream has a deserializer of its own: it begins at the beginning of an element, and with the texts of
+            Each stream has a deserializer of its own: it begins at the beginning of an element, and with the texts of
             the channel's codes.  A stream that ends within an element was cut off, and fails the task.  A piece is
             dropped when it was processed.
 Source:     Flink ``RecordFilter``, ``VirtualChannelSelector``.  Flink ``RecoveredInputChannel``,
@@ -102,11 +102,12 @@ class InputRecovery:
     """The recovered streams of one task; task thread only.
 
     Args:
-        streams: in the order in which they are processed.
+        streams: in the order in which they are processed; the list is taken over: a stream that was processed leaves
+            it.
         target_of: by gate index the processor of the gate, and the gate's position there.
-        inner: by index in the chain, above 0, what gives records to an operator.
         name: the task's, for errors.
         limits: of the elements.
+        inner: by index in the chain, above 0, what gives records to an operator; None: no stream goes behind the head.
     """
 
     _streams: list[RecoveredStream]

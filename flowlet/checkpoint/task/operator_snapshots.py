@@ -92,8 +92,8 @@ class OperatorSnapshots:
         """Restore state and timers of every operator, tail first (None: it has none); before the operators are opened.
 
         Raises:
-            StateRestoreError: an operator's state has another version than the operator reads, or another number of key
-                groups.
+            StateRestoreError: an operator's state has another version than the operator reads, or its back end refuses
+                the keyed state (``KeyedStateBackend.restore``); the message names the operator.
         """
         for each in reversed(self._operators):
             ctx = each.ctx

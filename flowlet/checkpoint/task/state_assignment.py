@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flowlet.checkpoint.task.snapshots import OperatorState
+from flowlet.errors import StateRestoreError
 from flowlet.state.state_snapshots import (
     IncrementalSnapshot,
     KeyedStateSnapshot,
@@ -42,8 +43,8 @@ def assigned_states(
         share: the subtask and the vertex.
 
     Raises:
-        StateRestoreError: an operator's state has another version or number of key groups, or cannot be divided; the
-            message names it.
+        StateRestoreError: an operator's state has another version, its keyed state has another number of key groups
+            (``IncrementalSnapshot``: its back end refuses it), or it cannot be divided; the message names the operator.
     """
     found = {}
     for operator_id in set(former_ids) & operators.keys():
@@ -77,19 +78,30 @@ def _state_of(
         operator.redistribute([None if each is None else each.own for each in parts], share),
         {group: services for part in kept for group, services in part.timers.items() if group in groups},
         operator.state_version,
-        _keyed([each.keyed for each in kept], share),
+        _keyed(operator, [each.keyed for each in kept], share),
         by_subtask,
     )
     is_empty = state.own is None and state.keyed is None and state.by_subtask is None and not state.timers
     return None if is_empty else state
 
 
-def _keyed(found: Iterable[object], share: StateShare) -> tuple[KeyedStateSnapshot | IncrementalSnapshot, ...] | None:
-    """What former subtasks have of this one's key groups; its back end takes its own, and refuses what does not fit."""
+def _keyed(
+    operator: "StreamOperator", found: Iterable[object], share: StateShare
+) -> tuple[KeyedStateSnapshot | IncrementalSnapshot, ...] | None:
+    """The former subtasks' snapshots that may have some of this one's key groups.
+
+    The back end takes its own key groups of an incremental one, and refuses snapshots of other versions, or that differ
+    about a state.
+    """
     groups = share.key_groups
     parts: list[KeyedStateSnapshot | IncrementalSnapshot] = []
     for each in found:
         if isinstance(each, KeyedStateSnapshot):
+            if each.max_parallelism != share.max_parallelism:
+                raise StateRestoreError(
+                    f"the keyed state of operator {operator.name!r} has {each.max_parallelism} key groups, the operator "
+                    f"has {share.max_parallelism}: set its max parallelism to {each.max_parallelism}"
+                )
             own = {group: states for group, states in each.groups.items() if group in groups}
             parts.append(replace(each, groups=own))
         elif isinstance(each, IncrementalSnapshot) and (

@@ -216,6 +216,10 @@ _OWN_SENTENCES: Final = {
     errno.ENOENT: ("the file or its folder does not exist", "was it removed, or is a mount missing? Put it back"),
     errno.ENOTDIR: ("a part of its path is a file instead of a folder", "remove that, or {elsewhere}"),
     errno.EEXIST: ("there is a file in the place of the folder", "remove that, or {elsewhere}"),
+    # Unlike the store of checkpoints, a sink follows symbolic links, and removes no folder.
+    errno.ELOOP: ("its path leads through too many symbolic links", "mend that, or {elsewhere}"),
+    errno.EISDIR: ("there is a folder in the place of the file", "mend that, or {elsewhere}"),
+    errno.ENOTEMPTY: ("there is a folder with files in its place", "mend that, or {elsewhere}"),
     errno.EMFILE: ("this process has too many open files", "raise the limit (ulimit -n), or use fewer buckets"),
     errno.ENAMETOOLONG: ("its path is too long", "use a shorter prefix, suffix or bucket"),
 }

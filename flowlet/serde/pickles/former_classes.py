@@ -469,7 +469,9 @@ def loads_former(data: bytes | memoryview, classes: RunningClasses) -> Any:
     """``record_pickle.loads_value``, of what another program wrote.  Raises FormerClassError."""
     if data[:1] == b"\0":
         return loads_value(data, classes.by_reference)
-    collector = FormCollector(io.BytesIO(data))
+    forms = None
     if defines_classes(data):
+        collector = FormCollector(io.BytesIO(data))
         collector.load()
-    return FormerUnpickler(io.BytesIO(data), classes, collector.forms()).load()
+        forms = collector.forms()
+    return FormerUnpickler(io.BytesIO(data), classes, forms).load()

@@ -70,7 +70,7 @@ def describe_unpicklable(value: object, error: Exception, name: str = "") -> str
     """
     found = FoundPart("", value, 0, _pickle(value)[1])
     if found.error is not None:
-        found = _innermost(found, _Trail(name), lambda _owner, part: part.error is not None)
+        found = _innermost(found, _Trail(name), lambda _owner, part: part.error is not None, skipped=_PLAIN)
     if found.error is None or not found.where:
         return f"{type(error).__name__}: {error}"
     return f"{found}: {type(found.error).__name__}: {found.error}"
@@ -82,12 +82,20 @@ def find_largest(value: object) -> FoundPart:
     return _innermost(whole, _Trail(), lambda owner, part: 2 * part.num_bytes > owner.num_bytes)
 
 
-def _innermost(found: FoundPart, trail: "_Trail", is_wanted: Callable[[FoundPart, FoundPart], bool]) -> FoundPart:
-    """Go from a part to a part of it as long as there is one that ``is_wanted``."""
+def _innermost(
+    found: FoundPart,
+    trail: "_Trail",
+    is_wanted: Callable[[FoundPart, FoundPart], bool],
+    *,
+    skipped: tuple[type, ...] = (),
+) -> FoundPart:
+    """Go from a part to a part of it as long as there is one that ``is_wanted``; parts of ``skipped`` types are not
+    pickled.
+    """
     seen = {id(found.value)}
     for _ in range(_MAX_DEPTH):
         for part in _parts_of(found.value):
-            if id(part.value) in seen:
+            if id(part.value) in seen or isinstance(part.value, skipped):
                 continue
             seen.add(id(part.value))
             step = trail.to(part)

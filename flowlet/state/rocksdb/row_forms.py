@@ -144,9 +144,10 @@ def row_content(value: Any, *keys: Any) -> bytes:
 
     Raises SerdeError: the value cannot be pickled.
     """
-    if PLAIN.issuperset(map(type, keys)):
-        return dumps_value(value)
-    return WITH_KEYS_PREFIX + dumps_value((*keys, value))
+    for key in keys:
+        if type(key) not in PLAIN:
+            return WITH_KEYS_PREFIX + dumps_value((*keys, value))
+    return dumps_value(value)
 
 
 def _read(

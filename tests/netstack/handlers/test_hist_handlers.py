@@ -236,7 +236,7 @@ def test_hist_1954_9413_25055_registered_at_the_tick_of_the_timeout(
     assert "0 awaited" in repr(server.manager)
 
 
-STEPS = ["create_view_or_listen", "set_view", "enqueue_available_reader", "call_later"]
+STEPS = ["create_view_or_listen", "set_view", "enqueue_available_reader", "call_at"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -244,7 +244,7 @@ def test_hist_9057_a_failure_at_any_step_of_making_a_reader(
     server: ServerSide, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The consumer is told, nothing that does not exist is cleaned up, what does exist is; the id can be used again."""
-    if step != "call_later":
+    if step != "call_at":
         server.partition()
 
     def fail(*_args: object, **_options: object) -> None:
@@ -254,7 +254,7 @@ def test_hist_9057_a_failure_at_any_step_of_making_a_reader(
         "create_view_or_listen": ResultPartitionManager,
         "set_view": CreditBasedSequenceNumberingViewReader,
         "enqueue_available_reader": PartitionRequestQueue,
-        "call_later": server.loop.loop,
+        "call_at": server.loop.loop,
     }[step]
     with monkeypatch.context() as patch:
         patch.setattr(owner, step, fail)

@@ -337,6 +337,33 @@ def test_a_loop_that_cannot_be_closed_ends_its_thread_and_says_why(
     assert "Device or resource busy" in record.message
 
 
+def test_a_loop_that_is_closed_although_a_step_before_failed_is_no_warning(
+    loop_thread: EventLoopThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = loop_thread.loop
+    loop_thread.loop = Interrupted(real)  # type: ignore[assignment]  # stands in for it
+
+    loop_thread.close()
+
+    assert loop_thread._thread is not None
+    assert not loop_thread._thread.is_alive()
+    assert real.is_closed()
+    assert caplog.records == []
+
+
+class Interrupted:
+    """A loop that something stops while its generators are shut down."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    async def shutdown_asyncgens(self) -> None:
+        raise RuntimeError("Event loop stopped before Future completed.")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
 class Unclosable:
     """A loop whose close fails as uvloop's does with an open handle."""
 

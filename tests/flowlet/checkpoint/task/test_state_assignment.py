@@ -59,7 +59,7 @@ def rescaled(states: States, width: int, operator: StreamOperator = SUM) -> list
 
 
 def joined(state: OperatorState) -> OperatorState:
-    """With one snapshot of keyed state in the place of those of former subtasks."""
+    """With one snapshot of keyed state in the place of those of former subtasks, as the back end makes it."""
     if not isinstance(state.keyed, tuple):
         return state
     groups = {group: rows for part in state.keyed for group, rows in part.groups.items()}
@@ -95,8 +95,9 @@ def content(state: OperatorState | None) -> tuple[Counter[Any], Counter[Any]]:
     """The keys of keyed state and of timers."""
     if state is None:
         return Counter(), Counter()
-    assert state.keyed is None or isinstance(state.keyed, KeyedStateSnapshot)
-    groups = {} if state.keyed is None else state.keyed.groups
+    keyed_state = joined(state).keyed
+    assert keyed_state is None or isinstance(keyed_state, KeyedStateSnapshot)
+    groups = {} if keyed_state is None else keyed_state.groups
     keyed = Counter(
         (key, value)
         for rows in groups.values()
@@ -306,9 +307,13 @@ def test_state_of_another_version_or_number_of_key_groups_is_refused() -> None:
 
     with pytest.raises(StateRestoreError, match="'sum' has version 99, this flowlet reads version 1"):
         rescaled([{"a": replace(state, own=AggregationSnapshot(StateForm.SUMS, ("x",), (7,)), version=99)}], 2)
+    with pytest.raises(
+        StateRestoreError,
+        match="keyed state of operator 'sum' has 64 key groups, the operator has 12: set its max parallelism to 64",
+    ):
+        rescaled([{"a": replace(state, keyed=replace(state.keyed, max_parallelism=64))}], 2)
     other = StateDescription(StateKind.LIST, "tuple")
     for change, message in (
-        ({"max_parallelism": 64}, r"'sum': keyed state was written with max parallelism 64, the operator has 12 now"),
         ({"version": 99}, "'sum': keyed state has version 99, this flowlet reads version 2"),
         ({"descriptions": {"count": other}}, "'count' was written as a ValueState .* and as a ListState .* by another"),
     ):
