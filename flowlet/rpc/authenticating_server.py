@@ -41,6 +41,8 @@ from netstack.loop.loop_timers import running_timeout
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from flowlet.rpc.signed_websocket import SignedWebSocket
+
 HEALTH_PATH: Final = "/healthz"
 _BODY_TIMEOUT_S: Final = 30.0
 _LOG_INTERVAL_MS: Final = 1000
@@ -145,26 +147,33 @@ class AuthenticatingServer:
         from aiohttp import web
 
         method = "GET" if request.method == "HEAD" else request.method  # aiohttp leaves the body out
+        path = repr(request.path[:200])
+        answer: Response | SignedWebSocket
         try:
             body = await self._body_of(request, accepted)
             if request.path == SESSION_PATH and method == "GET":
-                return await self._serve_session(request, accepted, serve_session)
-            answer = await router.answer(method, request.raw_path, body)
+                answer = await self._open_session(request, accepted)
+            else:
+                answer = await router.answer(method, request.raw_path, body)
         except RequestError as error:
-            path = repr(request.path[:200])
             log.warning("request refused", reason=error.reason, method=request.method, path=path, peer=request.remote)
             answer = error_response(error.status, error.reason)
         except web.HTTPException as error:  # it asks for no WebSocket
             answer = error_response(error.status, error.reason)
+        except Exception:  # the top of a request: aiohttp's own answer has no proof, and would look forged
+            log.exception("request failed", method=request.method, path=path, peer=request.remote)
+            answer = error_response(500, "internal error; see the JobManager's log")
+        if not isinstance(answer, Response):  # outside the try: an open WebSocket takes no answer
+            assert isinstance(answer.websocket, web.WebSocketResponse), "the server's end"
+            await serve_session(answer, request.remote)
+            return answer.websocket
         key = self.key_of(request.raw_path) or self.secret
         proof = auth.sign_answer(key, accepted.nonce, answer.status, answer.body or b"")
         content_type = None if answer.body is None else answer.content_type
         headers = {auth.PROOF_HEADER: proof}
         return web.Response(status=answer.status, body=answer.body, content_type=content_type, headers=headers)
 
-    async def _serve_session(
-        self, request: "web.Request", accepted: auth.AcceptedRequest, serve: ServeSession
-    ) -> "web.StreamResponse":
+    async def _open_session(self, request: "web.Request", accepted: auth.AcceptedRequest) -> "SignedWebSocket":
         from aiohttp import web
 
         from flowlet.rpc.signed_websocket import CLOSE_TIMEOUT_S, HEADER_BYTES, SignedWebSocket
@@ -179,9 +188,7 @@ class AuthenticatingServer:
         )
         await websocket.prepare(request)
         to_server, to_client = auth.message_keys(self.secret, accepted.nonce, server_nonce)
-        transport = SignedWebSocket(websocket, send_key=to_client, receive_key=to_server)
-        await serve(transport, request.remote)
-        return websocket
+        return SignedWebSocket(websocket, send_key=to_client, receive_key=to_server)
 
     def _refused(
         self,

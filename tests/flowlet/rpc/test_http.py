@@ -22,6 +22,7 @@ from flowlet.rpc.auth import (
     AuthenticationError,
     Nonce,
     RequestLine,
+    sign_answer,
     sign_request,
 )
 from flowlet.rpc.authenticating_server import AuthenticatingServer
@@ -190,6 +191,36 @@ class TestForeignClients:
         async with plain.post(f"http://127.0.0.1:{server.port}/echo", data=body, headers=headers) as answer:
             assert answer.status == 400
         assert server.reached == []
+
+    async def test_a_bug_before_a_session_is_open_is_a_proven_500(
+        self, server: Echo, plain: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail() -> None:
+            raise ZeroDivisionError("a bug of ours")
+
+        monkeypatch.setattr("flowlet.rpc.authenticating_server.new_nonce", fail)
+        headers = {AUTH_HEADER: header_for(server, method="GET", path=SESSION_PATH)}
+
+        async with plain.get(f"http://127.0.0.1:{server.port}{SESSION_PATH}", headers=headers) as answer:
+            status, content, proof = answer.status, await answer.read(), answer.headers[PROOF_HEADER]
+
+        assert (status, content) == (500, b'{"errors":["internal error; see the JobManager\'s log"]}')
+        assert proof == sign_answer(SECRET, Nonce("0" * 32), status, content)
+
+    async def test_a_body_that_cannot_be_unpacked_is_a_proven_500(
+        self, server: Echo, plain: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Without the proof the client would say that the secret is wrong."""
+        body = b"this is no gzip"
+        headers = {AUTH_HEADER: header_for(server, body=body), "Content-Encoding": "gzip"}
+
+        async with plain.post(f"http://127.0.0.1:{server.port}/echo", data=body, headers=headers) as answer:
+            status, content, proof = answer.status, await answer.read(), answer.headers[PROOF_HEADER]
+
+        assert (status, content) == (500, b'{"errors":["internal error; see the JobManager\'s log"]}')
+        assert proof == sign_answer(SECRET, Nonce("0" * 32), status, content)
+        assert server.reached == []
+        assert "request failed" in caplog.text
 
     async def test_a_body_without_end_is_cut_at_the_limit(self, server: Echo, plain: aiohttp.ClientSession) -> None:
         """Chunked, so that no length is announced."""
