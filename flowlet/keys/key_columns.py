@@ -1,9 +1,9 @@
 """Key groups of a whole column of keys at once, or of many stand-ins of keys (``exact_key``).
 
 Hot path.  A list of plain keys, a numpy array or an Arrow array is hashed without a loop in Python where its type
-allows it.  Numpy's texts and bytes of fixed width have no such way of their own: they are made a list first, which is
-hashed as any other list.  ``KeyWindow`` looks integers up that lie close together: two comparisons, a subtraction and a lookup per
-chunk, 1 ns per key (``bench shuffle-columnar``); most keys that are numbers are dense, and hashing one takes 6 ns.
+allows it.  A numpy array of texts or bytes is made a list first.  ``KeyWindow`` looks integers up that lie close
+together: two comparisons, a subtraction and a lookup per chunk, 1 ns per key (``bench shuffle-columnar``); most keys
+that are numbers are dense, and hashing one takes 6 ns.
 
 Side:       pure.
 Invariants: every result equals that of ``exact_keys`` for each key that the column's ``tolist`` (numpy) or
@@ -186,9 +186,8 @@ def column_hashes(column: Any) -> Int32Array:
     """The hash of each key.
 
     Args:
-        column: a sequence of keys, a one-dimensional numpy array, or an Arrow array (chunked or not).  An array is
-            made a list first unless it has numbers, bools, instants or, in Arrow, dates or texts that are ASCII, or
-            bytes.
+        column: a sequence of keys, a one-dimensional numpy array, or an Arrow array (chunked or not).  A numpy
+            array of texts or bytes is hashed through a list.
 
     Raises:
         KeyTypeError: a key is of a type without a hash that is the same in every process.

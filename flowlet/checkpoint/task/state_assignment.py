@@ -99,8 +99,8 @@ def _keyed(
         if isinstance(each, KeyedStateSnapshot):
             if each.max_parallelism != share.max_parallelism:
                 raise StateRestoreError(
-                    f"the keyed state of operator {operator.name!r} has {each.max_parallelism} key groups, the operator "
-                    f"has {share.max_parallelism}: set its max parallelism to {each.max_parallelism}"
+                    f"the keyed state of operator {operator.name!r} has {each.max_parallelism} key groups, the "
+                    f"operator has {share.max_parallelism}: set its max parallelism to {each.max_parallelism}"
                 )
             own = {group: states for group, states in each.groups.items() if group in groups}
             parts.append(replace(each, groups=own))
