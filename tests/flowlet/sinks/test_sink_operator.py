@@ -7,13 +7,13 @@ import pytest
 
 from flowlet.datastream.connectors import Sink, SinkWriter, SinkWriterContext, SupportsCommitter, WriterInitContext
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
-from flowlet.sinks.commit_runner import RETRY_PAUSE_MS
+from flowlet.sinks.commit_runner import MAX_RETRIES, RETRY_PAUSE_MS
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from flowlet.testing.operator_harness import OperatorSnapshot
 from tests.flowlet.sinks.dealt_out import dealt_out
-from tests.flowlet.sinks.ledger_sink import LEDGERS, Ledger, LedgerSink
+from tests.flowlet.sinks.ledger_sink import LEDGERS, Batch, Ledger, LedgerSink
 
 
 @pytest.fixture
@@ -210,6 +210,38 @@ def test_a_failed_commit_fails_the_job_and_is_repeated_after_the_restart(ledger:
 
     with opened(complete):
         assert ledger.records == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("faults", "text", "num_shown"),
+    [
+        (["unknown"], r"\(subtask 0\) failed", 0),
+        (["retry"] * (MAX_RETRIES + 1), f"a batch was to be committed again after {MAX_RETRIES} retries", 1),
+    ],
+)
+def test_a_committable_is_shown_only_where_the_committer_gave_no_error(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, faults: list[str], text: str, num_shown: int
+) -> None:
+    """Its ``repr`` is a function of the user, and may take long."""
+    shown: list[Batch] = []
+
+    def noted_repr(batch: Batch) -> str:
+        shown.append(batch)
+        return "a batch"
+
+    monkeypatch.setattr(Batch, "__repr__", noted_repr)
+    ledger.faults = faults
+    harness = opened()
+    harness.process_chunk("a")
+    harness.end_input()
+    harness.finish()
+    harness.operator.prepare_snapshot_pre_barrier(1)
+
+    with pytest.raises(FlowletError, match=text):
+        harness.operator.notify_checkpoint_complete(1)
+    killed(harness)
+
+    assert len(shown) == num_shown
 
 
 # -- the end

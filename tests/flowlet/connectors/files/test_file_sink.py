@@ -359,14 +359,23 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         harness.close()
 
 
-def test_a_missing_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "explanation"),
+    [
+        (errno.EACCES, r"user \d+ has no permission; give it"),
+        (errno.ELOOP, "its path leads through too many symbolic links; mend that, or let the sink write to another"),
+        (errno.EISDIR, "there is a folder in the place of the file; mend that, or let the sink write to another"),
+        (errno.ENOTEMPTY, "there is a folder with files in its place; mend that, or let the sink write to another"),
+    ],
+)
+def test_what_the_operating_system_refuses_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, explanation: str
+) -> None:
     def refused(*_: Any, **__: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "makedirs", refused)
-    with pytest.raises(
-        FlowletError, match=rf"part file {tmp_path} cannot be written: user \d+ has no permission; give it"
-    ):
+    with pytest.raises(FlowletError, match=rf"part file {tmp_path} cannot be written: {explanation}"):
         opened(FORMATS[0].sink(tmp_path))
 
 
