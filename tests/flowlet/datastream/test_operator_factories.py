@@ -33,7 +33,7 @@ FACTORIES = {
 # Of these the name is an argument of the function around them.
 NAMED_ELSEWHERE = {place for place, call in FACTORIES.items() if not isinstance(call.args[0], ast.Constant)}
 NAMES = {
-    node.value
+    str(node.value)
     for tree in NAMING.values()
     for node in ast.walk(tree)
     if isinstance(node, ast.Constant) and re.fullmatch(r"flowlet\.[\w.]+:\w+", str(node.value))
