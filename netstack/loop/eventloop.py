@@ -285,20 +285,21 @@ class EventLoopThread:
                 self.loop.run_forever()
         finally:
             try:
-                # Ends the tasks, the executor and the loop.  It reports the errors of tasks that it cancels through the
-                # loop's exception handler, which is wanted: nobody else would hear of them.  From Python 3.12 on it
-                # waits for the threads of the executor for 300 s at most, asyncio's own limit.
+                # The runner ends the tasks, the executor and the loop.  The loop's exception handler gets the errors of
+                # the tasks: nobody else would hear of them.  From Python 3.12 on the runner waits 300 s at most for the
+                # executor's threads.
                 with asyncio.Runner(loop_factory=lambda: self.loop):
                     pass
             except (OSError, RuntimeError) as error:  # libuv has a handle that is open, or a callback came meanwhile
                 # The runner closes the loop even if a step before that has failed.
-                if not self.loop.is_closed():
-                    _log.warning(
+                if self.loop.is_closed():
+                    what = "the event loop of a thread is closed, but a step before that has failed"
+                else:
+                    what = (
                         "the event loop of a thread that has ended could not be closed; its connections stay open "
-                        "until the process ends",
-                        loop=self.name,
-                        error=f"{type(error).__name__}: {error}",
+                        "until the process ends"
                     )
+                _log.warning(what, loop=self.name, error=f"{type(error).__name__}: {error}")
             forget_in_children(self.loop)
 
     def _stop(self) -> None:

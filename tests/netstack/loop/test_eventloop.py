@@ -337,7 +337,7 @@ def test_a_loop_that_cannot_be_closed_ends_its_thread_and_says_why(
     assert "Device or resource busy" in record.message
 
 
-def test_a_loop_that_is_closed_although_a_step_before_failed_is_no_warning(
+def test_a_step_that_fails_before_the_loop_is_closed_is_told_as_that(
     loop_thread: EventLoopThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     real = loop_thread.loop
@@ -348,7 +348,9 @@ def test_a_loop_that_is_closed_although_a_step_before_failed_is_no_warning(
     assert loop_thread._thread is not None
     assert not loop_thread._thread.is_alive()
     assert real.is_closed()
-    assert caplog.records == []
+    [record] = caplog.records
+    assert "is closed, but a step before that has failed" in record.getMessage()
+    assert "Event loop stopped before Future completed." in record.getMessage()
 
 
 class Interrupted:
