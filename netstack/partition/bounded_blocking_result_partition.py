@@ -135,8 +135,8 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
-    """One pass over a subpartition, through two buffers of its own: it reads on only when one of them came home, and
-    then says so if somebody waits.
+    """One pass over a subpartition, through two buffers of its own.  It reads on when one of them is recycled, and
+    tells the consumer that waits.
 
     Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the
         thread that polls, so that nobody reads from a file that is closed.

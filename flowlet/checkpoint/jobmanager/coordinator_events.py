@@ -1,6 +1,5 @@
-"""What a ``CheckpointCoordinator`` wants done.
-
-Holds a task's part of a checkpoint back until the client has read what the task sent before its barrier.
+"""The effects of a ``CheckpointCoordinator``, and the acknowledgements that it holds back (``ReaderAcknowledgements``):
+a task's part of a checkpoint counts when the client has read what the task sent before its barrier.
 
 Side:       pure.
 Units:      as in ``checkpoint_coordinator``.
@@ -28,8 +27,8 @@ from flowlet.messages.execution_state import Subtask
 from flowlet.storage.manifest import CheckpointManifest
 
 ReaderLag = tuple[frozenset[tuple[int, bytes]], frozenset[bytes]]
-"""What waits for the client: attempts that have acknowledged a checkpoint, with its id, but the client has not read so
-far; and attempts that cannot go on because the client does not read.
+"""Attempts that wait for the client: those that have acknowledged a checkpoint, with its id, while the client has not
+read so far; and those that cannot go on because the client does not read.
 """
 
 
@@ -149,7 +148,7 @@ class ReaderAcknowledgements:
         return [held.pop(each) for each in sorted(held) if self._has_read(attempt, each)]
 
     def lag(self, metrics: Mapping[bytes, messages.TaskMetrics]) -> ReaderLag:
-        """What waits for the client now; ``metrics``: the newest of the attempts."""
+        """Find the attempts that wait for the client now; ``metrics``: the newest of the attempts."""
         held = frozenset(
             (checkpoint_id, attempt) for attempt, of_attempt in self._held.items() for checkpoint_id in of_attempt
         )

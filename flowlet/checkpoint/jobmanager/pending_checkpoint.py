@@ -239,7 +239,7 @@ class PendingCheckpoint:
 
     @property
     def waits_for(self) -> str:
-        """What it waits for, for people."""
+        """Name the part that is missing, for people."""
         return "the tasks" if self.missing else "its manifest"
 
     def acknowledge(self, message: CheckpointAcknowledged, now_ms: int) -> None:

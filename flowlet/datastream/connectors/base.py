@@ -138,7 +138,7 @@ CommittableT = TypeVar("CommittableT")
 
 
 class Outcome(Enum):
-    """What a committer said of a request."""
+    """The answer of a committer to a request."""
 
     COMMITTED = auto()
     RETRY = auto()

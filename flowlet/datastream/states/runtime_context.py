@@ -1,4 +1,4 @@
-"""What a function is given besides its records: its subtask, its states, the checkpoint.
+"""The contexts of users' functions: the subtask, the states, the checkpoint.
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.functions``: ``RuntimeContext``, ``KeyedStateStore``; that module exports
@@ -174,7 +174,7 @@ class FunctionSnapshotContext:
 
 
 class FunctionInitializationContext:
-    """Where a function gets its states; argument of ``initialize_state``.
+    """The argument of ``initialize_state``: gives a function its states.
 
     ``state_refusal``: see ``RuntimeContext``.
     """

@@ -17,7 +17,7 @@ __all__ = ["SourceContext", "SourceFunction"]
 
 
 class SourceContext:
-    """What a ``SourceFunction`` emits into, under its checkpoint lock if it has one, as Flink does.
+    """The output of a ``SourceFunction``; it emits under its checkpoint lock if it has one, as in Flink.
 
     Every method may block while the job is back-pressured, and raises if the job is cancelled.
 

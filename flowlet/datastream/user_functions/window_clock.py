@@ -1,4 +1,4 @@
-"""What assigners, evictors, triggers and window functions are told in common: the window, the time, the subtask.
+"""The base of the contexts of assigners, evictors, triggers and window functions: window, time, subtask.
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.window``, ``pyflink.datastream.functions``; Flink ``WindowOperator.Context``.
