@@ -172,7 +172,17 @@ class DeclaredValues:
         kind: of the state; broadcast state is a map.
     """
 
-    __slots__ = ("_convert_value", "_key", "_name", "_type_info", "_value", "exact", "exact_key", "is_entered")
+    __slots__ = (
+        "_convert_key",
+        "_convert_value",
+        "_key",
+        "_name",
+        "_type_info",
+        "_value",
+        "exact",
+        "exact_key",
+        "is_entered",
+    )
 
     def __init__(self, name: str, type_info: TypeInformation, kind: StateKind) -> None:
         self._name = name
@@ -186,6 +196,7 @@ class DeclaredValues:
             assert isinstance(type_info, MapTypeInfo), "the descriptor makes it"
             self._key, self._value = type_info.key_type_info, type_info.value_type_info
         self._convert_value = value_converter(_DOUBLE if self._value == _FLOAT else self._value)
+        self._convert_key = None if self._key is None else value_converter(self._key)
         self.exact = _exact(self._value)
         """The type whose values are taken as they are; None: all values are taken where they enter."""
         self.exact_key = None if self._key is None else _exact(self._key)
@@ -277,7 +288,7 @@ class DeclaredValues:
         return not isinstance(type_info, PickledBytesTypeInfo) and _exact(type_info) is None
 
     def _check(self, what: str, type_info: TypeInformation, value: Any) -> None:
-        convert = value_converter(type_info) if type_info is not self._value else self._convert_value
+        convert = self._convert_value if type_info is self._value else self._convert_key
         if convert is None or (value is None and is_nullable(type_info)):
             return
         try:

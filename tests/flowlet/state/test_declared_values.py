@@ -25,9 +25,12 @@ from flowlet.datastream.state import (
     ValueStateDescriptor,
 )
 from flowlet.errors import FlowletError
+from flowlet.state import declared_values
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
+from flowlet.state.state_snapshots import StateKind
 from flowlet.timers.time_api import KeyContext
+from flowlet.typed.value_conversion import value_converter
 
 GROUPS = range(8)
 LONG = Types.LONG()
@@ -302,3 +305,21 @@ def test_the_error_names_the_operator() -> None:
         JobExecutionError, match=r"(?s)count words.*state 'count' is declared as Long and cannot hold a value 'text'"
     ):
         env.execute()
+
+
+def test_the_conversion_of_keys_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each key of a snapshot, which took 0.2 ms."""
+    made = []
+
+    def counted(type_info: TypeInformation, **options: Any) -> Any:
+        made.append(type_info)
+        return value_converter(type_info, **options)
+
+    monkeypatch.setattr(declared_values, "value_converter", counted)
+    key = Types.TUPLE([Types.STRING(), Types.LONG()])
+    values = declared_values.DeclaredValues("s", Types.MAP(key, Types.STRING()), StateKind.MAP)
+    values.check_rows(StateKind.MAP, [{("a", 1): "x", ("b", 2): "y"}.items()], has_ttl=False)
+
+    assert made == [Types.STRING(), key]
+    with pytest.raises(FlowletError, match="cannot hold a key"):
+        values.check_rows(StateKind.MAP, [{("a", "b"): "x"}.items()], has_ttl=False)
