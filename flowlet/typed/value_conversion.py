@@ -17,6 +17,8 @@ import ctypes
 import datetime
 import decimal
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any, ClassVar, Final
 
 from flowlet.common.time import Instant
@@ -406,9 +408,14 @@ def compiled(known: dict[str, Any], lines: list[str]) -> Convert:
     head = f"def convert(v, {', '.join(f'{name}={name}' for name in known)}):"
     namespace = dict(known)
     text = "\n    ".join([head, *lines]) + "\n"
-    exec(compile(text, "<declared type>", "exec", dont_inherit=True), namespace)  # noqa: S102 - text of ours
+    exec(_code_of(text), namespace)  # noqa: S102 - text of ours
     convert: Convert = namespace["convert"]
     return convert
+
+
+@lru_cache(256)
+def _code_of(text: str) -> CodeType:
+    return compile(text, "<declared type>", "exec", dont_inherit=True)
 
 
 def _instance(value: Any, kind: type) -> Any:
