@@ -13,6 +13,7 @@ import itertools
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,10 +147,15 @@ class LoopCode:
         blames = {index + len(head) + 1: blame for index, blame in self._blames.items()}
         text = "\n".join(lines) + "\n"
         namespace = {"__name__": __name__, "__loader__": _Source(text), _BLAMES: blames, **self._values}
-        path = str(_FOLDER / f"<generated {next(_numbers)}>.py")
-        exec(compile(text, path, "exec", dont_inherit=True), namespace)  # noqa: S102 - plumbing of ours around the user's calls
+        exec(_compiled(text), namespace)  # noqa: S102 - plumbing of ours around the user's calls
         function: Callable[..., Any] = namespace["run"]
         return function
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> types.CodeType:
+    """Subtasks of one task have the same loops: each is compiled once in a process, 0.8 ms."""
+    return compile(text, str(_FOLDER / f"<generated {next(_numbers)}>.py"), "exec", dont_inherit=True)
 
 
 @dataclass(frozen=True, slots=True)
