@@ -6,6 +6,7 @@ deterministic if CI=true.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import os
@@ -36,6 +37,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _WATCHED_FD_KINDS = ("socket:", "pipe:", "anon_inode:[event", "anon_inode:[pidfd", "anon_inode:[timerfd")
 _Thing = TypeVar("_Thing")
 
+_IS_DEBUG_ASKED_FOR = "PYTHONASYNCIODEBUG" in os.environ  # make test-pythons asks for it
 os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
 os.environ.setdefault("NETSTACK_DEBUG", "1")
 
@@ -144,23 +146,54 @@ def live_threads() -> set[threading.Thread]:
     return set(threading.enumerate())
 
 
-def child_pids() -> set[int]:
-    """The children that still run; the dead ones that nobody waited for are reaped on the way."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return set()  # by far the usual case, and it costs one system call
-    pids = set()
-    for child in psutil.Process().children():
+class _Children:
+    """The children of this process, looked at twice per test.
+
+    The list that the kernel keeps costs a hundredth of a walk through all processes of the machine.  It may miss some
+    while others end, so any change in it is looked into.
+    """
+
+    def __init__(self) -> None:
+        self._listed: set[int] = set()
+        self._running: set[int] = set()
+
+    def running(self) -> set[int]:
+        """Those that still run; the dead ones that nobody waited for are reaped on the way."""
         try:
-            is_dead = child.status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            continue
-        if is_dead:
-            os.waitpid(child.pid, os.WNOHANG)
-        else:
-            pids.add(child.pid)
-    return pids
+            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return set()
+        listed = self._list()
+        if dead is not None or not listed or listed != self._listed:
+            self._running = self._walk()
+            self._listed = self._running
+        return set(self._running)
+
+    @staticmethod
+    def _list() -> set[int]:
+        """By the kernel's list; empty where it keeps none."""
+        pids: set[int] = set()
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+                pids.update(map(int, Path(f"/proc/self/task/{thread}/children").read_bytes().split()))
+        return pids
+
+    @staticmethod
+    def _walk() -> set[int]:
+        pids = set()
+        for child in psutil.Process().children():
+            try:
+                is_dead = child.status() == psutil.STATUS_ZOMBIE
+            except psutil.NoSuchProcess:
+                continue
+            if is_dead:
+                os.waitpid(child.pid, os.WNOHANG)
+            else:
+                pids.add(child.pid)
+        return pids
+
+
+child_pids = _Children().running
 
 
 def grace_s() -> float:
@@ -204,13 +237,22 @@ def _cluster_starter() -> Iterator[ClusterStarter]:
         yield ClusterStarter(server)
 
 
+def _runs_whole_jobs(module: object) -> bool:
+    """Whether a file of tests runs jobs in this process."""
+    return any(hasattr(module, name) for name in ("StreamExecutionEnvironment", "MiniCluster"))
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _processes_run_as_users_run_them(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Files that start clusters do without asyncio's debug mode: each process would have it, and log what takes long
-    on a busy machine.
+def _jobs_run_as_users_run_them(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whole jobs do without asyncio's debug mode, which takes a third of their time; what they consist of is tested
+    with it.
+
+    Where it is asked for, jobs in this process have it too.  Processes of a cluster never have it: they would log what
+    takes long on a busy machine.
     """
+    is_cluster = schedule.starts_clusters(schedule.scope_of(request.node.nodeid))
     with pytest.MonkeyPatch.context() as patch:
-        if schedule.starts_clusters(schedule.scope_of(request.node.nodeid)):
+        if is_cluster or (_runs_whole_jobs(request.module) and not _IS_DEBUG_ASKED_FOR):
             patch.delenv("PYTHONASYNCIODEBUG", raising=False)
         if "bench.cluster" in sys.modules:
             patch.setattr(sys.modules["bench.cluster"].Process, "starter", request.getfixturevalue("_cluster_starter"))

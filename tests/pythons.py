@@ -128,9 +128,14 @@ def _run(*command: str | Path) -> None:
 
 
 def run_tests(interpreter: Interpreter, python: Path, arguments: Sequence[str]) -> bool:
-    """Whether the quick tests pass with ``python``, the command of the interpreter's virtual environment."""
+    """Whether the quick tests pass with ``python``, the command of the interpreter's virtual environment.
+
+    Jobs have asyncio's debug mode here, which ``make test`` leaves out.
+    """
+    environment = {**os.environ, "PYTHONASYNCIODEBUG": "1"}
     print(f"the quick tests on {interpreter}", flush=True)
-    has_passed = subprocess.run([python, "-m", "pytest", *QUICK, *arguments], cwd=ROOT, check=False).returncode == 0
+    command = [python, "-m", "pytest", *QUICK, *arguments]
+    has_passed = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
     if not has_passed:
         print(f"{interpreter}: FAILED", file=sys.stderr, flush=True)
     return has_passed
