@@ -23,12 +23,18 @@ from functools import partial
 from typing import Any, Final
 
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
-from flowlet.datastream.connectors.base import CommitRequest, Committer, Outcome, SupportsGlobalCommitter
+from flowlet.datastream.connectors.base import (
+    CommitRequest,
+    Committer,
+    Outcome,
+    SupportsGlobalCommitter,
+    WriterInitContext,
+)
 from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
-from flowlet.sinks.sink_calls import InitContext, SinkCalls
+from flowlet.sinks.sink_calls import SinkCalls
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.loop_timers import Cancellable
@@ -247,7 +253,7 @@ class GlobalCommitOperator(StreamOperator):
     def open(self) -> None:
         """Make the committer, and take back what was not committed."""
         self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
-        make = partial(self.sink.create_global_committer, InitContext(self.ctx))
+        make = partial(self.sink.create_global_committer, WriterInitContext(self.ctx))
         committer = self._calls.made(self.sink, "create_global_committer()", make, Committer)
         self._runner = CommitRunner(self.ctx, self._calls, committer)
         self._committables = self.ctx.operator_state_backend.get_list_state(ListStateDescriptor("global-committables"))

@@ -2,25 +2,21 @@
 
 ``BadRecordError``: a writer that takes many records at once says which of them it cannot write.
 
-What writers and committers are told: ``InitContext``.
-
 ``ChunkWriter``: a writer of ours that takes chunks as they are, for columns.
 
 Side:   task.
-Source: Flink ``WriterInitContext``, ``SinkWriterOperator.Context``.
+Source: Flink ``SinkWriterOperator.Context``.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeVar
 
-from flowlet.chain.stream_operator import OperatorContext
-from flowlet.datastream.connectors.base import SinkWriterContext, WriterInitContext
+from flowlet.datastream.connectors.base import SinkWriterContext
 from flowlet.errors import FlowletError, TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
-from flowlet.timers.time_api import ProcessingTimeService
 from netstack.loop.forks import end_stranded_child
 
 END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any
@@ -34,51 +30,6 @@ class BadRecordError(FlowletError):
     def __init__(self, record: Any) -> None:
         super().__init__("a record cannot be written")
         self.record = record
-
-
-class InitContext(WriterInitContext):
-    """The subtask that runs a sink."""
-
-    def __init__(self, ctx: OperatorContext) -> None:
-        self._ctx = ctx
-
-    @property
-    def operator_id(self) -> bytes:
-        """16 bytes that survive a restart of the job; for sinks of ours."""
-        return self._ctx.operator_id
-
-    @property
-    def clock(self) -> ProcessingTimeService:
-        """The clock of the task, and its timers; for sinks of ours."""
-        return self._ctx.processing_time_service
-
-    def check_cancelled(self) -> None:
-        """Raise if the task is being cancelled."""
-        self._ctx.check_cancelled()
-
-    def get_index_of_this_subtask(self) -> int:
-        """From 0."""
-        return self._ctx.subtask
-
-    def get_number_of_parallel_subtasks(self) -> int:
-        """The parallelism of the sink."""
-        return self._ctx.parallelism
-
-    def get_attempt_number(self) -> int:
-        """How often the subtask was restarted."""
-        return self._ctx.attempt
-
-    def get_job_id(self) -> str:
-        """32 hex digits."""
-        return self._ctx.job_id
-
-    def get_restored_checkpoint_id(self) -> int | None:
-        """The checkpoint that the job goes on from; None: it began anew."""
-        return self._ctx.restored_checkpoint_id
-
-    def get_processing_time_service(self) -> ProcessingTimeService:
-        """The clock of the task; timers that it fires run on the thread of the task."""
-        return self._ctx.processing_time_service
 
 
 class ChunkWriter(ABC):

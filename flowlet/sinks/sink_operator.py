@@ -29,6 +29,7 @@ from flowlet.datastream.connectors.base import (
     SupportsCommitter,
     SupportsGlobalCommitter,
     SupportsWriterState,
+    WriterInitContext,
 )
 from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.errors import StateRestoreError, TaskCancelled
@@ -36,7 +37,7 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.type_serializer import preview
 from flowlet.sinks.commit_runner import CommitRunner, Committed
-from flowlet.sinks.sink_calls import END, ChunkWriter, InitContext, SinkCalls
+from flowlet.sinks.sink_calls import END, ChunkWriter, SinkCalls
 
 
 class SinkOperator(StreamOperator):
@@ -77,7 +78,7 @@ class SinkOperator(StreamOperator):
         """Commit what the checkpoint holds, then make the writer."""
         self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
         self._context = SinkWriterContext()
-        init = InitContext(self.ctx)
+        init = WriterInitContext(self.ctx)
         sink = self.sink
         committer = None
         if isinstance(sink, SupportsCommitter):
@@ -98,7 +99,7 @@ class SinkOperator(StreamOperator):
         if not self._is_finished:
             self._open_writer(init, states)
 
-    def _open_writer(self, init: InitContext, states: Sequence[Any]) -> None:
+    def _open_writer(self, init: WriterInitContext, states: Sequence[Any]) -> None:
         sink = self.sink
         is_restored = self.ctx.restored_checkpoint_id is not None
         kinds: list[type] = [SinkWriter]

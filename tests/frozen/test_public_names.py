@@ -80,7 +80,8 @@ _OPERATORS: Final = frozenset(
 _GIVEN: Final = frozenset(
     (
         *("RuntimeContext", "FunctionSnapshotContext", "FunctionInitializationContext", "TimerService"),
-        *("SourceContext", "SinkContext", "SinkWriterContext", "BucketContext", "CommitRequest", "Context"),
+        *("SourceContext", "SinkContext", "SinkWriterContext", "WriterInitContext", "BucketContext"),
+        *("CommitRequest", "Context"),
         *("WindowAssignerContext", "TriggerContext", "OnMergeContext", "EvictorContext", "MergeCallback"),
         *("Counter", "Distribution", "Meter", "MetricGroup"),
     )

@@ -30,10 +30,11 @@ from typing import Any, BinaryIO, Final, Self
 from flowlet.common.serialization import Encoder
 from flowlet.common.types import fields_of_records
 from flowlet.common.values.field_values import is_missing
+from flowlet.datastream.connectors.base import WriterInitContext
 from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
-from flowlet.sinks.sink_calls import BadRecordError, InitContext
+from flowlet.sinks.sink_calls import BadRecordError
 from flowlet.storage.storage_files import explanation
 from netstack.late import dataclass
 
@@ -260,7 +261,7 @@ class DraftOwner:
     attempt: int
 
     @classmethod
-    def of(cls, context: InitContext) -> Self:
+    def of(cls, context: WriterInitContext) -> Self:
         """The attempt of a subtask."""
         sink = context.get_job_id().encode() + context.operator_id
         restored = context.get_restored_checkpoint_id()

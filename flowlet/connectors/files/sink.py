@@ -58,7 +58,7 @@ from flowlet.datastream.connectors.base import (
 from flowlet.datastream.formats.bulk_formats import CsvWriterFactory, ParquetWriterFactory
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
-from flowlet.sinks.sink_calls import ChunkWriter, InitContext
+from flowlet.sinks.sink_calls import ChunkWriter
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.typed.java_text import written_text
 from netstack.late import dataclass
@@ -368,8 +368,8 @@ class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
 
     def restore_writer(self, context: WriterInitContext, recovered_state: Sequence[Any]) -> FileSinkWriter:
         """The writer of a subtask that goes on from a checkpoint."""
-        assert isinstance(context, InitContext), "made by our operator"
-        return FileSinkWriter(self._sink, self._make_format(), DraftOwner.of(context), context.clock, recovered_state)
+        clock = context.get_processing_time_service()
+        return FileSinkWriter(self._sink, self._make_format(), DraftOwner.of(context), clock, recovered_state)
 
     def create_committer(self, context: WriterInitContext) -> Committer[Any]:
         """The committer of a subtask."""

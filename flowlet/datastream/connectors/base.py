@@ -11,9 +11,13 @@ Source: PyFlink ``pyflink.datastream.connectors.base``; Flink ``DiscardingSink``
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from netstack.late import dataclass
+
+if TYPE_CHECKING:
+    from flowlet.chain.stream_operator import OperatorContext
+    from flowlet.timers.time_api import ProcessingTimeService
 
 # What PyFlink's module of this name has; the package has all.
 __all__ = [
@@ -32,36 +36,40 @@ InputT = TypeVar("InputT")
 _NO_WATERMARK: Final = -(2**63)  # Flink's ``Long.MIN_VALUE``
 
 
-class WriterInitContext(ABC):
+class WriterInitContext:
     """The subtask that a writer or a committer is made for."""
 
-    @abstractmethod
+    def __init__(self, ctx: "OperatorContext") -> None:
+        self._ctx = ctx
+        self.operator_id = ctx.operator_id  # 16 bytes that survive a restart of the job; for sinks of ours
+
     def get_index_of_this_subtask(self) -> int:
         """The index of the subtask, from 0."""
+        return self._ctx.subtask
 
-    @abstractmethod
     def get_number_of_parallel_subtasks(self) -> int:
         """The parallelism of the sink."""
+        return self._ctx.parallelism
 
-    @abstractmethod
     def get_attempt_number(self) -> int:
         """How often the subtask was restarted."""
+        return self._ctx.attempt
 
-    @abstractmethod
     def get_job_id(self) -> str:
         """The id of the job, 32 hex digits; another one after a start from a savepoint."""
+        return self._ctx.job_id
 
-    @abstractmethod
     def get_restored_checkpoint_id(self) -> int | None:
         """The checkpoint that the job goes on from; None: it began anew."""
+        return self._ctx.restored_checkpoint_id
 
-    @abstractmethod
-    def get_processing_time_service(self) -> Any:
+    def get_processing_time_service(self) -> "ProcessingTimeService":
         """The clock of the task, with ``current_time_ms()`` and ``register_timer(timestamp_ms, callback)``; Flink's,
-        with our names.
+        with our names.  Timers that it fires run on the thread of the task.
         """
+        return self._ctx.processing_time_service
 
-    def check_cancelled(self) -> None:  # noqa: B027  # a context without a task is never cancelled
+    def check_cancelled(self) -> None:
         """Raise if the task is being cancelled, an error that must be let through; not in Flink, which interrupts the
         thread.
 
@@ -69,6 +77,7 @@ class WriterInitContext(ABC):
         not, and waits for longer than ``task.cancellation.timeout``, ends its TaskManager with the tasks of all other
         jobs.
         """
+        self._ctx.check_cancelled()
 
 
 class SinkWriterContext:

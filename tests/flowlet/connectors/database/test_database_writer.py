@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common import Instant, Row
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.connectors.database.sink import (
@@ -111,30 +112,9 @@ def test_an_upsert_writes_rows_that_come_again_once(table: Database) -> None:
     assert table.execute("SELECT * FROM t ORDER BY id") == [(1, "new"), (2, "new")]
 
 
-class NoTask(WriterInitContext):
-    """Is never cancelled, and has no clock."""
-
-    def get_index_of_this_subtask(self) -> int:
-        return 0
-
-    def get_number_of_parallel_subtasks(self) -> int:
-        return 1
-
-    def get_attempt_number(self) -> int:
-        return 0
-
-    def get_job_id(self) -> str:
-        return "0" * 32
-
-    def get_restored_checkpoint_id(self) -> int | None:
-        return None
-
-    def get_processing_time_service(self) -> Any:
-        raise NotImplementedError("no interval: no clock")
-
-
 def test_rows_tuples_and_names_in_another_order(table: Database) -> None:
-    with contextlib.closing(writer_of(sink(table.url).statement, NoTask())) as kept:
+    context = WriterInitContext(OperatorContext("sink", 0, 1, 1, "sink"))
+    with contextlib.closing(writer_of(sink(table.url).statement, context)) as kept:
         kept.write(Row(1, "a"), CONTEXT)
         kept.write_all([(2, "b"), Row(name="c", id=3), [4, None]], CONTEXT)
         kept.flush(end_of_input=True)
