@@ -4,18 +4,18 @@ Side:   shared.  The factories of source operators name these functions; jobs wi
 """
 
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Any
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.connectors.files.api import FileSource
 from flowlet.connectors.files.reader import text_lines
 from flowlet.connectors.kafka.api import KafkaSource
-from flowlet.connectors.numbers.reader import MakeLimit, RecordsPerCheckpoint, RecordsPerSecond, numbered_records
+from flowlet.connectors.numbers.reader import numbered_records
 from flowlet.connectors.planned_split_source import PlannedSplitReader
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.split_reader import AssignedSource
 from flowlet.datastream.connectors.base import BuiltInSource, SplitSource
-from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy, RateUnit
+from flowlet.datastream.connectors.datagen import DataGeneratorSource
 from flowlet.datastream.connectors.hybrid_source import HybridSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.remote_gate import RemoteGate
@@ -47,9 +47,8 @@ def _assigned_source(source: BuiltInSource, name: str, parallelism: int) -> Assi
         case NumberSequenceSource():
             return numbered_records(source.start, source.end + 1)
         case DataGeneratorSource():
-            return numbered_records(
-                0, source.count, function=source.generator_function, limit=_limit(source.rate_limiter_strategy)
-            )
+            function, limit = source.generator_function, source.rate_limiter_strategy
+            return numbered_records(0, source.count, function=function, limit=limit)
         case KafkaSource():
             from flowlet.connectors.kafka.reader import KafkaReader  # only these jobs need it
 
@@ -106,17 +105,3 @@ def _pickled(content: object, name: str, split: str) -> bytes:
         raise JobSubmissionError(
             f"source {name!r}: its split {split!r} cannot be sent: {describe_unpicklable(content, error, 'split')}"
         ) from error
-
-
-def _limit(strategy: RateLimiterStrategy) -> MakeLimit | None:
-    """What makes the limit of one of so many readers."""
-    records = strategy.records
-    match strategy.unit:
-        case RateUnit.NONE:
-            return None
-        case RateUnit.SECOND:
-            return lambda parallelism: RecordsPerSecond(records / parallelism)
-        case RateUnit.CHECKPOINT:
-            return lambda parallelism: RecordsPerCheckpoint(max(int(records) // parallelism, 1))
-        case _:
-            assert_never(strategy.unit)

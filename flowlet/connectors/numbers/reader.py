@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.connectors.split_reader import AssignedSource, SplitReaderBase
+from flowlet.datastream.connectors.datagen import RateLimiterStrategy, RateUnit
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
 from flowlet.records import Chunk
@@ -33,16 +34,30 @@ _MIN_PAUSE_NS: Final = 10_000_000
 
 
 class RecordRateLimit:
-    """The limit of one reader: so many records may be given now.  Threading: task thread."""
+    """The limit of one of several readers: its share of so many records per second, or until the next checkpoint.
 
-    def __init__(self, left: float) -> None:
-        self._left = left
+    Per second it is a bucket that fills with time; the first record may be given at once.  Threading: task thread.
+    """
+
+    def __init__(self, strategy: RateLimiterStrategy, num_readers: int) -> None:
+        self._is_per_second = strategy.unit is RateUnit.SECOND
+        records = strategy.records
+        self._records = records / num_readers if self._is_per_second else max(int(records) // num_readers, 1)
+        self._left = 1.0 if self._is_per_second else self._records
+        self._since_ns: int | None = None  # when _left was right; None: nothing was asked
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._left:g} left>"
+        return f"<RecordRateLimit {self._left:g} left>"
 
     def allowed(self, now_ns: int) -> int:
-        """How many records may be given now."""
+        """How many records may be given now; per second, what was saved since the last call, at most one second's."""
+        if self._is_per_second:
+            if self._since_ns is None:
+                self._since_ns = now_ns
+            if now_ns > self._since_ns:  # the clock may stand still while the task is held back
+                grown = self._left + (now_ns - self._since_ns) * self._records / _NS_PER_SECOND
+                self._left = min(grown, max(self._records, 1.0))
+                self._since_ns = now_ns
         return int(self._left)
 
     def take(self, num_records: int) -> None:
@@ -50,51 +65,18 @@ class RecordRateLimit:
         self._left -= num_records
 
     def pause_ns(self) -> int | None:
-        """How long to wait until more is allowed; None: until ``checkpoint_completed``."""
-        return None
+        """How long to wait until one record is allowed, at least 10 ms; None: until ``checkpoint_completed``."""
+        if not self._is_per_second:
+            return None
+        return max(int((1.0 - self._left) * _NS_PER_SECOND / self._records), _MIN_PAUSE_NS)
 
     def checkpoint_completed(self) -> None:
-        """A checkpoint is complete."""
-
-
-class RecordsPerSecond(RecordRateLimit):
-    """A bucket that fills with time; the first record may be given at once."""
-
-    def __init__(self, per_second: float) -> None:
-        super().__init__(1.0)
-        self._per_second = per_second
-        self._since_ns: int | None = None  # when _left was right; None: nothing was asked
-
-    def allowed(self, now_ns: int) -> int:
-        """What was saved since the last call, at most that of one second."""
-        if self._since_ns is None:
-            self._since_ns = now_ns
-        if now_ns > self._since_ns:  # the clock may stand still while the task is held back
-            grown = self._left + (now_ns - self._since_ns) * self._per_second / _NS_PER_SECOND
-            self._left = min(grown, max(self._per_second, 1.0))
-            self._since_ns = now_ns
-        return int(self._left)
-
-    def pause_ns(self) -> int:
-        """Until one record is allowed, and at least 10 ms."""
-        return max(int((1.0 - self._left) * _NS_PER_SECOND / self._per_second), _MIN_PAUSE_NS)
-
-
-class RecordsPerCheckpoint(RecordRateLimit):
-    """So many records until the next checkpoint is complete."""
-
-    def __init__(self, per_checkpoint: int) -> None:
-        super().__init__(per_checkpoint)
-        self._per_checkpoint = per_checkpoint
-
-    def checkpoint_completed(self) -> None:
-        """All of them may be given again."""
-        self._left = self._per_checkpoint
+        """All records of a limit per checkpoint may be given again."""
+        if not self._is_per_second:
+            self._left = self._records
 
 
 MakeRecord = Callable[[int], Any]
-MakeLimit = Callable[[int], RecordRateLimit]
-"""The limit of one of so many readers."""
 _NS_PER_MS: Final = 1_000_000
 # Some milliseconds of work for the cheapest function; an answer takes one, or several while other threads compute.
 EARLY_NUMBERS: Final = 64_000
@@ -112,13 +94,15 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
 
     open_splits = None  # the splits of a reader follow each other in ascending order: it has one watermark
 
-    def __init__(self, num_readers: int, function: MakeRecord | None, limit: MakeLimit | None = None) -> None:
+    def __init__(self, num_readers: int, function: MakeRecord | None, limit: RateLimiterStrategy | None = None) -> None:
         super().__init__(num_readers, early_bytes=0)
         self._next = self._end = 0  # what is left of the present split
         self._asks_from = 0  # from here on it is time to ask for more
         self._function = function
-        self._limit = None if limit is None else limit(num_readers)
-        self.never_waits = function is None and limit is None  # a function may wait for something
+        self._limit: RecordRateLimit | None = None
+        if limit is not None and limit.unit is not RateUnit.NONE:
+            self._limit = RecordRateLimit(limit, num_readers)
+        self.never_waits = function is None and self._limit is None  # a function may wait for something
 
     def __repr__(self) -> str:
         return f"<NumberReader {self._next} to {self._end}, {len(self._splits)} splits to begin>"
@@ -202,7 +186,7 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
 
 
 def numbered_records(
-    start: int, end: int, *, function: MakeRecord | None = None, limit: MakeLimit | None = None
+    start: int, end: int, *, function: MakeRecord | None = None, limit: RateLimiterStrategy | None = None
 ) -> AssignedSource[NumberReader]:
     """The numbers ``start`` <= n < ``end``, each as a record, or as what a function makes of it.
 
@@ -210,7 +194,7 @@ def numbered_records(
         start: the first number.
         end: behind the last.
         function: gets a number and gives its record; None: the number itself.
-        limit: makes the limit of one reader from the parallelism; None: as fast as possible.
+        limit: of all readers together; None: as fast as possible.
     """
     return AssignedSource(NumberReader, NumberRange(start, end), function=function, limit=limit)
 

@@ -9,8 +9,9 @@ import pytest
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.connectors.files.reader import text_lines
-from flowlet.connectors.numbers.reader import NumberPosition, RecordsPerCheckpoint, numbered_records
+from flowlet.connectors.numbers.reader import NumberPosition, numbered_records
 from flowlet.connectors.sources_in_turn import ReaderInTurn, SourcesInTurn, TurnPosition
+from flowlet.datastream.connectors.datagen import RateLimiterStrategy
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplit, HybridSplits, NumberRange, NumberSplit
@@ -203,7 +204,7 @@ def test_the_splits_of_a_source_do_not_travel_to_its_tasks() -> None:
 
 
 def test_the_operator_reads_all_sources_and_tells_the_present_one_of_checkpoints() -> None:
-    limited = numbered_records(100, 104, limit=lambda _: RecordsPerCheckpoint(2))
+    limited = numbered_records(100, 104, limit=RateLimiterStrategy.per_checkpoint(2))
     # As the JobManager has it: the splits do not travel to the tasks with the source.
     harness = Harness(SourceOperator(SourcesInTurn(numbered_records(0, 3), limited), name="numbers"), pickled=False)
 

@@ -22,11 +22,12 @@ from flowlet.client.runtime_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.connectors.numbers.reader import RecordsPerCheckpoint, numbered_records
+from flowlet.connectors.numbers.reader import numbered_records
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
 from flowlet.datastream.connectors import Sink, SplitSource
 from flowlet.datastream.connectors.base import SinkWriter
+from flowlet.datastream.connectors.datagen import RateLimiterStrategy
 from flowlet.datastream.functions import ReduceFunction, WindowFunction
 from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
@@ -229,7 +230,7 @@ class Lines(SplitSource):
 SOURCES: dict[str, Callable[[Callable[[Any], Any]], Source]] = {
     "generator": lambda call: numbered_records(0, NUM_RECORDS, function=call),
     "generator with a rate": lambda call: numbered_records(
-        0, NUM_RECORDS, function=call, limit=lambda _: RecordsPerCheckpoint(NUM_RECORDS)
+        0, NUM_RECORDS, function=call, limit=RateLimiterStrategy.per_checkpoint(NUM_RECORDS)
     ),
     "splits": lambda call: planned_source(Lines(call), "lines", 1),
     "one after the other": lambda call: SourcesInTurn(

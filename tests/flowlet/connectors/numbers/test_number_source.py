@@ -7,11 +7,10 @@ from flowlet.chain.stream_operator import OperatorContext
 from flowlet.connectors.numbers.reader import (
     NumberPosition,
     NumberReader,
-    RecordsPerCheckpoint,
-    RecordsPerSecond,
     numbered_records,
 )
 from flowlet.connectors.split_reader import AssignedSource
+from flowlet.datastream.connectors.datagen import RateLimiterStrategy
 from flowlet.errors import StateRestoreError, UserFunctionError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS
@@ -175,7 +174,7 @@ def test_the_position_of_an_older_flowlet_is_refused() -> None:
 
 def test_a_reader_with_a_rate_has_nothing_until_its_timer_fires() -> None:
     clock = TestProcessingTimeService(now_ms=1_000)
-    reader = limited(numbered_records(0, 100, limit=lambda parallelism: RecordsPerSecond(10 / parallelism)), clock)
+    reader = limited(numbered_records(0, 100, limit=RateLimiterStrategy.per_second(10)), clock)
     first = reader.poll_chunk()
     assert first is not None
     assert first.values == [0]
@@ -198,7 +197,7 @@ def test_a_reader_with_a_rate_has_nothing_until_its_timer_fires() -> None:
 def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -> None:
     """Over ten seconds of a manual clock; 1,000 records are the largest chunk."""
     clock = TestProcessingTimeService()
-    source = numbered_records(0, 10**9, limit=lambda width: RecordsPerSecond(per_second / width))
+    source = numbered_records(0, 10**9, limit=RateLimiterStrategy.per_second(per_second))
     readers = started(source, parallelism)
     for reader in readers:
         reader.setup(with_clock(clock))
@@ -214,7 +213,7 @@ def test_all_readers_together_keep_the_rate(per_second: int, parallelism: int) -
 
 
 def test_a_rate_per_checkpoint_goes_on_with_the_checkpoint() -> None:
-    reader = limited(numbered_records(0, 5, limit=lambda _: RecordsPerCheckpoint(2)), TestProcessingTimeService())
+    reader = limited(numbered_records(0, 5, limit=RateLimiterStrategy.per_checkpoint(2)), TestProcessingTimeService())
     given = [chunk.values for chunk in (reader.poll_chunk(), reader.poll_chunk()) if chunk is not None]
     future = reader.available_future()
     assert (given, future.is_done) == ([[0, 1], []], False)
@@ -228,7 +227,7 @@ def test_a_rate_per_checkpoint_goes_on_with_the_checkpoint() -> None:
 
 
 def test_the_end_comes_without_a_wait() -> None:
-    reader = limited(numbered_records(0, 1, limit=lambda _: RecordsPerSecond(0.001)), TestProcessingTimeService())
+    reader = limited(numbered_records(0, 1, limit=RateLimiterStrategy.per_second(0.001)), TestProcessingTimeService())
     reader.poll_chunk()
 
     assert reader.poll_chunk() is None
@@ -236,7 +235,7 @@ def test_the_end_comes_without_a_wait() -> None:
 
 def test_a_reader_with_a_rate_waits_for_numbers_without_a_timer() -> None:
     clock = TestProcessingTimeService()
-    reader = numbered_records(0, 9, limit=lambda _: RecordsPerSecond(1)).create_reader(0, 2)
+    reader = numbered_records(0, 9, limit=RateLimiterStrategy.per_second(1)).create_reader(0, 2)
     reader.setup(with_clock(clock))
     reader.start(lambda: None)
 
@@ -255,12 +254,12 @@ def test_a_reader_with_a_rate_waits_for_numbers_without_a_timer() -> None:
 
 def test_a_reader_with_a_rate_needs_a_clock() -> None:
     with pytest.raises(RuntimeError, match="has no clock"):
-        started(numbered_records(0, 1, limit=lambda _: RecordsPerSecond(1)))[0].poll_chunk()
+        started(numbered_records(0, 1, limit=RateLimiterStrategy.per_second(1)))[0].poll_chunk()
 
 
 def test_close_cancels_the_timer() -> None:
     clock = TestProcessingTimeService()
-    reader = limited(numbered_records(0, 9, limit=lambda _: RecordsPerSecond(1)), clock)
+    reader = limited(numbered_records(0, 9, limit=RateLimiterStrategy.per_second(1)), clock)
     reader.poll_chunk()
     reader.poll_chunk()
     assert clock.num_timers == 1
@@ -271,7 +270,7 @@ def test_close_cancels_the_timer() -> None:
 
 
 def test_the_operator_gives_its_reader_the_clock_and_tells_of_checkpoints() -> None:
-    harness = Harness(SourceOperator(numbered_records(0, 4, limit=lambda _: RecordsPerCheckpoint(1))))
+    harness = Harness(SourceOperator(numbered_records(0, 4, limit=RateLimiterStrategy.per_checkpoint(1))))
 
     assert harness.operator.emit_next()
     assert harness.operator.emit_next()

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.connectors.numbers.reader import RecordsPerCheckpoint, RecordsPerSecond
+from flowlet.connectors.numbers.reader import RecordRateLimit
+from flowlet.datastream.connectors.datagen import RateLimiterStrategy
 
 SECOND_NS = 1_000_000_000
 
@@ -10,7 +11,7 @@ SECOND_NS = 1_000_000_000
 @pytest.mark.parametrize(("per_second", "seconds"), [(0.5, 40), (1, 20), (3, 20), (1_000, 3), (123_456, 2)])
 def test_a_reader_that_is_polled_when_it_may_keeps_the_rate(per_second: float, seconds: int) -> None:
     """To the record: the rate times the time, and the first one, which may be given at once."""
-    limit, now_ns, total = RecordsPerSecond(per_second), 0, 0
+    limit, now_ns, total = RecordRateLimit(RateLimiterStrategy.per_second(per_second), 1), 0, 0
 
     while now_ns <= seconds * SECOND_NS:
         allowed = limit.allowed(now_ns)
@@ -26,7 +27,7 @@ def test_a_reader_that_is_polled_when_it_may_keeps_the_rate(per_second: float, s
 @given(st.floats(0.1, 1e6), st.lists(st.integers(0, 5 * SECOND_NS), min_size=1, max_size=20))
 def test_no_time_has_more_than_its_share_and_one_second(per_second: float, steps: list[int]) -> None:
     """However irregular the polls are."""
-    limit, now_ns = RecordsPerSecond(per_second), 0
+    limit, now_ns = RecordRateLimit(RateLimiterStrategy.per_second(per_second), 1), 0
     given_at: list[tuple[int, int]] = []
 
     for step in steps:
@@ -42,7 +43,7 @@ def test_no_time_has_more_than_its_share_and_one_second(per_second: float, steps
 
 
 def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
-    limit = RecordsPerSecond(10)
+    limit = RecordRateLimit(RateLimiterStrategy.per_second(10), 1)
     limit.take(limit.allowed(SECOND_NS))
 
     assert limit.allowed(0) == 0
@@ -50,7 +51,7 @@ def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:
 
 
 def test_a_rate_per_checkpoint_waits_for_the_checkpoint() -> None:
-    limit = RecordsPerCheckpoint(3)
+    limit = RecordRateLimit(RateLimiterStrategy.per_checkpoint(3), 1)
     limit.take(2)
     limit.take(1)
     assert limit.allowed(10**12) == 0
