@@ -27,8 +27,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from flowlet.operators.source_reader import OpenSplits, Source, SourceReaderBase
 from flowlet.records import Chunk
-from flowlet.splits.enumerator import SourceSplit
-from flowlet.splits.split_kinds import PlainSplitSet, PlannedSplits
+from flowlet.splits.split_kinds import PlainSplitSet, PlannedSplits, SourceSplit
 from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService
 from netstack.availability import AvailabilityFuture, AvailabilityHelper

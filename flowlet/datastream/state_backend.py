@@ -24,6 +24,8 @@ __all__ = ["EmbeddedRocksDBStateBackend", "HashMapStateBackend", "PredefinedOpti
 PREDEFINED_OPTIONS: Final = "state.backend.rocksdb.predefined-options"
 TRANSFER_THREADS: Final = "state.backend.rocksdb.checkpoint.transfer.thread.num"
 _DEFAULT_TRANSFER_THREADS: Final = 4  # Flink's
+_INCREMENTAL: Final = row_of(StateSettings, "is_incremental").name
+_DIRECTORIES: Final = row_of(StateSettings, "directories")
 
 
 class PredefinedOptions(Enum):
@@ -68,17 +70,16 @@ class EmbeddedRocksDBStateBackend(StateBackend):
             raise JobGraphError(
                 f"EmbeddedRocksDBStateBackend() needs True, False or None, got {enable_incremental_checkpointing!r}"
             )
-        self._is_incremental = enable_incremental_checkpointing
-        self._directories: tuple[str, ...] = ()
-        self._predefined_options: PredefinedOptions | None = None
-        self._num_transfer_threads: int | None = None
+        self._options = Configuration.from_dict({"state.backend.type": "rocksdb"})
+        if enable_incremental_checkpointing is not None:
+            self._options.set_boolean(_INCREMENTAL, enable_incremental_checkpointing)
 
     def __str__(self) -> str:
         return "EmbeddedRocksDBStateBackend"
 
     def is_incremental_checkpoints_enabled(self) -> bool:
         """Whether checkpoints are incremental, as far as this object says."""
-        return bool(self._is_incremental)
+        return self._options.get_boolean(_INCREMENTAL, default_value=False)
 
     def set_db_storage_paths(self, *paths: str) -> None:
         """Set the directories of the databases on each TaskManager, absolute paths; nothing: where it has its temporary
@@ -93,22 +94,24 @@ class EmbeddedRocksDBStateBackend(StateBackend):
             raise JobGraphError(
                 f"set_db_storage_paths() needs absolute paths without , and :, got {', '.join(map(repr, paths))}"
             )
-        self._directories = paths
+        self._options.remove_config(_DIRECTORIES.name)
+        if paths:
+            _DIRECTORIES.set(self._options, ",".join(paths))
 
     def get_db_storage_paths(self) -> list[str]:
         """The directories that were set; none: where each TaskManager has its temporary files."""
-        return list(self._directories)
+        return list(_DIRECTORIES.find(self._options) or ())
 
     def set_predefined_options(self, options: PredefinedOptions) -> None:
         """Without an effect, which a warning says.  Raises JobGraphError: they are no ``PredefinedOptions``."""
         check_kind(options, PredefinedOptions, "set_predefined_options() needs PredefinedOptions")
-        self._predefined_options = options
+        self._options.set_string(PREDEFINED_OPTIONS, options.name)
         if options is not PredefinedOptions.DEFAULT:
             warn_of_setter("set_predefined_options()", IGNORED[PREDEFINED_OPTIONS])
 
     def get_predefined_options(self) -> PredefinedOptions:
         """Those that were set; without an effect."""
-        return self._predefined_options or PredefinedOptions.DEFAULT
+        return PredefinedOptions[self._options.get_string(PREDEFINED_OPTIONS, "DEFAULT")]
 
     def set_options(self, options_factory_class_name: str) -> None:
         """Raises JobGraphError: a factory of options is a Java class."""
@@ -124,32 +127,24 @@ class EmbeddedRocksDBStateBackend(StateBackend):
     def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
         """Without an effect, which a warning says.  Raises JobGraphError: it is no number of 1 or more."""
         check_number(number_of_transfering_threads, 1, "set_number_of_transfer_threads() needs a number of 1 or more")
-        self._num_transfer_threads = number_of_transfering_threads
+        self._options.set_integer(TRANSFER_THREADS, number_of_transfering_threads)
         warn_of_setter("set_number_of_transfer_threads()", IGNORED[TRANSFER_THREADS])
 
     def get_number_of_transfer_threads(self) -> int:
         """The number that was set, else Flink's default; without an effect."""
-        return self._num_transfer_threads or _DEFAULT_TRANSFER_THREADS
+        return self._options.get_integer(TRANSFER_THREADS, _DEFAULT_TRANSFER_THREADS)
 
     def options(self) -> dict[str, str]:
         """The options that say the same; not in PyFlink."""
-        options = {"state.backend.type": "rocksdb"}
-        if self._is_incremental is not None:
-            options["execution.checkpointing.incremental"] = str(self._is_incremental).lower()
-        if self._directories:
-            options[row_of(StateSettings, "directories").name] = ",".join(self._directories)
-        if self._predefined_options is not None:
-            options[PREDEFINED_OPTIONS] = self._predefined_options.name
-        if self._num_transfer_threads is not None:
-            options[TRANSFER_THREADS] = str(self._num_transfer_threads)
-        return options
+        return self._options.to_dict()
 
     def take_options(self, options: Configuration) -> None:
         """Take over what options say about RocksDB, without warnings; not in PyFlink.
 
         Raises ConfigError: one is not of its type.
         """
-        self._directories = row_of(StateSettings, "directories").find(options) or ()
+        if _DIRECTORIES.find(options):
+            self._options.set_string(_DIRECTORIES.name, options.get_string(_DIRECTORIES.name, ""))
         name = options.get_string(PREDEFINED_OPTIONS, "").strip().upper()
         if name:
             if name not in PredefinedOptions.__members__:
@@ -157,9 +152,10 @@ class EmbeddedRocksDBStateBackend(StateBackend):
                     f"option {PREDEFINED_OPTIONS!r} is {name!r}, which is not one of "
                     f"{', '.join(PredefinedOptions.__members__)}"
                 )
-            self._predefined_options = PredefinedOptions[name]
+            self._options.set_string(PREDEFINED_OPTIONS, name)
         if options.contains_key(TRANSFER_THREADS):
-            self._num_transfer_threads = options.get_integer(TRANSFER_THREADS, _DEFAULT_TRANSFER_THREADS)
+            number = options.get_integer(TRANSFER_THREADS, _DEFAULT_TRANSFER_THREADS)
+            self._options.set_integer(TRANSFER_THREADS, number)
 
 
 explain_missing_names(__name__)

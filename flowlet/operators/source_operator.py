@@ -31,8 +31,7 @@ from flowlet.operators.source_reader import (
     split_set_of,
 )
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, StreamElement, Watermark, WatermarkStatus
-from flowlet.splits.enumerator import SourceSplit
-from flowlet.splits.split_kinds import Runs, share_of_runs
+from flowlet.splits.split_kinds import Runs, SourceSplit, share_of_runs
 from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass

@@ -25,7 +25,7 @@ Absent:     ``add_splits_back``, because all readers of a source restart togethe
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -33,18 +33,6 @@ from flowlet.errors import StateRestoreError
 from flowlet.splits.split_kinds import AnySplit
 
 STATE_VERSION: Final = 1  # of the states of all enumerators, which begin with it
-
-
-class SourceSplit(Protocol):
-    """A part of a source that one reader reads in order."""
-
-    @property
-    def split_id(self) -> str:
-        """A name that is unique among the source's splits."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The approximate size of the data."""
 
 
 class SplitEnumerator(ABC):

@@ -17,7 +17,21 @@ from enum import Enum
 import msgspec
 
 
-class FileSplit(msgspec.Struct, frozen=True, tag="file"):
+class SourceSplit(msgspec.Struct, frozen=True):
+    """A part of a source that one reader reads in order."""
+
+    @property
+    def split_id(self) -> str:
+        """A name that is unique among the source's splits."""
+        raise NotImplementedError
+
+    @property
+    def size_bytes(self) -> int:
+        """The approximate size of the data; 0: unknown."""
+        return 0
+
+
+class FileSplit(SourceSplit, frozen=True, tag="file"):
     r"""A part of a file: all pieces between two \n whose first byte is in ``start <= offset < end``.
 
     ``end`` 0: the size is not known, as of the files in ``/proc``; then the split is the whole file.
@@ -51,7 +65,7 @@ class FileSet(msgspec.Struct, frozen=True, tag="files"):
     split_bytes: int | None = None
 
 
-class KafkaSplit(msgspec.Struct, frozen=True, tag="kafka"):
+class KafkaSplit(SourceSplit, frozen=True, tag="kafka"):
     """The records of a partition from ``offset`` on, up to and without ``stop``; None: without an end."""
 
     topic: str
@@ -63,11 +77,6 @@ class KafkaSplit(msgspec.Struct, frozen=True, tag="kafka"):
     def split_id(self) -> str:
         """Topic and partition."""
         return f"{self.topic}-{self.partition}"
-
-    @property
-    def size_bytes(self) -> int:
-        """Unknown."""
-        return 0
 
 
 class OffsetKind(Enum):
@@ -123,7 +132,7 @@ class KafkaTopics(msgspec.Struct, frozen=True, tag="topics"):
         return ", ".join([*self.topics, *(f"{topic}-{partition}" for topic, partition in self.partitions)])
 
 
-class NumberSplit(msgspec.Struct, frozen=True, tag="number"):
+class NumberSplit(SourceSplit, frozen=True, tag="number"):
     """The numbers ``start`` <= n < ``end``."""
 
     start: int
@@ -166,7 +175,7 @@ class NumberRange(msgspec.Struct, frozen=True, tag="numbers"):
     end: int
 
 
-class PlannedSplit(msgspec.Struct, frozen=True, tag="planned"):
+class PlannedSplit(SourceSplit, frozen=True, tag="planned"):
     """One part: its name, which is unique in the source, and what its reader needs to know, as a pickle."""
 
     name: str
@@ -176,11 +185,6 @@ class PlannedSplit(msgspec.Struct, frozen=True, tag="planned"):
     def split_id(self) -> str:
         """Its name."""
         return self.name
-
-    @property
-    def size_bytes(self) -> int:
-        """Unknown."""
-        return 0
 
 
 class PlannedSplits(msgspec.Struct, frozen=True, tag="plan"):
@@ -197,7 +201,7 @@ PlainSplitSet = FileSet | KafkaTopics | NumberRange | PlannedSplits
 """What a single source reads."""
 
 
-class HybridSplit(msgspec.Struct, frozen=True, tag="hybrid"):
+class HybridSplit(SourceSplit, frozen=True, tag="hybrid"):
     """A part of the source with number ``source``, from 0; ``split`` None: the reader gets nothing more of it."""
 
     source: int

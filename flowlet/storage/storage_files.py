@@ -295,11 +295,7 @@ def _make_folder(path: Path) -> None:
     _make_folder(path.parent)
     with suppress(FileExistsError):
         path.mkdir(0o700)
-        parent = os.open(path.parent, _FOLDER_FLAGS)
-        try:
-            _sync_folder(parent)
-        finally:
-            os.close(parent)
+        sync_folder_at(path.parent)
 
 
 def _write_file(parent: int, name: str, content: bytes) -> None:
@@ -327,6 +323,15 @@ def _sync_folder(fd: int) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_SYNC:
             raise
+
+
+def sync_folder_at(path: str | Path) -> None:
+    """Let the names in a folder survive a loss of power.  Raises OSError."""
+    fd = os.open(path, _FOLDER_FLAGS)
+    try:
+        _sync_folder(fd)
+    finally:
+        os.close(fd)
 
 
 _ANOTHER_PLACE: Final = "or set execution.checkpointing.dir to another place"

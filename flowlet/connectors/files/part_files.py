@@ -35,7 +35,7 @@ from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
 from flowlet.sinks.sink_calls import BadRecordError
-from flowlet.storage.storage_files import explanation
+from flowlet.storage.storage_files import explanation, sync_folder_at
 from netstack.late import dataclass
 
 _BOOLEANS: Final = {True: "true", False: "false"}  # 1 and 0 are equal to them
@@ -239,8 +239,6 @@ def explained(path: str, done: str) -> Iterator[None]:
         raise FlowletError(f"part file {path} cannot be {done}: {cause}; {advice}") from error
 
 
-# Some network file systems keep no order of a folder that fsync could settle.
-_CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)
 _DRAFT: Final = re.compile(
     r"\..+\.inprogress\.(?P<owner>[0-9a-f]{12})(?P<subtask>[0-9a-f]{4})(?P<restored>[0-9a-f]{8})(?P<attempt>[0-9a-f]{4})[0-9a-f]{4}"
 )
@@ -314,14 +312,7 @@ def sync_folders(paths: Iterable[str]) -> None:
     """Make the names in folders durable."""
     for path in sorted(set(paths)):
         with explained(path, "written"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            except OSError as error:
-                if error.errno not in _CANNOT_SYNC:
-                    raise
-            finally:
-                os.close(descriptor)
+            sync_folder_at(path)
 
 
 def publish(draft: str, path: str) -> None:

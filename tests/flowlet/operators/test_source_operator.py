@@ -11,8 +11,7 @@ from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS, Source, SourceReader, SourceReaderBase
 from flowlet.records import Chunk
-from flowlet.splits.enumerator import SourceSplit
-from flowlet.splits.split_kinds import FileSet, FileSplit, SplitSet
+from flowlet.splits.split_kinds import FileSet, FileSplit, SourceSplit, SplitSet
 from tests.flowlet.operators.harness import Harness, RecordingOutput, set_up
 
 
