@@ -22,7 +22,7 @@ from flowlet.datastream.user_functions.function import CheckpointedFunction, Che
 from flowlet.errors import ClosedOutputError, FlowletError, StateRestoreError
 from flowlet.operators.user_function import RecordOperator
 from flowlet.records import Chunk, Watermark
-from flowlet.sinks.sink_calls import END
+from flowlet.sinks.commit_runner import END
 from flowlet.typed.java_text import printed_text
 
 # A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay

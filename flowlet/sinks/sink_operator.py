@@ -36,8 +36,7 @@ from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.type_serializer import preview
-from flowlet.sinks.commit_runner import CommitRunner, Committed
-from flowlet.sinks.sink_calls import END, ChunkWriter, SinkCalls
+from flowlet.sinks.commit_runner import END, ChunkWriter, CommitRunner, Committed, SinkCalls
 
 
 class SinkOperator(StreamOperator):
@@ -203,7 +202,7 @@ class SinkOperator(StreamOperator):
         try:
             for value, context.record_timestamp in zip(records, timestamps, strict=False):
                 write(value, context)
-                if interrupts and (num_left := interrupts.leave(records, _do_nothing)) is not None:
+                if interrupts and (num_left := interrupts.leave(records, lambda: None)) is not None:
                     return len(chunk) - num_left
             return len(chunk)
         except TaskCancelled:
@@ -249,7 +248,3 @@ class SinkOperator(StreamOperator):
         """Tell the global committer; also if there is nothing, because it waits for all subtasks."""
         ctx = self.ctx
         self.output.collect(Chunk([Committed(self._completed_id, ctx.subtask, ctx.parallelism, tuple(committables))]))
-
-
-def _do_nothing() -> None:
-    return

@@ -15,13 +15,13 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flowlet.columns import Column, Columns, Shape
+from flowlet.columns import Column, Shape
 from flowlet.common.types import RowFieldsError, fields_by_name, fields_of_record, fields_of_records
 from flowlet.connectors.files.part_files import FormatWriter, blamed
 from flowlet.datastream.formats.bulk_formats import ParquetWriterFactory
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import ValueMismatchError
-from flowlet.sinks.sink_calls import BadRecordError
+from flowlet.sinks.commit_runner import BadRecordError
 from flowlet.types.gate_forms import exact_array
 from flowlet.types.leaf_forms import arrow_type_of
 
@@ -86,17 +86,14 @@ class ParquetFormatWriter(FormatWriter):
         if columns is not None and columns.shape is not Shape.SCALAR and len(columns.fields) == len(self._declared):
             fields: Sequence[Any] = columns.fields
             if columns.field_names:
-                fields = self._named(columns, chunk)
+                try:
+                    fields = fields_by_name(columns.field_names, columns.fields, tuple(self._names))
+                except RowFieldsError as error:
+                    raise BadRecordError(chunk.values[0]) from error
         else:
             fields = self._transposed(chunk.values)
         arrays = [self._array(field, each) for field, each in zip(self._declared, fields, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._declared)
-
-    def _named(self, columns: Columns, chunk: Chunk) -> Sequence[Column]:
-        try:
-            return fields_by_name(columns.field_names, columns.fields, tuple(self._names))
-        except RowFieldsError as error:
-            raise BadRecordError(chunk.values[0]) from error
 
     def _transposed(self, records: list[Any]) -> list[tuple[Any, ...]]:
         try:

@@ -34,7 +34,7 @@ from flowlet.datastream.connectors.base import WriterInitContext
 from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
-from flowlet.sinks.sink_calls import BadRecordError
+from flowlet.sinks.commit_runner import BadRecordError
 from flowlet.storage.storage_files import explanation, sync_folder_at
 from netstack.late import dataclass
 

@@ -58,7 +58,7 @@ from flowlet.datastream.connectors.base import (
 from flowlet.datastream.formats.bulk_formats import CsvWriterFactory, ParquetWriterFactory
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
-from flowlet.sinks.sink_calls import ChunkWriter
+from flowlet.sinks.commit_runner import ChunkWriter
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.typed.java_text import written_text
 from netstack.late import dataclass
@@ -203,7 +203,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             self._folder_of(bucket_id)  # also checks it
             bucket = self._buckets[bucket_id] = _Bucket()
         if bucket.part is not None and self._sink.rolling_policy.rolls_on_size(bucket.part.num_bytes):
-            self._end(bucket)
+            self._end(bucket, bucket.part)
         return self._begin(bucket_id, bucket, now_ms) if bucket.part is None else bucket.part
 
     def _begin(self, bucket_id: str, bucket: _Bucket, created_ms: int, former: OpenPart | None = None) -> _Part:
@@ -247,10 +247,11 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
     # -- the ends of files
 
-    def _end(self, bucket: _Bucket) -> None:
+    def _open_parts(self) -> list[tuple[_Bucket, _Part]]:
+        return [(bucket, bucket.part) for bucket in self._buckets.values() if bucket.part is not None]
+
+    def _end(self, bucket: _Bucket, part: _Part) -> None:
         """Complete the open part of a bucket."""
-        part = bucket.part
-        assert part is not None, "there is one"
         with explained(part.draft, "written"):
             part.format.end()
         make_durable(part.file, part.draft)
@@ -261,20 +262,16 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
     def _check(self, _: int) -> None:
         """Complete what is old or idle; runs every ``check_interval_ms``."""
         now_ms = self._clock.current_time_ms()
-        for bucket in self._buckets.values():
-            part = bucket.part
-            if part is not None and self._sink.rolling_policy.rolls_on_time(
-                now_ms - part.created_ms, now_ms - part.written_ms
-            ):
-                self._end(bucket)
+        for bucket, part in self._open_parts():
+            if self._sink.rolling_policy.rolls_on_time(now_ms - part.created_ms, now_ms - part.written_ms):
+                self._end(bucket, part)
         self._clock.register_timer(now_ms + self._sink.check_interval_ms, self._check)
 
     def flush(self, *, end_of_input: bool) -> None:
         """Complete the files that do not go on behind the barrier; at the end, all."""
-        for bucket in self._buckets.values():
-            part = bucket.part
-            if part is not None and (end_of_input or self._sink.rolling_policy.rolls_on_checkpoint(part.num_bytes)):
-                self._end(bucket)
+        for bucket, part in self._open_parts():
+            if end_of_input or self._sink.rolling_policy.rolls_on_checkpoint(part.num_bytes):
+                self._end(bucket, part)
 
     def prepare_commit(self) -> Sequence[PendingFile | StaleFile]:
         """The files that are complete, and those that are not needed once this checkpoint is."""
@@ -290,12 +287,10 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
     def snapshot_state(self, checkpoint_id: int) -> Sequence[OpenPart]:
         """The files that go on, durable as they are."""
         found = []
-        for bucket in self._buckets.values():
-            part = bucket.part
-            if part is not None:
-                make_durable(part.file, part.draft)
-                part.is_in_checkpoint = True
-                found.append(OpenPart(part.bucket_id, part.draft, part.num_bytes, part.created_ms))
+        for _, part in self._open_parts():
+            make_durable(part.file, part.draft)
+            part.is_in_checkpoint = True
+            found.append(OpenPart(part.bucket_id, part.draft, part.num_bytes, part.created_ms))
         self._sync()
         return found
 
@@ -306,7 +301,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
     def close(self) -> None:
         """Close all files; remove those that no checkpoint can name."""
-        parts = [bucket.part for bucket in self._buckets.values() if bucket.part is not None]
+        parts = [part for _, part in self._open_parts()]
         unnamed = [part.draft for part in (*self._pending, *parts) if not part.is_in_checkpoint]
         self._buckets = {}
         self._pending = []
@@ -327,7 +322,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         if bucket is None:
             bucket = self._buckets[state.bucket_id] = _Bucket()
         elif bucket.part is not None:
-            self._end(bucket)  # two former subtasks had one each
+            self._end(bucket, bucket.part)  # two former subtasks had one each
         self._begin(state.bucket_id, bucket, state.created_ms, state)
         if self._attempt.made(state.draft):  # else it is of another job, whose checkpoints stay as they are
             self._stale.append(StaleFile(state.draft))

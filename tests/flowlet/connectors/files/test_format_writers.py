@@ -18,7 +18,7 @@ from flowlet.connectors.files.part_files import CsvWriter, EncodedWriter
 from flowlet.datastream.formats.csv import CsvSchema, CsvSchemaBuilder
 from flowlet.datastream.formats.json_lines import JsonLinesEncoder
 from flowlet.records import Chunk
-from flowlet.sinks.sink_calls import BadRecordError
+from flowlet.sinks.commit_runner import BadRecordError
 from tests.pandas_values import NA, NAT
 
 pa.enable_signal_handlers(False)  # pyarrow's; else its reader of CSV opens a pipe that stays open

@@ -16,7 +16,7 @@ from flowlet.common.types import Row
 from flowlet.connectors.files.parquet_writer import ROWS_PER_GROUP, ParquetFormatWriter
 from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.records import Chunk
-from flowlet.sinks.sink_calls import BadRecordError
+from flowlet.sinks.commit_runner import BadRecordError
 
 SALE = Types.ROW_NAMED(["user", "amount"], [Types.LONG(), Types.DOUBLE()])
 NOON = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001 - a time on the wall
