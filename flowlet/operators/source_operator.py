@@ -5,7 +5,7 @@
 Side:       task.
 Invariants: what a reader gave and what has not gone through the chain belongs to the snapshot, in order.
 Rules:      a reader knows from its subtask number what is its share, or its source has an enumerator in the JobManager,
-            which hands out the splits on demand (``flowlet/splits/enumerator.py``).  A checkpoint has each reader's
+            which hands out the splits on demand (``flowlet/splits/enumerators.py``).  A checkpoint has each reader's
             position.  Watermarks are not part of it, as in Flink: after a restart they begin anew with the records that
             are read then, and idleness is found out again.
 Source:     Flink ``SourceOperator``, ``StreamSource.LatencyMarkerEmitter``.

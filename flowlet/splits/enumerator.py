@@ -1,5 +1,7 @@
 """``SplitEnumerator``: discovers the splits of a source and assigns them on demand.
 
+``NumberSplitEnumerator``: that of numbers, which are known without a look.
+
 A source that has a ``split_set`` gets one enumerator per job, in the JobManager; its readers, one per subtask, run in
 the tasks and ask for splits, so a fast reader gets more.
 
@@ -8,7 +10,7 @@ A snapshot: ``left()`` says what is not assigned; the rest is in the readers' po
 the same with another number of readers, and the readers' part is dealt out anew by the source.
 
 Side:       pure.
-Invariants: every split is assigned once.
+Invariants: every split is assigned once; every number in ascending order, and memory does not grow with the sequence.
 Rules:      the JobManager calls ``discover`` once, on a thread of its own, and answers readers only after it has
             returned.  All other calls come from the JobManager's loop, one at a time, and must not block.  A checkpoint
             has what is not assigned here, and in each reader's state what was assigned to it and is not read.  The
@@ -19,7 +21,13 @@ Rules:      the JobManager calls ``discover`` once, on a thread of its own, and 
             line in ``enumerators.py``.  Where new splits may appear (``discovery_interval_ms``), the JobManager calls
             ``find_new`` again and again, on a thread of its own, and then ``add_found``.  A reader that asks gets an
             answer as soon as there are splits for it.
+            Of numbers a single reader gets all at once.  Several get half of a fair share of what is left, so a fast
+            reader gets more and none is left with much at the end; the last splits have a 64th of a fair share of the
+            whole, but ``LEAST_SPLIT`` numbers if that is more, and an eighth of the share if that is less.  Whatever a
+            reader gets is above all that it had, so event time that follows the numbers does not go back.
 Source:     Flink ``SplitEnumerator``, ``SourceSplit``, ``SourceReader``; FLIP-27.
+            ``NumberSequenceSource.NumberSequenceSplit``, ``IteratorSourceEnumerator``; guided self-scheduling as in the
+            enumerator of files (Flink cuts into as many splits as there are readers).
 Absent:     ``add_splits_back``, because all readers of a source restart together.
 """
 
@@ -30,9 +38,10 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from flowlet.errors import StateRestoreError
-from flowlet.splits.split_kinds import AnySplit
+from flowlet.splits.split_kinds import AnySplit, NumberRange, NumberSplit
 
 STATE_VERSION: Final = 1  # of the states of all enumerators, which begin with it
+LEAST_SPLIT: Final = 1_000  # a chunk of a reader, which then asks with every chunk; not measured
 
 
 class SplitEnumerator(ABC):
@@ -138,3 +147,54 @@ class SplitEnumerator(ABC):
             StateRestoreError: it does not fit the source.
             FlowletError: several sources: the present one had not been discovered, and cannot be.
         """
+
+
+class NumberSplitEnumerator(SplitEnumerator):
+    """The numbers of one source that are not assigned.  Threading: one thread at a time."""
+
+    name = "the numbers of a source"
+    state_form = msgspec.msgpack.Decoder(tuple[int, int, int])
+
+    def __init__(self, numbers: NumberRange) -> None:
+        self.split_set = numbers
+        self._next = numbers.start
+        self._end = numbers.end
+
+    def __repr__(self) -> str:
+        return (
+            f"<NumberSplitEnumerator {self.waiting_bytes} of {self.split_set.end - self.split_set.start} numbers wait>"
+        )
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many numbers are not assigned."""
+        return self._end - self._next
+
+    def next_splits(self, reader: int) -> list[NumberSplit]:
+        """The next numbers; empty: none are left."""
+        num_left = self.waiting_bytes
+        if num_left <= 0:
+            return []
+        start = self._next
+        self._next += min(self._length(num_left), num_left)
+        return [NumberSplit(start, self._next)]
+
+    def _length(self, num_left: int) -> int:
+        if self._num_readers == 1:
+            return num_left
+        num_numbers = self.split_set.end - self.split_set.start
+        least = max(LEAST_SPLIT, _ceiling(num_numbers, 64 * self._num_readers))
+        return max(min(least, _ceiling(num_numbers, 8 * self._num_readers)), _ceiling(num_left, 2 * self._num_readers))
+
+    def left(self) -> tuple[int, int]:
+        """The first number that is not assigned, and the one behind the last."""
+        return self._next, self._end
+
+    def take_left(self, start: int, end: int) -> None:
+        """Go on with these, whatever the numbers of the program are now."""
+        self._next = start
+        self._end = end
+
+
+def _ceiling(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)

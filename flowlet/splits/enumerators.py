@@ -1,100 +1,39 @@
-"""The kinds of enumerators, and what the JobManager makes of the description of a source (``enumerator_for``).
+"""``PlannedSplitEnumerator``: that of what the program has planned, which is known without a look.
 
-``NumberSplitEnumerator`` and ``PlannedSplitEnumerator``: of numbers, and of what the program has planned, which are
-known without a look.  ``HybridSplitEnumerator``: hands out the splits of several sources, one source after the other.
+``HybridSplitEnumerator``: hands out the splits of several sources, one source after the other.
+
+``enumerator_for``: what the JobManager makes of the description of a source.
 
 Side:       shared; ``discover``, ``restore`` and ``find_new`` are those of the present source.
-Invariants: every number is assigned once, in ascending order; memory does not grow with the sequence.  No split of a
-            source is handed out before every reader has read all splits of the source before it.
-Rules:      a single reader gets all numbers at once.  Several get half of a fair share of what is left, so a fast
-            reader gets more and none is left with much at the end; the last splits have a 64th of a fair share of the
-            whole, but ``LEAST_SPLIT`` numbers if that is more, and an eighth of the share if that is less.  Whatever a
-            reader gets is above all that it had, so event time that follows the numbers does not go back.
-
-            A reader of several sources that asks when nothing is left of the present one gets its end.  It reads what
+Invariants: no split of a source is handed out before every reader has read all splits of the source before it.
+Rules:      a reader of several sources that asks when nothing is left of the present one gets its end.  It reads what
             it has, and asks again: so it has finished the source.  It gets no answer until all readers have.  Then the
             next source is present, whose splits are discovered only now: files that were written meanwhile belong to
             it, and "the newest" means now.  Who has finished is in no checkpoint: after a restart each reader asks
             again, and gets the end again if nothing is left.
-Source:     Flink ``NumberSequenceSource.NumberSequenceSplit``, ``IteratorSourceEnumerator``; guided self-scheduling as
-            in the enumerator of files (Flink cuts into as many splits as there are readers).  Flink
-            ``HybridSourceSplitEnumerator``.
+Source:     Flink ``HybridSourceSplitEnumerator``.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from itertools import compress
 from operator import not_
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
 from flowlet.errors import StateRestoreError
-from flowlet.splits.enumerator import SplitEnumerator
+from flowlet.splits.enumerator import NumberSplitEnumerator, SplitEnumerator
 from flowlet.splits.split_kinds import (
     FileSet,
     HybridSplit,
     HybridSplits,
     KafkaTopics,
     NumberRange,
-    NumberSplit,
     PlannedSplit,
     PlannedSplits,
     SplitSet,
 )
-
-LEAST_SPLIT: Final = 1_000  # a chunk of a reader, which then asks with every chunk; not measured
-
-
-class NumberSplitEnumerator(SplitEnumerator):
-    """The numbers of one source that are not assigned.  Threading: one thread at a time."""
-
-    name = "the numbers of a source"
-    state_form = msgspec.msgpack.Decoder(tuple[int, int, int])
-
-    def __init__(self, numbers: NumberRange) -> None:
-        self.split_set = numbers
-        self._next = numbers.start
-        self._end = numbers.end
-
-    def __repr__(self) -> str:
-        return (
-            f"<NumberSplitEnumerator {self.waiting_bytes} of {self.split_set.end - self.split_set.start} numbers wait>"
-        )
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How many numbers are not assigned."""
-        return self._end - self._next
-
-    def next_splits(self, reader: int) -> list[NumberSplit]:
-        """The next numbers; empty: none are left."""
-        num_left = self.waiting_bytes
-        if num_left <= 0:
-            return []
-        start = self._next
-        self._next += min(self._length(num_left), num_left)
-        return [NumberSplit(start, self._next)]
-
-    def _length(self, num_left: int) -> int:
-        if self._num_readers == 1:
-            return num_left
-        num_numbers = self.split_set.end - self.split_set.start
-        least = max(LEAST_SPLIT, _ceiling(num_numbers, 64 * self._num_readers))
-        return max(min(least, _ceiling(num_numbers, 8 * self._num_readers)), _ceiling(num_left, 2 * self._num_readers))
-
-    def left(self) -> tuple[int, int]:
-        """The first number that is not assigned, and the one behind the last."""
-        return self._next, self._end
-
-    def take_left(self, start: int, end: int) -> None:
-        """Go on with these, whatever the numbers of the program are now."""
-        self._next = start
-        self._end = end
-
-
-def _ceiling(dividend: int, divisor: int) -> int:
-    return -(-dividend // divisor)
 
 
 class PlannedSplitEnumerator(SplitEnumerator):

@@ -143,22 +143,17 @@ class FileSplitEnumerator(SplitEnumerator):
     name = "the splits of a file source"
     # Path, start and end of each split, in their order.
     state_form = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, int, int]]])
+    waiting_bytes = 0
 
     def __init__(self, files: FileSet) -> None:
         self.split_set = files
         self._splits: deque[FileSplit] = deque()  # one per file, without the part that is assigned already
-        self._waiting_bytes = 0
         # Compressed files: they are not cut.  After a restart those are missing whose name does not say so; then they
         # may be cut, and a reader reads them whole with their first split.
         self._whole: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"<FileSplitEnumerator {len(self._splits)} files with {self._waiting_bytes} bytes wait>"
-
-    @property
-    def waiting_bytes(self) -> int:
-        """The size of the splits that are not assigned."""
-        return self._waiting_bytes
+        return f"<FileSplitEnumerator {len(self._splits)} files with {self.waiting_bytes} bytes wait>"
 
     def find(self) -> list[FileSplit]:
         """List all files; empty ones have no split.
@@ -176,11 +171,11 @@ class FileSplitEnumerator(SplitEnumerator):
     def add_found(self, found: Sequence[FileSplit]) -> None:
         """Assign these, the largest first if there are several readers."""
         self._splits = deque(sorted(found, key=lambda split: -split.size_bytes) if self._num_readers > 1 else found)
-        self._waiting_bytes = sum(split.size_bytes for split in found)
+        self.waiting_bytes = sum(split.size_bytes for split in found)
 
     def next_splits(self, reader: int) -> list[FileSplit]:
         """The next split, with others if they are small; empty: none are left."""
-        limit_bytes = min(MAX_ANSWER_BYTES, self._waiting_bytes // (2 * self._num_readers))
+        limit_bytes = min(MAX_ANSWER_BYTES, self.waiting_bytes // (2 * self._num_readers))
         found: list[FileSplit] = []
         while self._splits and len(found) < MAX_ANSWER_SPLITS:
             end = self._end_of_next()
@@ -197,7 +192,7 @@ class FileSplitEnumerator(SplitEnumerator):
     def take_left(self, splits: list[tuple[str, int, int]]) -> None:
         """Go on with these."""
         self._splits = deque(FileSplit(*split) for split in splits)
-        self._waiting_bytes = sum(split.size_bytes for split in self._splits)
+        self.waiting_bytes = sum(split.size_bytes for split in self._splits)
 
     def _end_of_next(self) -> int:
         file = self._splits[0]
@@ -210,7 +205,7 @@ class FileSplitEnumerator(SplitEnumerator):
         file = self._splits.popleft()
         if end < file.end:
             self._splits.appendleft(FileSplit(file.path, end, file.end))
-        self._waiting_bytes -= end - file.start
+        self.waiting_bytes -= end - file.start
         return FileSplit(file.path, file.start, end)
 
 

@@ -1,38 +1,32 @@
 """When a reader asks for splits, whatever the order of questions and answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.connectors.split_reader import EARLY_BYTES, SplitReaderBase
+from flowlet.splits.split_kinds import FileSplit
 
 
-@dataclass(frozen=True)
-class Split:
-    split_id: str
-    size_bytes: int
-
-
-class Splits(SplitReaderBase[Split, None, list[Split]]):
+class Splits(SplitReaderBase[FileSplit, None, list[FileSplit]]):
     """A reader that reads nothing of its splits."""
 
-    def begun(self) -> list[tuple[Split, None]]:
+    def begun(self) -> list[tuple[FileSplit, None]]:
         return []
 
     @staticmethod
-    def parts_of(position: list[Split]) -> list[tuple[Split, None]]:
+    def parts_of(position: list[FileSplit]) -> list[tuple[FileSplit, None]]:
         return [(split, None) for split in position]
 
     @staticmethod
-    def position_of(parts: Sequence[tuple[Split, None]]) -> list[Split]:
+    def position_of(parts: Sequence[tuple[FileSplit, None]]) -> list[FileSplit]:
         return [split for split, _ in parts]
 
     def poll_chunk(self) -> None:
         raise NotImplementedError
 
-    def taken(self) -> Split | None:
+    def taken(self) -> FileSplit | None:
         taken = self.take_split()
         return None if taken is None else taken[0]
 
@@ -51,7 +45,7 @@ class Stock:
 
 def test_the_first_question_comes_at_the_start_and_the_next_when_little_is_left() -> None:
     stock = Stock()
-    large, small = Split("a", 10 * EARLY_BYTES), Split("b", 10)
+    large, small = FileSplit("a", 0, 10 * EARLY_BYTES), FileSplit("b", 0, 10)
     assert stock.num_asked == 1
 
     stock.splits.add_splits([large, small], 0)
@@ -67,12 +61,12 @@ def test_the_first_question_comes_at_the_start_and_the_next_when_little_is_left(
 
 def test_after_the_last_answer_nothing_is_asked() -> None:
     stock = Stock()
-    stock.splits.add_splits([Split("a", 1)], 0)
+    stock.splits.add_splits([FileSplit("a", 0, 1)], 0)
     stock.splits.keep_stocked(0)
     stock.splits.no_more_splits()
 
     assert not stock.splits.is_over
-    assert stock.splits.taken() == Split("a", 1)
+    assert stock.splits.taken() == FileSplit("a", 0, 1)
     assert stock.splits.taken() is None
     assert stock.splits.is_over
     assert stock.splits.available_future().is_done
@@ -81,12 +75,12 @@ def test_after_the_last_answer_nothing_is_asked() -> None:
 
 def test_an_answer_may_come_before_the_question_returns() -> None:
     stock: Splits = Splits(1)
-    answers = [[Split("a", 1)], [Split("b", 1)]]
+    answers = [[FileSplit("a", 0, 1)], [FileSplit("b", 0, 1)]]
 
     stock.start(lambda: stock.add_splits(answers.pop(0), 0) if answers else stock.no_more_splits())
     taken = [stock.taken(), stock.taken(), stock.taken()]
 
-    assert taken == [Split("a", 1), Split("b", 1), None]
+    assert taken == [FileSplit("a", 0, 1), FileSplit("b", 0, 1), None]
     assert stock.is_over
 
 
@@ -94,9 +88,9 @@ def test_what_may_be_expected_is_what_came_and_a_share_of_the_rest() -> None:
     stock = Stock(num_readers=4)
     expected = [stock.splits.expected_bytes]
 
-    stock.splits.add_splits([Split("a", 100)], 400)
+    stock.splits.add_splits([FileSplit("a", 0, 100)], 400)
     expected.append(stock.splits.expected_bytes)
-    stock.splits.add_splits([Split("b", 10)], 40)
+    stock.splits.add_splits([FileSplit("b", 0, 10)], 40)
     expected.append(stock.splits.expected_bytes)
     stock.splits.keep_stocked(0)
     stock.splits.no_more_splits()
@@ -117,7 +111,7 @@ def test_a_reader_that_waits_is_woken_by_the_next_answer(steps: list[str]) -> No
         elif stock.num_asked > num_answers and not stock.splits.is_over:
             num_answers += 1
             if step == "answer":
-                stock.splits.add_splits([Split("s", 1)], 0)
+                stock.splits.add_splits([FileSplit("s", 0, 1)], 0)
             else:
                 stock.splits.no_more_splits()
                 num_answers = 1_000

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from flowlet.errors import StateRestoreError
 from flowlet.messages.control_messages import AddSplits
-from flowlet.splits.enumerators import LEAST_SPLIT, NumberSplitEnumerator, enumerator_for
+from flowlet.splits.enumerator import LEAST_SPLIT, NumberSplitEnumerator
+from flowlet.splits.enumerators import enumerator_for
 from flowlet.splits.split_kinds import NumberRange, NumberSplit
 
 
