@@ -249,7 +249,12 @@ def _remote_gate(source: Source) -> messages.RemoteGateMessage | None:
     gate = cast("RemoteGateSource", source)
     key_blob = b"" if gate.key_groups is None else dump_partitioner(gate.key_groups, f"gate {gate.name}")
     return messages.RemoteGateMessage(
-        gate.name, gate.type_name, gate.fingerprint, program_pickle.dumps(gate.type_info), key_blob, gate.producers
+        gate.name,
+        repr(gate.type_info),
+        gate.fingerprint,
+        program_pickle.dumps(gate.type_info),
+        key_blob,
+        gate.producers,
     )
 
 

@@ -469,6 +469,9 @@ class CountedPartition(msgspec.Struct, frozen=True):
     epoch: int
     partition: int
 
+    def __str__(self) -> str:
+        return f"partition {self.partition} (epoch {self.epoch}) of {self.job!r}"
+
 
 class GateReported(FromTask, frozen=True):
     """TM -> JM: in this subtask's gate a partition, or an attempt to push one, has ended."""

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from flowlet.common.job_settings import RetryRule
 from flowlet.errors import FlowletError
+from flowlet.messages.control_messages import CountedPartition
 from netstack.late import dataclass
 
 ALL_RECORDS: Final = 1 << 62
@@ -27,23 +28,12 @@ ALL_RECORDS: Final = 1 << 62
 MAX_REMEMBERED: Final = 65_536
 
 
-class PartitionKey(NamedTuple):
-    """One partition of one write; as its producer names it."""
-
-    job: str
-    epoch: int
-    partition: int
-
-    def __str__(self) -> str:
-        return f"partition {self.partition} (epoch {self.epoch}) of {self.job!r}"
-
-
 class HeldPartition(NamedTuple):
     """What a checkpoint says of one partition; ``divided``: held by subtasks of another number, so nobody can tell
     which records.
     """
 
-    key: PartitionKey
+    key: CountedPartition
     attempt: int
     num_records: int
     has_ended: bool
@@ -72,7 +62,7 @@ class LedgerEntry:
 class AttemptCursor:
     """How far one attempt is; made by ``PartitionLedger.open``."""
 
-    key: PartitionKey
+    key: CountedPartition
     position: int
     entry: LedgerEntry
     told: int
@@ -94,7 +84,7 @@ class PartitionLedger:
     max_remembered: int = MAX_REMEMBERED
 
     def __post_init__(self, restored: Sequence[HeldPartition]) -> None:
-        self._entries: OrderedDict[PartitionKey, LedgerEntry] = OrderedDict()  # the oldest first
+        self._entries: OrderedDict[CountedPartition, LedgerEntry] = OrderedDict()  # the oldest first
         # By checkpoint: what it holds, as far as no older one does.
         self._taken: dict[int, list[tuple[LedgerEntry, int, bool]]] = {}
         for each in restored:
@@ -106,11 +96,11 @@ class PartitionLedger:
     def __repr__(self) -> str:
         return f"<PartitionLedger of {len(self._entries)} partitions, {len(self._taken)} checkpoints are under way>"
 
-    def ended(self) -> list[PartitionKey]:
+    def ended(self) -> list[CountedPartition]:
         """The partitions of which a complete checkpoint holds everything that is for this subtask."""
         return [key for key, entry in self._entries.items() if entry.is_end_kept]
 
-    def open(self, key: PartitionKey, attempt: int, first_record: int) -> AttemptCursor:
+    def open(self, key: CountedPartition, attempt: int, first_record: int) -> AttemptCursor:
         """An attempt begins with its record ``first_record``.
 
         Raises:
@@ -189,7 +179,7 @@ class PartitionLedger:
             for key, entry in self._entries.items()
         ]
 
-    def complete(self, checkpoint_id: int) -> list[PartitionKey]:
+    def complete(self, checkpoint_id: int) -> list[CountedPartition]:
         """A checkpoint is complete; returns the partitions of which no complete one held everything before."""
         changed = self._taken.pop(checkpoint_id, [])
         for older in [each for each in self._taken if each < checkpoint_id]:
@@ -233,7 +223,7 @@ def merged(former: Sequence[Sequence[HeldPartition] | None]) -> list[HeldPartiti
     A partition of which all former subtasks held everything has ended for each new one; any other one is divided.
     """
     known = [each for each in former if each is not None]
-    by_key: dict[PartitionKey, list[HeldPartition]] = {}
+    by_key: dict[CountedPartition, list[HeldPartition]] = {}
     for states in known:
         for state in states:
             by_key.setdefault(state.key, []).append(state)

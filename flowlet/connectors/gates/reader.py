@@ -24,6 +24,8 @@ from dataclasses import KW_ONLY, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import astuple
+
 from flowlet.columns import Column
 from flowlet.common.job_settings import RetryRule
 from flowlet.common.time import Instant
@@ -31,7 +33,6 @@ from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.connectors.gates.partition_ledger import (
     AttemptCursor,
     HeldPartition,
-    PartitionKey,
     PartitionLedger,
     UnfitAttemptError,
     merged,
@@ -139,11 +140,6 @@ class RemoteGateSource(Source):
     open_gate: Callable[..., RemoteGateReader] | None = field(default=None, init=False)
 
     @property
-    def type_name(self) -> str:
-        """The type, for people."""
-        return repr(self.type_info)
-
-    @property
     def fingerprint(self) -> bytes:
         """The fingerprint of its type, 16 bytes, the same for equal types in every process; the producer's must be
         that.
@@ -153,7 +149,7 @@ class RemoteGateSource(Source):
 
     def shape(self, num_subtasks: int) -> GateShape:
         """What an offer is checked against."""
-        return GateShape(self.name, self.type_name, self.fingerprint, num_subtasks, self.producers)
+        return GateShape(self.name, repr(self.type_info), self.fingerprint, num_subtasks, self.producers)
 
     def redistribute_positions(self, positions: Sequence[object | None], share: StateShare) -> object:
         """What every subtask holds after a change of the parallelism; see ``partition_ledger.merged``."""
@@ -355,7 +351,7 @@ class RemoteGateReader(SourceReaderBase):
         cursor = self._cursors.get(index)
         if cursor is None:
             offer = self._gate.offer_of(index)
-            key = PartitionKey(offer.job, offer.epoch, offer.partition)
+            key = CountedPartition(offer.job, offer.epoch, offer.partition)
             cursor = self._cursors[index] = self._ledger.open(key, offer.attempt, offer.first_record)
         return cursor
 
@@ -439,11 +435,10 @@ class RemoteGateReader(SourceReaderBase):
         offers = self._gate.take_completed()
         self._report(self._counts(), [CountedPartition(each.job, each.epoch, each.partition) for each in offers])
 
-    def _report_ended(self, ended: Sequence[PartitionKey]) -> None:
+    def _report_ended(self, ended: list[CountedPartition]) -> None:
         """Tell the JobManager which partitions a complete checkpoint holds."""
-        completed = [CountedPartition(*key) for key in ended]
-        for start in range(0, len(completed), _MAX_REPORTED):
-            self._report(self._counts(), completed[start : start + _MAX_REPORTED])
+        for start in range(0, len(ended), _MAX_REPORTED):
+            self._report(self._counts(), ended[start : start + _MAX_REPORTED])
 
     def _counts(self) -> GateCounts:
         counts = self._gate.counts()
@@ -452,7 +447,7 @@ class RemoteGateReader(SourceReaderBase):
 
 def _state_of(held: Sequence[HeldPartition]) -> object:
     return _STATE_VERSION, [
-        (*each.key, each.attempt, each.num_records, each.has_ended, each.is_divided) for each in held
+        (*astuple(each.key), each.attempt, each.num_records, each.has_ended, each.is_divided) for each in held
     ]
 
 
@@ -462,4 +457,4 @@ def _held_in(state: Any, gate: str) -> list[HeldPartition]:
         raise StateRestoreError(
             f"the state of gate {gate!r} has version {version}, this flowlet reads {_STATE_VERSION}"
         )
-    return [HeldPartition(PartitionKey(*row[:3]), *row[3:]) for row in rows]
+    return [HeldPartition(CountedPartition(*row[:3]), *row[3:]) for row in rows]

@@ -10,13 +10,13 @@ from flowlet.common.job_settings import RetryRule
 from flowlet.connectors.gates.partition_ledger import (
     AttemptCursor,
     HeldPartition,
-    PartitionKey,
     PartitionLedger,
     UnfitAttemptError,
     merged,
 )
+from flowlet.messages.control_messages import CountedPartition
 
-KEY, OTHER = PartitionKey("job", 0, 0), PartitionKey("job", 0, 1)
+KEY, OTHER = CountedPartition("job", 0, 0), CountedPartition("job", 0, 1)
 
 
 def new_records(ledger: PartitionLedger, cursor: AttemptCursor, num_records: int) -> int:
@@ -100,7 +100,7 @@ def test_where_attempts_may_differ_another_one_begins_anew_and_the_same_one_goes
 
 def test_the_oldest_partitions_that_nobody_brings_are_forgotten_first() -> None:
     ledger = PartitionLedger(max_remembered=2)
-    cursors = [ledger.open(PartitionKey("job", 0, number), 0, 0) for number in range(3)]
+    cursors = [ledger.open(CountedPartition("job", 0, number), 0, 0) for number in range(3)]
     assert len(ledger.held()) == 3
 
     ledger.close(cursors[1])
