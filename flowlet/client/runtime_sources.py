@@ -47,8 +47,8 @@ def _assigned_source(source: BuiltInSource, name: str, parallelism: int) -> Assi
         case NumberSequenceSource():
             return numbered_records(source.start, source.end + 1)
         case DataGeneratorSource():
-            function, limit = source.generator_function, source.rate_limiter_strategy
-            return numbered_records(0, source.count, function=function, limit=limit)
+            limit = source.rate_limiter_strategy
+            return numbered_records(0, source.count, function=source.generator_function, limit=limit)
         case KafkaSource():
             from flowlet.connectors.kafka.reader import KafkaReader  # only these jobs need it
 

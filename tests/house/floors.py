@@ -32,6 +32,7 @@ ROOMS: Final = (
             "flowlet.connectors.database.statement",
             "flowlet.connectors.files.api",
             "flowlet.datastream.connectors.base",
+            "flowlet.datastream.connectors.datagen",
             "flowlet.connectors.database.statement",
             "flowlet.datastream.connectors.file_system",
             "flowlet.datastream.connectors.write_ahead_sink",

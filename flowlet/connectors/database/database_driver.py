@@ -153,10 +153,8 @@ class DatabaseDriver(ABC):
         connection = self._connection
         self._connection = None
         if connection is not None:
-            try:
+            with contextlib.suppress(*self.errors):  # it is gone anyway
                 connection.close()
-            except self.errors:
-                return  # it is gone anyway
 
     def _connected(self) -> Any:
         if self._connection is None:

@@ -14,7 +14,7 @@ import importlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass  # not late: programs may ask for the parameters of its __init__
+from dataclasses import dataclass, field  # not late: programs may ask for the parameters of its __init__
 from enum import Enum
 from typing import Any, Final, Self, final
 
@@ -417,14 +417,14 @@ _OWN_OF_SINKS: Final = ("transactional.id", "enable.idempotence", "key.serialize
 _MARKER_RETENTION_MS: Final = 6 * 86_400_000
 
 
+@dataclass(eq=False, repr=False)
 class KafkaSink(Sink):
     """Writes records to topics; made by ``KafkaSink.builder()``."""
 
     get_transformer = java_only("sink_to(), which takes the sink itself")
 
-    def __init__(self, properties: dict[str, str], serializer: KafkaRecordSerializationSchema) -> None:
-        self.properties = properties  # may hold passwords
-        self.serializer = serializer
+    properties: dict[str, str]  # may hold passwords
+    serializer: KafkaRecordSerializationSchema
 
     @staticmethod
     def builder() -> "KafkaSinkBuilder":
@@ -432,14 +432,11 @@ class KafkaSink(Sink):
         return KafkaSinkBuilder()
 
 
+@dataclass(eq=False, repr=False)
 class FlushingKafkaSink(KafkaSink):
     """Records are sent at once; those before a checkpoint are acknowledged before it, if ``flushes``."""
 
-    def __init__(
-        self, properties: dict[str, str], serializer: KafkaRecordSerializationSchema, *, flushes: bool
-    ) -> None:
-        super().__init__(properties, serializer)
-        self.flushes = flushes
+    flushes: bool = field(kw_only=True)
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
         """The writer of one subtask, with a client of its own."""
@@ -449,6 +446,7 @@ class FlushingKafkaSink(KafkaSink):
         return made
 
 
+@dataclass(eq=False, repr=False)
 class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
     """Messages wait in the checkpoint; then one transaction of Kafka has them and a marker, which is an offset of a
     group of its own.
@@ -456,16 +454,8 @@ class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
 
     marker_retention_ms = _MARKER_RETENTION_MS
 
-    def __init__(
-        self,
-        properties: dict[str, str],
-        serializer: KafkaRecordSerializationSchema,
-        transactional_id_prefix: str,
-        marker_topic: str,
-    ) -> None:
-        KafkaSink.__init__(self, properties, serializer)
-        self.transactional_id_prefix = transactional_id_prefix
-        self.marker_topic = marker_topic
+    transactional_id_prefix: str
+    marker_topic: str
 
     def rows_of(self, values: Sequence[Any]) -> Sequence[Any]:
         """The messages."""

@@ -72,17 +72,13 @@ class ClientEvents:
         if refused:
             raise ConfigError(f"Kafka: the property {refused[0]} loads code and cannot be set in a job")
         try:
-            return getattr(module, kind)({"log_level": 2, **properties, "error_cb": self.add})
+            return getattr(module, kind)({"log_level": 2, **properties, "error_cb": self._errors.append})
         except Exception as error:
             if type(error).__module__.split(".")[0] not in ("confluent_kafka", "cimpl", "builtins"):
                 raise
             raise ConfigError(
                 f"Kafka: {_reason(error)}; properties are those of librdkafka, not of Kafka's Java client"
             ) from error
-
-    def add(self, error: Any) -> None:
-        """An error event."""
-        self._errors.append(error)
 
     @property
     def refusal(self) -> str | None:
@@ -207,7 +203,6 @@ def _reason(error: Exception) -> str:
     return str(text()) if callable(text) else str(first) or type(error).__name__
 
 
-Offsets = Mapping[Partition, int]
 # Topic, number, offset and end of a partition.
 _Waiting = list[tuple[str, int, int, int | None]]
 _EARLIEST: Final = OffsetRule(OffsetKind.EARLIEST)
@@ -223,9 +218,11 @@ class KafkaSplitEnumerator(SplitEnumerator):
 
     name = "the partitions of a Kafka source"
     state_form = msgspec.msgpack.Decoder(tuple[int, list[Partition], _Waiting])  # that were found, and that wait
+    discovery_interval_ms: int | None = None
 
     def __init__(self, topics: KafkaTopics, connect: Callable[[KafkaTopics], KafkaBrokers] = KafkaBrokers) -> None:
         self.split_set = topics
+        self.discovery_interval_ms = topics.discovery_interval_ms
         self._connect = connect
         self._known: defaultdict[str, set[int]] = defaultdict(set)  # by topic: a set of numbers is in order
         self._waiting: defaultdict[int, list[KafkaSplit]] = defaultdict(list)  # by the number of their reader
@@ -236,11 +233,6 @@ class KafkaSplitEnumerator(SplitEnumerator):
             f"<KafkaSplitEnumerator of {self.split_set.described}: {sum(map(len, self._known.values()))} partitions, "
             f"{num_waiting} wait>"
         )
-
-    @property
-    def discovery_interval_ms(self) -> int | None:
-        """How often to look for new partitions; None: never again."""
-        return self.split_set.discovery_interval_ms
 
     def find(self) -> list[KafkaSplit]:
         """Find the partitions and where to begin.
@@ -302,32 +294,23 @@ class KafkaSplitEnumerator(SplitEnumerator):
     ) -> dict[Partition, int]:
         match rule.kind:
             case OffsetKind.EARLIEST | OffsetKind.LATEST:
-                return dict(brokers.edges(partitions, rule.kind))
+                return brokers.edges(partitions, rule.kind)
             case OffsetKind.TIMESTAMP:
-                return dict(brokers.at_time(partitions, rule.timestamp_ms))
+                return brokers.at_time(partitions, rule.timestamp_ms)
             case OffsetKind.OFFSETS:
-                return self._completed(
-                    brokers, partitions, rule, {(topic, number): offset for topic, number, offset in rule.offsets}
-                )
+                found = {(topic, number): offset for topic, number, offset in rule.offsets}
             case OffsetKind.COMMITTED:
-                return self._completed(brokers, partitions, rule, brokers.committed(partitions))
+                found = brokers.committed(partitions)
             case _:
                 assert_never(rule.kind)
-
-    def _completed(
-        self, brokers: KafkaBrokers, partitions: Sequence[Partition], rule: OffsetRule, known: Offsets
-    ) -> dict[Partition, int]:
-        """The known offsets, with the fallback of the rule for the others."""
-        found = dict(known)
         missing = [each for each in partitions if each not in found]
-        if missing and rule.fallback is None:
-            names = ", ".join(f"{topic}-{partition}" for topic, partition in missing[:5])
-            raise FlowletError(
-                f"group {self.split_set.properties.get('group.id')!r} has committed no offset for {names} at "
-                f"{self.split_set.servers}; say where "
-                "to begin then: KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.EARLIEST)"
-            )
         if missing:
-            assert rule.fallback is not None, "checked above"
-            found |= brokers.edges(missing, rule.fallback)
+            if rule.fallback is None:
+                names = ", ".join(f"{topic}-{partition}" for topic, partition in missing[:5])
+                raise FlowletError(
+                    f"group {self.split_set.properties.get('group.id')!r} has committed no offset for {names} at "
+                    f"{self.split_set.servers}; say where "
+                    "to begin then: KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.EARLIEST)"
+                )
+            found = found | brokers.edges(missing, rule.fallback)
         return {each: found[each] for each in partitions}

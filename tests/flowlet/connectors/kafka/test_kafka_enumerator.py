@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator, Offsets, Partition
+from flowlet.connectors.kafka.split import KafkaBrokers, KafkaSplitEnumerator, Partition
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.splits.enumerators import enumerator_for
 from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
@@ -18,7 +18,7 @@ EARLIEST, LATEST = OffsetRule(OffsetKind.EARLIEST), OffsetRule(OffsetKind.LATEST
 class Table(KafkaBrokers):
     """Partitions with their first offset and the one behind the last."""
 
-    def __init__(self, edges: dict[Partition, tuple[int, int]], committed: Offsets | None = None) -> None:
+    def __init__(self, edges: dict[Partition, tuple[int, int]], committed: dict[Partition, int] | None = None) -> None:
         self.found = edges
         self.group = dict(committed or {})
         self.closed = 0
