@@ -3,6 +3,7 @@
 Side: pure.
 """
 
+import codecs
 import math
 from types import UnionType
 from typing import Any
@@ -38,6 +39,17 @@ def check_number(
     """Check that a value is a whole number from ``at_least`` to ``at_most``; raises as ``check_kind``."""
     if not is_whole_number(value) or not at_least <= value <= at_most:
         raise error(f"{needs}, got {value!r}")
+
+
+def known_charset(charset: Any, what: str) -> str:
+    """Python's name of a charset for texts.  Raises JobGraphError: it is unknown."""
+    try:
+        "".encode(charset)
+        return codecs.lookup(charset).name
+    except (LookupError, TypeError) as error:
+        raise JobGraphError(
+            f"{what}: the charset {charset!r} is unknown; use one that Python knows, such as UTF-8"
+        ) from error
 
 
 def check_name(value: object, needs: str) -> None:

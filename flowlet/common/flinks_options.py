@@ -136,17 +136,11 @@ class IgnoredOptionWarning(UserWarning):
 
 def reason_to_ignore(name: str) -> str | None:
     """Why an option of that name has no effect here, and needs none; None: it is none of these."""
-    return IGNORED.get(name) or _of_longest_prefix(name, IGNORED_PREFIXES)
+    return IGNORED.get(name) or reason_of_prefix(name, IGNORED_PREFIXES)
 
 
-def reason_of_prefix(name: str) -> str | None:
-    """Why nothing here reads options of Flink that begin like this one; None: Flink has none, as far as this module
-    knows.
-    """
-    return _of_longest_prefix(name, PREFIXES)
-
-
-def _of_longest_prefix(name: str, reasons: Mapping[str, str]) -> str | None:
+def reason_of_prefix(name: str, reasons: Mapping[str, str]) -> str | None:
+    """The reason of the longest prefix of a name, of ``PREFIXES`` or ``IGNORED_PREFIXES``; None: it has none."""
     prefix = max((each for each in reasons if name.startswith(each)), key=len, default=None)
     return None if prefix is None else reasons[prefix]
 

@@ -11,7 +11,6 @@ Source: Flink ``CheckpointingOptions``, ``CheckpointCoordinatorConfiguration``, 
 
 import dataclasses
 import importlib.util
-from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
@@ -175,8 +174,7 @@ class CheckpointSettings:
     ).field(default="")
 
     def __post_init__(self) -> None:
-        for name, value, least in _below_least(self):
-            raise JobGraphError(f"{name} of the checkpoints is {value}, the least is {least}")
+        _check_least(self, "checkpoints")
         if self.tolerable_failures < ANY_NUMBER:
             raise JobGraphError(
                 f"tolerable_failures of the checkpoints is {self.tolerable_failures}, the least is -1 (any number)"
@@ -290,8 +288,7 @@ class RestartSettings:
     ).field()
 
     def __post_init__(self) -> None:
-        for name, value, least in _below_least(self):
-            raise JobGraphError(f"{name} of the restart strategy is {value}, the least is {least}")
+        _check_least(self, "restart strategy")
         if self.multiplier <= 1:
             raise JobGraphError(f"multiplier of the restart strategy is {self.multiplier:g}, it must be more than 1")
         if self.jitter < 0:
@@ -407,9 +404,9 @@ class JobSettings:
                 raise JobGraphError(f"{name} is {value}, allowed are {row.least} to {LARGEST_MAX_RECORD_BYTES}")
 
 
-def _below_least(settings: object) -> Iterator[tuple[str, float, float]]:
-    """The fields that are less than their rows allow: name, value and the least one."""
+def _check_least(settings: object, what: str) -> None:
+    """Raise JobGraphError for a field that is below the least of its row."""
     for field, row in rows_by_field(type(settings)).items():
         value = getattr(settings, field)
         if row.least is not None and value is not None and value < row.least:
-            yield field, value, row.least
+            raise JobGraphError(f"{field} of the {what} is {value}, the least is {row.least}")

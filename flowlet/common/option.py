@@ -9,6 +9,7 @@ Source: Flink ``ConfigOption``.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -18,6 +19,7 @@ from netstack.late import dataclass
 
 T = TypeVar("T")
 S = TypeVar("S")
+N = TypeVar("N", int, float)
 
 _NANOS_PER_MS: Final = 1_000_000
 _ROW: Final = "option"  # in the metadata of a field
@@ -109,14 +111,7 @@ def whole_number(name: str, *other_names: str, least: int, default: int | None =
 
 def number(name: str, *, least: float, most: float, default: float) -> Option[float]:
     """An option that is a number."""
-
-    def parse(text: str) -> float:
-        value = float(text)
-        if not least <= value <= most:
-            raise ValueError(text)
-        return value
-
-    return Option(name, parse, f"a number from {least:g} to {most:g}", default)
+    return Option(name, at_least(float, least, most), f"a number from {least:g} to {most:g}", default)
 
 
 def duration(name: str, *other_names: str, least: int = 0, default: int | None = None) -> Option[int]:
@@ -142,14 +137,9 @@ def choice(name: str, choices: Mapping[str, T], *other_names: str, default: str 
 
 def fixed(name: str, accepted: str, *other_names: str, missing: str) -> Option[str]:
     """An option with one value, which says what happens anyway; ``missing``: what another one would need."""
-
-    def parse(text: str) -> str:
-        if text.lower() != accepted.lower():
-            raise ValueError(text)
-        return accepted
-
+    found = choice(name, {accepted.lower(): accepted}, *other_names, default=accepted)
     allowed = f"possible here: {missing}; use {accepted!r} or leave it out"
-    return Option(name, parse, allowed, accepted, other_names, is_fixed=True)
+    return dataclasses.replace(found, allowed=allowed, is_fixed=True)
 
 
 def duration_ms(text: str) -> int:
@@ -164,12 +154,12 @@ def parse_text(text: str) -> str:
     return text
 
 
-def at_least(parse: Callable[[str], int], least: int) -> Callable[[str], int]:
-    """A parser of numbers that raises ValueError below ``least``."""
+def at_least(parse: Callable[[str], N], least: float, most: float = math.inf) -> Callable[[str], N]:
+    """A parser of numbers that raises ValueError below ``least``, and above ``most``."""
 
-    def checked(text: str) -> int:
+    def checked(text: str) -> N:
         value = parse(text)
-        if value < least:
+        if not least <= value <= most:
             raise ValueError(text)
         return value
 

@@ -6,7 +6,6 @@ Units:  milliseconds where a number is given.
 Source: PyFlink ``pyflink.common.restart_strategy``; texts by Flink ``RestartStrategyDescriptionUtils``.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -20,16 +19,19 @@ __all__ = ["RestartStrategies", "RestartStrategyConfiguration"]
 _MS = timedelta(milliseconds=1)
 
 
-class RestartStrategyConfiguration(ABC):
+class RestartStrategyConfiguration:
     """One strategy; equal to another one if it says the same."""
 
-    @abstractmethod
+    _description: str
+    _options: Mapping[str, str]
+
     def get_description(self) -> str:
         """What it does, for people."""
+        return self._description
 
-    @abstractmethod
     def options(self) -> Mapping[str, str]:
         """The options that say the same; not in PyFlink."""
+        return self._options
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RestartStrategyConfiguration) and self.options() == other.options()
@@ -47,13 +49,8 @@ class RestartStrategies:
     class NoRestartStrategyConfiguration(RestartStrategyConfiguration):
         """A job that fails once has failed."""
 
-        def get_description(self) -> str:
-            """What it does, for people."""
-            return "Restart deactivated."
-
-        def options(self) -> Mapping[str, str]:
-            """The option that says the same."""
-            return {"restart-strategy.type": "none"}
+        _description = "Restart deactivated."
+        _options: Mapping[str, str] = {"restart-strategy.type": "none"}
 
     class FixedDelayRestartStrategyConfiguration(RestartStrategyConfiguration):
         """Some restarts, with the same pause before each.  Raises ConfigError: an argument is wrong."""
@@ -65,6 +62,12 @@ class RestartStrategies:
         ) -> None:
             self._attempts = _count(restart_attempts, "restart_attempts", 0)
             self._delay = _time(delay_between_attempts_interval, "delay_between_attempts_interval")
+            self._description = f"Restart with fixed delay ({_iso(self._delay)}). #{self._attempts} restart attempts."
+            self._options = {
+                "restart-strategy.type": "fixed-delay",
+                "restart-strategy.fixed-delay.attempts": str(self._attempts),
+                "restart-strategy.fixed-delay.delay": _text(self._delay),
+            }
 
         def get_restart_attempts(self) -> int:
             """How many restarts there are."""
@@ -73,19 +76,6 @@ class RestartStrategies:
         def get_delay_between_attempts_interval(self) -> timedelta:
             """The pause before each."""
             return self._delay
-
-        def get_description(self) -> str:
-            """What it does, for people."""
-            return f"Restart with fixed delay ({_iso(self._delay)}). #{self._attempts} restart attempts."
-
-        def options(self) -> Mapping[str, str]:
-            """The options that say the same."""
-            prefix = "restart-strategy.fixed-delay"
-            return {
-                "restart-strategy.type": "fixed-delay",
-                f"{prefix}.attempts": str(self._attempts),
-                f"{prefix}.delay": _text(self._delay),
-            }
 
     class FailureRateRestartStrategyConfiguration(RestartStrategyConfiguration):
         """Restarts as long as failures are rare.  Raises ConfigError: an argument is wrong."""
@@ -99,6 +89,16 @@ class RestartStrategies:
             self._rate = _count(max_failure_rate, "max_failure_rate", 1)
             self._interval = _time(failure_interval, "failure_interval")
             self._delay = _time(delay_between_attempts_interval, "delay_between_attempts_interval")
+            self._description = (
+                f"Failure rate restart with maximum of {self._rate} failures within interval {_iso(self._interval)} "
+                f"and fixed delay {_iso(self._delay)}."
+            )
+            self._options = {
+                "restart-strategy.type": "failure-rate",
+                "restart-strategy.failure-rate.max-failures-per-interval": str(self._rate),
+                "restart-strategy.failure-rate.failure-rate-interval": _text(self._interval),
+                "restart-strategy.failure-rate.delay": _text(self._delay),
+            }
 
         def get_max_failure_rate(self) -> int:
             """How many failures in the interval do not fail the job."""
@@ -112,33 +112,11 @@ class RestartStrategies:
             """The pause before each restart."""
             return self._delay
 
-        def get_description(self) -> str:
-            """What it does, for people."""
-            return (
-                f"Failure rate restart with maximum of {self._rate} failures within interval {_iso(self._interval)} "
-                f"and fixed delay {_iso(self._delay)}."
-            )
-
-        def options(self) -> Mapping[str, str]:
-            """The options that say the same."""
-            prefix = "restart-strategy.failure-rate"
-            return {
-                "restart-strategy.type": "failure-rate",
-                f"{prefix}.max-failures-per-interval": str(self._rate),
-                f"{prefix}.failure-rate-interval": _text(self._interval),
-                f"{prefix}.delay": _text(self._delay),
-            }
-
     class FallbackRestartStrategyConfiguration(RestartStrategyConfiguration):
         """What counts where no strategy is set: exponential delays with checkpoints, none without."""
 
-        def get_description(self) -> str:
-            """What it does, for people."""
-            return "Cluster level default restart strategy"
-
-        def options(self) -> Mapping[str, str]:
-            """No option."""
-            return {}
+        _description = "Cluster level default restart strategy"
+        _options: Mapping[str, str] = {}
 
     @staticmethod
     def no_restart() -> "RestartStrategies.NoRestartStrategyConfiguration":

@@ -6,12 +6,11 @@ Source: PyFlink ``pyflink.common.serialization``, where the classes wrap Java ob
         which PyFlink lacks.
 """
 
-import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowlet.common.checks import check_number
+from flowlet.common.checks import check_number, known_charset
 from flowlet.common.not_yet import explain_missing_names
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.errors import JobGraphError
@@ -45,14 +44,8 @@ class Encoder:
         Raises:
             JobGraphError: the charset is unknown, or begins every text with a mark of its own.
         """
-        try:
-            mark = "".encode(charset_name)
-        except (LookupError, TypeError) as error:
-            raise JobGraphError(
-                f"simple_string_encoder: the charset {charset_name!r} is unknown; use one that Python knows, such as "
-                "UTF-8"
-            ) from error
-        if mark:
+        known_charset(charset_name, "simple_string_encoder")
+        if "".encode(charset_name):
             raise JobGraphError(
                 f"simple_string_encoder: {charset_name} begins every text with a byte order mark, which would be "
                 "inside files; use UTF-8, or one with a fixed order, such as UTF-16LE"
@@ -122,12 +115,7 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
     """
 
     def __init__(self, charset: str = "UTF-8") -> None:
-        try:
-            self.charset = codecs.lookup(charset).name
-        except (LookupError, TypeError) as error:
-            raise JobGraphError(
-                f"SimpleStringSchema: the charset {charset!r} is unknown; use one that Python knows, such as UTF-8"
-            ) from error
+        self.charset = known_charset(charset, "SimpleStringSchema")
 
     def serialize(self, element: Any) -> bytes:
         """The text as bytes.  TypeError: it is no text."""

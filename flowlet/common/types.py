@@ -196,11 +196,11 @@ def _restore(fields: list[str] | None, values: list[Any], row_kind: RowKind) -> 
     return row
 
 
-def rows_of(field_names: Sequence[str], records: Iterable[Sequence[Any]]) -> list[Row]:
-    """A row with these names for each record."""
+def rows_of(field_names: Sequence[str] | None, records: Iterable[Sequence[Any]]) -> list[Row]:
+    """A row with these names for each record; None: without names."""
     new, kind, rows = _new, Row, []
     # Shared by all rows: nobody changes a list of names, ``set_field_names`` replaces it.
-    names, insert = list(field_names), _INSERT
+    names, insert = None if field_names is None else list(field_names), _INSERT
     for record in records:
         row = new(kind)
         row._fields = names
@@ -307,11 +307,6 @@ def fields_of_records(records: Sequence[Any], names: list[str]) -> Sequence[Sequ
         if set(map(len, values)) <= {len(names)}:
             return values
     return [fields_of_record(record, names) for record in records]
-
-
-def unnamed_rows_of(records: Iterable[Sequence[Any]]) -> list[Row]:
-    """A row without names for each record."""
-    return [_restore(None, list(record), RowKind.INSERT) for record in records]
 
 
 _new: Final = Row.__new__

@@ -44,10 +44,7 @@ class WatermarkGenerator(ABC):
     calls per record.
     """
 
-    @property
-    def needs_events(self) -> bool:
-        """Whether ``on_event`` is called for each record."""
-        return True
+    needs_events: bool = True
 
     @abstractmethod
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
@@ -65,10 +62,7 @@ class WatermarkGenerator(ABC):
 class _FollowsTheLargest(WatermarkGenerator):
     """Base class of generators that need only the largest timestamps."""
 
-    @property
-    def needs_events(self) -> bool:
-        """False."""
-        return False
+    needs_events = False
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
         """Process a chunk of one record."""
@@ -126,15 +120,11 @@ class WatermarksWithIdleness(WatermarkGenerator):
         if idle_timeout_ns <= 0:
             raise JobGraphError(f"the idle timeout must be more than 0, got {idle_timeout_ns} ns")
         self._generator = generator
+        self.needs_events = generator.needs_events
         self._idle_timeout_ns = idle_timeout_ns
         self._now_ns = now_ns
         self._is_active = False
         self._inactive_since_ns: int | None = None
-
-    @property
-    def needs_events(self) -> bool:
-        """As the other generator."""
-        return self._generator.needs_events
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
         """Pass it to the other generator; the stream is active."""

@@ -11,6 +11,7 @@ Absent: Flink's ``WatermarkGeneratorSupplier``: any callable without arguments m
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, final
 
 from flowlet.common.checks import is_name
@@ -80,14 +81,16 @@ class WatermarkStrategy:
 
         For a source without timestamps (text files) this is the same as ``no_watermarks()``.
         """
-        return WatermarkStrategy("for_monotonous_timestamps()", _Bounded(0), reads_timestamps=True)
+        make_generator = partial(BoundedOutOfOrdernessWatermarks, 0)
+        return WatermarkStrategy("for_monotonous_timestamps()", make_generator, reads_timestamps=True)
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: Length) -> "WatermarkStrategy":
         """For streams whose records are at most this far (0 or more) behind the largest timestamp before them."""
         delay = duration_of(max_out_of_orderness, "for_bounded_out_of_orderness()", at_least_nanos=0)
         name = f"for_bounded_out_of_orderness({delay!r})"
-        return WatermarkStrategy(name, _Bounded(delay.to_millis()), reads_timestamps=True)
+        make_generator = partial(BoundedOutOfOrdernessWatermarks, delay.to_millis())
+        return WatermarkStrategy(name, make_generator, reads_timestamps=True)
 
     @staticmethod
     def for_generator(make_generator: Callable[[], WatermarkGenerator]) -> "WatermarkStrategy":
@@ -164,13 +167,3 @@ class WatermarkStrategy:
         if self.max_future_skew is not None:
             parts.append(f"with_max_future_skew({self.max_future_skew!r})")
         return ".".join(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Bounded:
-    """Makes generators; an object instead of a closure, so that any pickler can pickle it."""
-
-    max_out_of_orderness_ms: int
-
-    def __call__(self) -> WatermarkGenerator:
-        return BoundedOutOfOrdernessWatermarks(self.max_out_of_orderness_ms)

@@ -40,7 +40,7 @@ from flowlet.columns import (
     ShortTextColumn,
 )
 from flowlet.columns.short_text_column import PACKED16_BYTES
-from flowlet.common.types import rows_of, unnamed_rows_of
+from flowlet.common.types import rows_of
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import (
     ARRAY_TYPES,
@@ -121,7 +121,7 @@ def _values(kind: int, payload: memoryview, num_values: int, depth: int) -> Sequ
     if kind == Kind.ROWS:
         names, start = _names_of_rows(payload, depth)
         records = zip(*_fields(payload, start, num_fields_of(payload), num_values, depth), strict=True)
-        return unnamed_rows_of(records) if names is None else rows_of(names, records)
+        return rows_of(names, records)
     if kind == Kind.PICKLES and not depth:
         return _unpickled_each(payload, num_values)
     if kind in (Kind.TEXT_SIZES, Kind.BYTES):
@@ -425,7 +425,7 @@ def _records(kind: int, payload: memoryview, num_records: int, dictionary: Chann
         names, start = _names_of_rows(payload, 0)
         fields, key_position = _columns(payload, start, num_fields_of(payload), num_records, dictionary)
         if names is None:
-            return unnamed_rows_of(zip(*[field.to_list() for field in fields], strict=True))
+            return rows_of(None, zip(*[field.to_list() for field in fields], strict=True))
         return Columns(num_records, fields, Shape.ROW, names, key_position)
     if kind in (Kind.OBJECTS, Kind.DICTS):
         head = _head_of_objects(kind, payload, 0)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.execution_config import EnvironmentSettings
-from flowlet.common.flinks_options import EXACT, IGNORED, reason_of_prefix, reason_to_ignore, warn_of_option
+from flowlet.common.flinks_options import EXACT, IGNORED, PREFIXES, reason_of_prefix, reason_to_ignore, warn_of_option
 from flowlet.common.job_settings import (
     FAILURE_RATE_DELAY,
     BatchSettings,
@@ -103,7 +103,7 @@ def check_options(options: Configuration) -> None:
 def _unknown(name: str, slip: str | None) -> str:
     if name in EXACT:
         return f"option {name!r} exists in Flink, but not here: {EXACT[name]}; leave it out"
-    reason = None if slip else reason_of_prefix(name)
+    reason = None if slip else reason_of_prefix(name, PREFIXES)
     if reason is not None:
         return f"option {name!r} is not read here: {reason}; leave it out"
     near = slip or _nearest(name, _LIKELY)

@@ -12,7 +12,7 @@ import zoneinfo
 from dataclasses import asdict, dataclass  # not late: programs may ask for the parameters of its __init__
 from typing import Any, ClassVar, Final, NoReturn, Self, final
 
-from flowlet.common.checks import check_kind, check_name, check_number
+from flowlet.common.checks import check_kind, check_name, check_number, known_charset
 from flowlet.common.not_yet import java_only
 from flowlet.common.paths import local_path
 from flowlet.common.serialization import Encoder
@@ -402,12 +402,7 @@ class StreamFormat:
         Raises:
             JobGraphError: the charset is unknown.
         """
-        try:
-            "".encode(charset_name)
-        except (LookupError, TypeError) as error:
-            raise JobGraphError(
-                f"text_line_format: the charset {charset_name!r} is unknown; use one that Python knows, such as UTF-8"
-            ) from error
+        known_charset(charset_name, "text_line_format")
         return StreamFormat(charset_name)
 
 

@@ -175,12 +175,7 @@ def _zstd_content(file: BinaryIO) -> ReadBytes:
         return _ConcatenatedStreams(file, zstd.ZstdDecompressor).read
     import pyarrow as pa  # here, because its import takes longer than all others, and few files need it
 
-    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
-
-    def read(num_bytes: int) -> bytes:
-        content: bytes = stream.read(num_bytes)
-        return content
-
+    read: ReadBytes = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd").read
     return read
 
 
