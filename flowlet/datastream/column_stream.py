@@ -106,18 +106,14 @@ def _checked(schema: Any, name: str, wanted: Any) -> WindowAggregate:
         raise JobGraphError(f"{method} is not one of {', '.join(AGGREGATES)}")
     column = column_of(schema, column, kind)
     column_type = schema.field(column).type
-    if kind in ("sum", "mean"):
-        _check_number(method, column, column_type)
-    elif kind in ("min", "max"):
+    if kind in ("sum", "mean") and not (pa.types.is_integer(column_type) or pa.types.is_floating(column_type)):
+        raise JobGraphError(
+            f"{method} needs integers or floats, column {column!r} is a {column_type}; cast it to float64 by "
+            "map_batches(...)"
+        )
+    if kind in ("min", "max"):
         check_comparable(schema, column, kind)
     return WindowAggregate(name, kind, column, column_type)
-
-
-def _check_number(method: str, column: str, kind: Any) -> None:
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise JobGraphError(
-            f"{method} needs integers or floats, column {column!r} is a {kind}; cast it to float64 by map_batches(...)"
-        )
 
 
 def checked_key_types(schemas: tuple[Any, Any], keys: tuple[str, str]) -> Any:
@@ -232,7 +228,7 @@ class ColumnStream(DataStream):
         if not isinstance(key_selector, str):
             return super().key_by(key_selector, key_type)
         check_key(self.schema, key_selector)
-        return KeyedColumnStream(self, ColumnKey(key_selector), self.schema)
+        return KeyedColumnStream(self, key_selector, self.schema)
 
     def with_event_time(
         self, column: int | str, max_out_of_orderness: Duration | None = None, idle_timeout: Duration | None = None
@@ -339,10 +335,11 @@ class KeyedColumnStream(KeyedStream):
     Aggregations skip nulls; a result is null until its key has had a value.
     """
 
-    __slots__ = ("schema",)
+    __slots__ = ("_key_name", "schema")
 
-    def __init__(self, origin: ColumnStream, key: ColumnKey, schema: Any) -> None:
-        super().__init__(origin, key)
+    def __init__(self, origin: ColumnStream, key_name: str, schema: Any) -> None:
+        super().__init__(origin, ColumnKey(key_name))
+        self._key_name = key_name
         self.schema = schema
 
     def window(self, window_assigner: Any) -> "WindowedColumnStream":  # type: ignore[override]  # has the methods of the other, too
@@ -402,11 +399,6 @@ class KeyedColumnStream(KeyedStream):
 
     def _arrow_schema(self) -> Any:
         return self.schema
-
-    @property
-    def _key_name(self) -> str:
-        name: str = self._key_selector.name
-        return name
 
     def _extreme(self, method: str, position: int | str, emit: str) -> ColumnStream:
         column = check_comparable(self.schema, position, method)

@@ -97,7 +97,7 @@ class SlotSharingGroup:
 
         def set_task_heap_memory(self, task_heap_memory: MemorySize) -> Self:
             """Set the memory for objects; more than 0."""
-            if _checked(task_heap_memory, "task_heap_memory").get_bytes() == 0:
+            if task_heap_memory == MemorySize(0):
                 raise JobGraphError("task_heap_memory of a slot sharing group must be more than 0")
             return self._with("task_heap_memory", task_heap_memory)
 
@@ -107,7 +107,7 @@ class SlotSharingGroup:
 
         def set_task_off_heap_memory(self, task_off_heap_memory: MemorySize) -> Self:
             """Set the other memory of functions."""
-            return self._with("task_off_heap_memory", _checked(task_off_heap_memory, "task_off_heap_memory"))
+            return self._with("task_off_heap_memory", task_off_heap_memory)
 
         def set_task_off_heap_memory_mb(self, task_off_heap_memory_mb: int) -> Self:
             """Set the other memory of functions in units of 1024^2 bytes."""
@@ -115,7 +115,7 @@ class SlotSharingGroup:
 
         def set_managed_memory(self, managed_memory: MemorySize) -> Self:
             """Set the memory for state."""
-            return self._with("managed_memory", _checked(managed_memory, "managed_memory"))
+            return self._with("managed_memory", managed_memory)
 
         def set_managed_memory_mb(self, managed_memory_mb: int) -> Self:
             """Set the memory for state in units of 1024^2 bytes."""
@@ -145,6 +145,7 @@ class SlotSharingGroup:
             )
 
         def _with(self, name: str, size: MemorySize) -> Self:
+            check_kind(size, MemorySize, f"{name} of a slot sharing group must be a MemorySize")
             self._sizes[name] = size
             return self
 
@@ -153,11 +154,6 @@ def _positive(given: object, name: str) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise JobGraphError(f"{name} of a slot sharing group must be a number of more than 0, got {given!r}")
     return float(given)
-
-
-def _checked(given: MemorySize, name: str) -> MemorySize:
-    check_kind(given, MemorySize, f"{name} of a slot sharing group must be a MemorySize")
-    return given
 
 
 def _of_mb(given: Any, name: str) -> MemorySize:

@@ -120,7 +120,7 @@ def check_key(schema: Any, column: str) -> None:
             f"key_by({column!r}): a {kind} cannot be a key, Python's instants have microseconds; cast it to "
             "timestamp('us')"
         )
-    is_key = kinds.is_integer(plain) or kinds.is_boolean(plain) or _is_text(plain)
+    is_key = kinds.is_integer(plain) or kinds.is_boolean(plain) or plain in _TEXTS
     is_key = is_key or (
         not kinds.is_dictionary(kind) and (kinds.is_timestamp(kind) or kinds.is_date32(kind) or kinds.is_floating(kind))
     )
@@ -147,7 +147,7 @@ def check_comparable(schema: Any, column: Any, method: str) -> str:
     name = column_of(schema, column, method)
     kind = schema.field(name).type
     plain = kind.value_type if kinds.is_dictionary(kind) else kind
-    if not (_is_text(plain) or any(is_kind(plain) for is_kind in _ORDERED)):
+    if not (plain in _TEXTS or any(is_kind(plain) for is_kind in _ORDERED)):
         raise JobGraphError(f"{method}({name!r}) needs values that have an order; those of a {kind} have none")
     return name
 
@@ -192,7 +192,3 @@ def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:
         f"to_arrow() finds no schema in the declared type {whole}; give it one, as in to_arrow(pa.schema([('word', "
         "pa.string())])), or declare a row or tuple of simple types where the records are made"
     )
-
-
-def _is_text(kind: Any) -> bool:
-    return kind in _TEXTS

@@ -60,9 +60,6 @@ class _SessionsOfOneGap(_Sessions[T]):
         """Sessions that end after a gap of ``size``."""
         return cls(millis_of(size, f"{cls.__name__}.with_gap()"))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._session_gap})"
-
     def _windows_of(self, element: T, timestamp: int) -> list[TimeWindow]:
         return [TimeWindow(timestamp, timestamp + self._session_gap)]
 
@@ -75,9 +72,6 @@ class _DynamicSessions(_Sessions[T]):
     def with_dynamic_gap(cls, extractor: SessionWindowTimeGapExtractor) -> Self:
         """Sessions whose gap ``extractor`` takes from the record."""
         return cls(extractor)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._session_window_time_gap_extractor!r})"
 
     def _windows_of(self, element: T, timestamp: int) -> list[TimeWindow]:
         extractor = self._session_window_time_gap_extractor

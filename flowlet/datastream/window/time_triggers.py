@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor
 from flowlet.datastream.user_functions.argument_checks import T
-from flowlet.datastream.window.triggers import QuietTrigger, Trigger, TriggerResult
+from flowlet.datastream.window.triggers import QuietTrigger, Trigger, TriggerResult, reducing_state
 from flowlet.datastream.window.windows import TimeWindow
 
 __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger", "EventTimeTrigger", "ProcessingTimeTrigger"]
@@ -106,13 +106,13 @@ class _ContinuousTrigger(_TimeTrigger[T]):
     def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
         """Go on with the earliest time of the former windows."""
         ctx.merge_partitioned_state(self.state_desc)
-        time = self._fire_time(ctx).get()
+        time = reducing_state(ctx, self.state_desc).get()
         if time is not None:
             self._register(ctx, time)
 
     def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
         """Forget the time and its timer."""
-        state = self._fire_time(ctx)
+        state = reducing_state(ctx, self.state_desc)
         time = state.get()
         if time is not None:
             self._delete(ctx, time)
@@ -128,23 +128,18 @@ class _ContinuousTrigger(_TimeTrigger[T]):
 
     def _begin(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
         """Register the first evaluation, if none is."""
-        state = self._fire_time(ctx)
+        state = reducing_state(ctx, self.state_desc)
         if state.get() is None:
             self.register_next_fire_timestamp(time - time % self.interval, window, ctx, state)
 
     def _is_due(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> bool:
         """Whether this is the time; then register the next one."""
-        state = self._fire_time(ctx)
+        state = reducing_state(ctx, self.state_desc)
         if state.get() != time:
             return False
         state.clear()
         self.register_next_fire_timestamp(time, window, ctx, state)
         return True
-
-    def _fire_time(self, ctx: Trigger.TriggerContext) -> ReducingState[int]:
-        state = ctx.get_partitioned_state(self.state_desc)
-        assert isinstance(state, ReducingState), "its descriptor says so"
-        return state
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):

@@ -114,6 +114,13 @@ class QuietTrigger(Trigger[T, W]):
         return TriggerResult.CONTINUE
 
 
+def reducing_state(ctx: Trigger.TriggerContext, descriptor: ReducingStateDescriptor) -> ReducingState[int]:
+    """A state of the window; of this kind, as its descriptor says."""
+    state = ctx.get_partitioned_state(descriptor)
+    assert isinstance(state, ReducingState), "its descriptor says so"
+    return state
+
+
 def add_counts(first: int, second: int) -> int:
     """The sum of two numbers."""
     return first + second
@@ -133,7 +140,7 @@ class CountTrigger(QuietTrigger[T, CountWindow]):
 
     def on_element(self, element: T, timestamp: int, window: CountWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Count the record."""
-        count = self._count(ctx)
+        count = reducing_state(ctx, self._count_state_descriptor)
         count.add(1)
         if count.get() < self._window_size:
             return TriggerResult.CONTINUE
@@ -150,12 +157,7 @@ class CountTrigger(QuietTrigger[T, CountWindow]):
 
     def clear(self, window: CountWindow, ctx: Trigger.TriggerContext) -> None:
         """Forget the number of records."""
-        self._count(ctx).clear()
-
-    def _count(self, ctx: Trigger.TriggerContext) -> ReducingState[int]:
-        state = ctx.get_partitioned_state(self._count_state_descriptor)
-        assert isinstance(state, ReducingState), "its descriptor says so"
-        return state
+        reducing_state(ctx, self._count_state_descriptor).clear()
 
 
 class NeverTrigger(QuietTrigger[T, GlobalWindow]):

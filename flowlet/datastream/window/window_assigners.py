@@ -116,6 +116,9 @@ class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
         """Whether they go by timestamps."""
         return self._is_event_time
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, vars(self).values()))})"
+
     @abstractmethod
     def _windows_of(self, element: T, timestamp: int) -> list[TimeWindow]:
         """The windows of a record at a time."""
@@ -150,9 +153,6 @@ class _TumblingWindows(TimeWindowAssigner[T]):
         """Windows that begin at the multiples of ``size``, moved by ``offset``."""
         return cls(*_milliseconds(f"{cls.__name__}.of()", offset, size))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._size}, {self._offset})"
-
     def _windows_of(self, element: T, timestamp: int) -> list[TimeWindow]:
         start = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._size)
         return [TimeWindow(start, start + self._size)]
@@ -185,9 +185,6 @@ class _SlidingWindows(TimeWindowAssigner[T]):
     def of(cls, size: Length, slide: Length, offset: Length | None = None) -> Self:
         """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
         return cls(*_milliseconds(f"{cls.__name__}.of()", offset, size, slide))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._size}, {self._slide}, {self._offset})"
 
     def _windows_of(self, element: T, timestamp: int) -> list[TimeWindow]:
         """The windows, the latest first."""

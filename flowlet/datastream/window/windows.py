@@ -30,7 +30,7 @@ class Window(ABC):
         """The largest timestamp that belongs to the window."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class TimeWindow(Window):
     """The time from ``start`` to before ``end``."""
 
@@ -83,9 +83,6 @@ class TimeWindow(Window):
     def __reduce__(self) -> Any:
         return type(self), (self.start, self.end)
 
-    def __repr__(self) -> str:
-        return f"TimeWindow(start={self.start}, end={self.end})"
-
 
 def _pair_of(window: Any) -> tuple[int, int]:
     if not isinstance(window, TimeWindow):
@@ -95,7 +92,7 @@ def _pair_of(window: Any) -> tuple[int, int]:
     return window.start, window.end
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class CountWindow(Window):
     """The window of number ``id`` among those of its key."""
 
@@ -107,9 +104,6 @@ class CountWindow(Window):
 
     def __reduce__(self) -> Any:
         return type(self), (self.id,)
-
-    def __repr__(self) -> str:
-        return f"CountWindow(id={self.id})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
