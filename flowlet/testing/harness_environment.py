@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final, Protocol, Self
 
 from flowlet.async_io.async_calls import CallRunner
@@ -266,11 +267,7 @@ class HarnessEnvironment:
         self.operator_state = OperatorStateBackend(place.subtask)
         self.ctx = OperatorContext(
             task_name="harness",
-            subtask=place.subtask,
-            parallelism=place.parallelism,
-            max_parallelism=place.max_parallelism,
             operator_name=operator_name,
-            attempt=place.attempt,
             operator_id=_OPERATOR_ID,
             key_context=key_context,
             executor=self.executor,
@@ -278,10 +275,9 @@ class HarnessEnvironment:
             timers=self.timers,
             keyed_state=self.keyed_state,
             operator_state=self.operator_state,
-            restored_checkpoint_id=place.restored_checkpoint_id,
             report_latency=LatencyStats(_OPERATOR_ID, place.subtask).report,
-            has_checkpoints=place.has_checkpoints,
             delay=self._delay,
+            **asdict(place),
         )
 
     def __repr__(self) -> str:
