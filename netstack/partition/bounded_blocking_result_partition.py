@@ -26,7 +26,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer
@@ -37,13 +37,12 @@ from netstack.errors import LocalProtocolError, ResourceBrokenError
 from netstack.ids import ResultPartitionID
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
-from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import (
     BufferAndBacklog,
     BufferAvailabilityListener,
     ResultSubpartitionView,
-    SubpartitionParent,
     SubpartitionState,
 )
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
@@ -271,7 +270,7 @@ class BoundedBlockingSubpartition:
     num_queued_bytes = 0
 
     def __init__(
-        self, index: int, parent: SubpartitionParent, file: BoundedDataFile, compressor: BufferCompressor | None = None
+        self, index: int, parent: ResultPartition, file: BoundedDataFile, compressor: BufferCompressor | None = None
     ) -> None:
         self.index = index
         self.parent = parent
@@ -477,6 +476,10 @@ class BoundedBlockingSubpartition:
             assert self._file is None or not self.is_released or self._is_writing or self._readers, (
                 "nobody uses it and its file is there"
             )
+
+
+ResultSubpartition: TypeAlias = PipelinedSubpartition | BoundedBlockingSubpartition
+"""The part of a partition that one consumer reads; the task thread adds and finishes, any thread does the rest."""
 
 
 class BoundedBlockingResultPartition(ResultPartition):

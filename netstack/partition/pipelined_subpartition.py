@@ -38,7 +38,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
@@ -59,11 +59,13 @@ from netstack.partition.result_subpartition import (
     BufferAvailabilityListener,
     PipelinedSubpartitionView,
     SegmentRun,
-    SubpartitionParent,
     SubpartitionState,
 )
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
+
+if TYPE_CHECKING:
+    from netstack.partition.result_partition import ResultPartition
 
 ADD_REFUSED: Final = -1  # what ``add`` returns if nobody will read the buffer
 NO_BUFFER_SIZE: Final = 2**31 - 1  # the consumer asked for no size: whole segments
@@ -98,7 +100,7 @@ class PipelinedSubpartition:
     def __init__(
         self,
         index: int,
-        parent: SubpartitionParent,
+        parent: "ResultPartition",
         *,
         sends_empty_buffers: bool = False,
         partition_index: int = 0,
