@@ -4,18 +4,16 @@ Of an aligned barrier that may still overtake the data before it, a ``Timeoutabl
 consumed or timed out: ``InFlightData`` brings them.
 
 Side:       shared.
-Invariants: ``InFlightData`` is completed or failed once, whatever ends the wait; every callback is called once, outside
-            the lock; its buffers have one owner, whoever ``take``s them.  Whoever hands buffers over gives away one
-            reference of each; the writer recycles it.
+Invariants: ``InFlightData`` is completed once, whatever ends the wait; its buffers have one owner, whoever ``take``s
+            them.  Whoever hands buffers over gives away one reference of each; the writer recycles it.
 Source:     Flink ``ChannelStateWriter``, ``InputChannelInfo``, ``ResultSubpartitionInfo``; ``PipelinedSubpartition``,
             its ``channelStateFuture`` (a ``CompletableFuture<List<Buffer>>``) and ``channelStateCheckpointId``.
 Absent:     the writer itself: what is written where is the runtime's business.
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from dataclasses import field
 from typing import Final, NamedTuple, Protocol
 
 from netstack.availability import AvailabilityFuture
@@ -23,62 +21,34 @@ from netstack.buffer.buffer_builder import BufferConsumer, ContentConsumer
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import LocalProtocolError
 from netstack.late import dataclass
-from netstack.log_lines import shown_state
 from netstack.wire.events import CheckpointBarrier, deserialize_event
 from netstack.wire.messages import DataType
 
 
+@dataclass(slots=True, eq=False)
 class InFlightData:
     """A result that comes when the barrier is consumed (nothing was in flight), times out, or its checkpoint ends.
 
-    Threading: any thread.
-    Ownership: it holds the buffers until they are taken; untaken ones of a failed checkpoint are its completer's to
-               recycle.
+    Threading: any thread; what ends it is known under the lock of its subpartition, so that only one does.
+    Ownership: it holds the buffers until they are taken.
     """
 
-    __slots__ = ("_buffers", "_end_signal", "_lock", "error", "is_done")
+    end: AvailabilityFuture = field(default_factory=AvailabilityFuture)  # its callbacks are called outside every lock
+    error: BaseException | None = None  # why there will be no buffers, if so
+    _buffers: Sequence[NetworkBuffer] = ()
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._end_signal = AvailabilityFuture()
-        # All below written under _lock; a bare read may be one moment stale.
-        self.is_done = False  # it was completed or failed
-        self.error: BaseException | None = None  # why there will be no buffers, if so
-        self._buffers: list[NetworkBuffer] = []
+    def complete(self, buffers: Sequence[NetworkBuffer], error: BaseException | None = None) -> None:
+        """Hand over ``buffers``, or say why the checkpoint gets none; called once."""
+        assert not self.end.is_done, "one thread has taken the barrier"
+        self._buffers = buffers
+        self.error = error
+        self.end.complete()
 
-    def __repr__(self) -> str:
-        state = shown_state("pending", failed=self.error is not None, done=self.is_done)
-        return f"<InFlightData {state}, {len(self._buffers)} buffers>"
-
-    def complete(self, buffers: Sequence[NetworkBuffer]) -> None:
-        """Hand over ``buffers``; a second end changes nothing and recycles them."""
-        if not self._end(list(buffers), None):
-            recycle_all(buffers)
-
-    def fail(self, error: BaseException) -> None:
-        """Say that the checkpoint got no buffers, and why; a second end changes nothing."""
-        self._end([], error)
-
-    def take(self) -> list[NetworkBuffer]:
+    def take(self) -> Sequence[NetworkBuffer]:
         """The buffers, which the caller recycles; empty for everybody but the first, and after a failure."""
-        with self._lock:
-            buffers = self._buffers
-            self._buffers = []
+        buffers = self._buffers
+        self._buffers = ()
         return buffers
-
-    def on_done(self, callback: "Callable[[InFlightData], None]") -> None:
-        """Call ``callback`` once it is done, at once if it is; on the thread that completes it, outside every lock."""
-        self._end_signal.add_done_callback(partial(callback, self))
-
-    def _end(self, buffers: list[NetworkBuffer], error: BaseException | None) -> bool:
-        with self._lock:
-            if self.is_done:
-                return False
-            self.is_done = True
-            self._buffers = buffers
-            self.error = error
-        self._end_signal.complete()
-        return True
 
 
 class InputChannelInfo(NamedTuple):
@@ -104,15 +74,8 @@ class ChannelStateWriter(Protocol):
     def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """``buffers`` of an input channel belong to the checkpoint; the writer recycles them."""
 
-    def add_output_data(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
-    ) -> None:
-        """``buffers`` of a subpartition belong to the checkpoint; the writer recycles them."""
-
-    def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
-    ) -> None:
-        """What is in flight will be known when the barrier was consumed or timed out; the writer recycles it then."""
+    def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
+        """``data`` of a subpartition belongs to the checkpoint; it may come later.  The writer recycles it then."""
 
 
 class NoChannelState:
@@ -124,17 +87,9 @@ class NoChannelState:
         """Recycle ``buffers``."""
         recycle_all(buffers)
 
-    def add_output_data(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
-    ) -> None:
-        """Recycle ``buffers``."""
-        recycle_all(buffers)
-
-    def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
-    ) -> None:
+    def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
         """Recycle whatever ``data`` brings."""
-        data.on_done(lambda ended: recycle_all(ended.take()))
+        data.end.add_done_callback(lambda: recycle_all(data.take()))
 
 
 NO_CHANNEL_STATE: Final = NoChannelState()
@@ -149,13 +104,12 @@ class DecompressedInput:
         decompress: the original in place of a compressed buffer; one reference in, one out.
     """
 
-    __slots__ = ("_decompress", "_writer", "add_output_data", "add_output_data_future")
+    __slots__ = ("_decompress", "_writer", "add_output_data")
 
     def __init__(self, writer: ChannelStateWriter, decompress: Callable[[NetworkBuffer], NetworkBuffer]) -> None:
         self._writer = writer
         self._decompress = decompress
         self.add_output_data = writer.add_output_data
-        self.add_output_data_future = writer.add_output_data_future
 
     def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
         """Restore what is compressed, and pass all on.

@@ -269,14 +269,14 @@ class PipelinedSubpartition:
         """
         former = self._waiting
         self._waiting = waiting = TimeoutableBarrier(consumer, barrier, InFlightData())
-        tell = partial(self.channel_state.add_output_data_future, barrier.checkpoint_id, self.info, waiting.in_flight)
+        tell = partial(self.channel_state.add_output_data, barrier.checkpoint_id, self.info, waiting.in_flight)
         if former is None:
             return [tell]
         error = LocalProtocolError(
             f"subpartition {self.index} got the barrier of checkpoint {barrier.checkpoint_id} while that of "
             f"{former.barrier.checkpoint_id} was neither consumed nor timed out"
         )
-        return [partial(former.in_flight.fail, error), tell]
+        return [partial(former.in_flight.complete, (), error), tell]
 
     def _add_priority_locked(
         self, consumer: BufferConsumer, barrier: CheckpointBarrier | None
@@ -288,8 +288,9 @@ class PipelinedSubpartition:
         self._num_priority += 1
         calls: list[Callable[[], object]] = []
         if barrier is not None and overtaken:
-            write = self.channel_state.add_output_data
-            calls.append(partial(write, barrier.checkpoint_id, self.info, overtaken))
+            data = InFlightData()
+            data.complete(overtaken)
+            calls.append(partial(self.channel_state.add_output_data, barrier.checkpoint_id, self.info, data))
         return calls + self._tell_priority_locked()
 
     def _tell_priority_locked(self) -> list[Callable[[], object]]:
@@ -321,7 +322,7 @@ class PipelinedSubpartition:
             if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
                 return
             self._waiting = None
-        waiting.in_flight.fail(cause)
+        waiting.in_flight.complete((), cause)
 
     # ---------------------------------------------------------------- consumer
 
@@ -568,7 +569,7 @@ class PipelinedSubpartition:
         self._flush_requested = False
         if self._waiting is not None:
             error = ResourceClosedError(f"subpartition {self.index} was released before the barrier was consumed")
-            calls.append(partial(self._waiting.in_flight.fail, error))
+            calls.append(partial(self._waiting.in_flight.complete, (), error))
             self._waiting = None
         return calls
 

@@ -340,7 +340,7 @@ CHECKPOINT_BUGS: Final = (
         "in flight",
         "the checkpoint of a task whose consumer is gone never ends",
         _SUBPARTITION,
-        "            calls.append(partial(self._waiting.in_flight.fail, error))\n",
+        "            calls.append(partial(self._waiting.in_flight.complete, (), error))\n",
         "",
         f"{_TIMED}::test_a_barrier_that_nobody_reads_any_more_ends_its_snapshot",
     ),

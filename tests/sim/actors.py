@@ -194,18 +194,9 @@ class StateRecorder:
     ) -> None:
         self._add((checkpoint_id, channel.channel_index), buffers)
 
-    def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
-        self._add((checkpoint_id, subpartition.subpartition_index), buffers)
-
-    def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
-    ) -> None:
-        raise AssertionError("no barrier times out here")
+    def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
+        assert data.end.is_done, "no barrier times out here"
+        self._add((checkpoint_id, subpartition.subpartition_index), data.take())
 
     def _add(self, key: tuple[int, int], buffers: Sequence[NetworkBuffer]) -> None:
         for buffer in buffers:

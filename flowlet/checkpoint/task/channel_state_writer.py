@@ -155,33 +155,22 @@ class InMemoryChannelStateWriter:
     # ---------------------------------------------------------------- any thread
 
     def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
-        """Copy and recycle the buffers of an input channel."""
-        self._add(checkpoint_id, _INPUTS, channel, buffers)
-
-    def add_output_data(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, buffers: Sequence[NetworkBuffer]
-    ) -> None:
-        """Copy and recycle the buffers of a subpartition."""
-        self._add(checkpoint_id, _OUTPUTS, subpartition, buffers)
-
-    def _add(self, checkpoint_id: int, side: int, channel: Channel, buffers: Sequence[NetworkBuffer]) -> None:
+        """See ``ChannelStateWriter``; any thread."""
         pieces = _copies(buffers)
         with self._lock:
             found = self._open.get(checkpoint_id)
-            if found is not None and side in found.sides:
-                found.pieces[side][channel] += pieces
+            if found is not None and _INPUTS in found.sides:
+                found.pieces[_INPUTS][channel] += pieces
 
-    def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
-    ) -> None:
-        """Wait for ``data`` without blocking; the checkpoint is complete only with it."""
+    def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
+        """See ``ChannelStateWriter``; any thread.  The checkpoint waits for the data."""
         with self._lock:
             found = self._open.get(checkpoint_id)
             if found is not None and _OUTPUTS in found.sides:
                 found.num_pending += 1
             else:
                 found = None
-        data.on_done(partial(self._on_output_data, checkpoint_id, subpartition, found))
+        data.end.add_done_callback(partial(self._on_output_data, checkpoint_id, subpartition, found, data))
 
     def _on_output_data(
         self, checkpoint_id: int, subpartition: Channel, found: _Open | None, data: InFlightData

@@ -52,18 +52,11 @@ class RecordingStateWriter:
     ) -> None:
         raise AssertionError("a producer has no input")
 
-    def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
-        self.output.append((checkpoint_id, subpartition, recycled_sizes(buffers)))
-
-    def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
-    ) -> None:
-        self.futures.append((checkpoint_id, data))
+    def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
+        if data.end.is_done:
+            self.output.append((checkpoint_id, subpartition, recycled_sizes(data.take())))
+        else:
+            self.futures.append((checkpoint_id, data))
 
 
 def recycled_sizes(buffers: Sequence[NetworkBuffer]) -> list[int]:

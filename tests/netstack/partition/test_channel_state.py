@@ -6,16 +6,17 @@ from tests.netstack.partition.doubles import Arena
 
 def test_it_recycles_everything() -> None:
     """Of inputs, of outputs, and of outputs that are known only later."""
-    arena, data = Arena(), InFlightData()
+    arena, known, later = Arena(), InFlightData(), InFlightData()
     builder = arena.builder(8)
     consumer = builder.create_buffer_consumer()
     builder.append_and_commit(b"abc")
     builder.close()
 
     NO_CHANNEL_STATE.add_input_data(1, InputChannelInfo(0, 1), [consumer.build()])
-    NO_CHANNEL_STATE.add_output_data(1, ResultSubpartitionInfo(0, 1), [consumer.build()])
-    NO_CHANNEL_STATE.add_output_data_future(1, ResultSubpartitionInfo(0, 1), data)
-    data.complete([consumer.build()])
+    known.complete([consumer.build()])
+    NO_CHANNEL_STATE.add_output_data(1, ResultSubpartitionInfo(0, 1), known)
+    NO_CHANNEL_STATE.add_output_data(1, ResultSubpartitionInfo(0, 1), later)
+    later.complete([consumer.build()])
 
     consumer.close()
-    assert arena.num_out == 0
+    assert (arena.num_out, known.take(), later.take()) == (0, (), ())

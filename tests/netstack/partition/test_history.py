@@ -271,21 +271,9 @@ class Strict:
     ) -> None:
         raise AssertionError("a producer has no input")
 
-    def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
+    def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
         self.called()
-        for buffer in buffers:
-            buffer.recycle()
-
-    def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
-    ) -> None:
-        self.called()
-        data.on_done(self.on_done)
+        data.end.add_done_callback(lambda: self.on_done(data))
 
     def on_done(self, data: InFlightData) -> None:
         self.called()

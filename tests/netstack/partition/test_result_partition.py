@@ -388,6 +388,6 @@ def test_barriers_of_every_subpartition_time_out_or_are_aborted(it: Producing, e
     else:
         it.partition.abort_checkpoint(4, ValueError("declined"))
 
-    results = [(data.is_done, data.error is None, recycled_sizes(data.take())) for _, data in state.futures]
+    results = [(data.end.is_done, data.error is None, recycled_sizes(data.take())) for _, data in state.futures]
     assert results == [(True, True, []), (True, True, [2]) if end == "timeout" else (True, False, [])]
     assert (it.poll(1), it.poll(1)) == ((34, 2) if end == "timeout" else (2, 34))

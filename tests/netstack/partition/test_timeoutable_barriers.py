@@ -36,7 +36,7 @@ def in_flight(it: Reading) -> list[tuple[int, str, list[int]]]:
     """Of each future: checkpoint, state, and sizes of the buffers."""
     found = []
     for checkpoint_id, data in it.state.futures:
-        state = "pending" if not data.is_done else "done" if data.error is None else type(data.error).__name__
+        state = "pending" if not data.end.is_done else "done" if data.error is None else type(data.error).__name__
         found.append((checkpoint_id, state, recycled_sizes(data.take())))
     return found
 

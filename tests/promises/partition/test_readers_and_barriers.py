@@ -94,7 +94,7 @@ class Checkpointed:
         return [
             (
                 checkpoint_id,
-                type(data.error).__name__ if data.error is not None else "done" if data.is_done else "pending",
+                type(data.error).__name__ if data.error is not None else "done" if data.end.is_done else "pending",
                 recycled_sizes(data.take()),
             )
             for checkpoint_id, data in self.state.futures

@@ -56,7 +56,9 @@ def add_input(
 
 
 def add_output(writer: InMemoryChannelStateWriter, checkpoint_id: int, *items: NetworkBuffer) -> None:
-    writer.add_output_data(checkpoint_id, OUTPUT, items)
+    data = InFlightData()
+    data.complete(items)
+    writer.add_output_data(checkpoint_id, OUTPUT, data)
 
 
 def test_data_is_kept_by_channel_in_its_order(buffers: Buffers) -> None:
@@ -161,8 +163,8 @@ def test_data_that_is_not_known_yet_is_waited_for(buffers: Buffers) -> None:
     writer.start(1)
     result = writer.take_result(1)
     first, second = InFlightData(), InFlightData()
-    writer.add_output_data_future(1, OUTPUT, first)
-    writer.add_output_data_future(1, ResultSubpartitionInfo(0, 4), second)
+    writer.add_output_data(1, OUTPUT, first)
+    writer.add_output_data(1, ResultSubpartitionInfo(0, 4), second)
     writer.finish_input(1)
     writer.finish_output(1)
 
@@ -178,9 +180,9 @@ def test_data_that_fails_fails_the_checkpoint() -> None:
     writer.start(1)
     result = writer.take_result(1)
     data = InFlightData()
-    writer.add_output_data_future(1, OUTPUT, data)
+    writer.add_output_data(1, OUTPUT, data)
 
-    data.fail(RuntimeError("the partition was released"))
+    data.complete((), RuntimeError("the partition was released"))
 
     error = result.exception(0)
     assert isinstance(error, CheckpointError)
@@ -193,8 +195,8 @@ def test_futures_of_checkpoints_that_are_gone_are_recycled(buffers: Buffers) -> 
     writer = InMemoryChannelStateWriter()
     writer.start(1)
     pending, unknown = InFlightData(), InFlightData()
-    writer.add_output_data_future(1, OUTPUT, pending)
-    writer.add_output_data_future(9, OUTPUT, unknown)
+    writer.add_output_data(1, OUTPUT, pending)
+    writer.add_output_data(9, OUTPUT, unknown)
     writer.abort(1, ABORTED)
 
     pending.complete([buffers.make(b"a")])
