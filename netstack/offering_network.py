@@ -17,12 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from functools import partial
 from typing import Final
 
 from netstack.environment import NetworkEnvironment
 from netstack.errors import ConnectionLostError, NetstackError, ResourceClosedError
-from netstack.flow.offer_book import OfferProgress, Stage
+from netstack.flow.offer_book import Stage
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID
@@ -388,27 +387,27 @@ class OfferedPartition:
 
     Threading: one thread of the caller writes and waits; the loop thread calls what ``OfferingHandler`` tells.
     Ownership: owns the partition; ``close`` closes it.
+    Invariants: a subtask goes OFFERED (-> QUEUED) -> REQUESTED -> PROCESSED -> ENDED and never back.  The first failure
+        is kept.  An offer cannot fail once all subtasks have ended.
     """
 
     def __init__(self, partition: ResultPartition, num_subtasks: int) -> None:
         self.partition = partition
         self._changed = threading.Condition()
-        self._progress = OfferProgress(num_subtasks)  # Guarded by _changed.
-        self._held = [0] * num_subtasks  # Guarded by _changed.
+        self.failure: Exception | None = None  # Why the offer failed; guarded by _changed, read anywhere.
+        # Guarded by _changed, written by the loop thread alone.
+        self._stages = [Stage.OFFERED] * num_subtasks
+        self._held = [0] * num_subtasks
         self._sent: list[tuple[OfferingHandler, SubpartitionOffer]] = []  # Loop thread only.
 
     def __repr__(self) -> str:
-        return f"<OfferedPartition {self._progress!r}, {self.partition!r}>"
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the offer failed, or None; any thread."""
-        return self._progress.failure
+        failed = "" if self.failure is None else f", failed: {self.failure}"
+        return f"<OfferedPartition {[stage.name for stage in self._stages]}{failed}, {self.partition!r}>"
 
     def late_subtasks(self, stage: Stage) -> list[int]:
         """The subtasks that have not reached ``stage``; any thread."""
         with self._changed:
-            return self._progress.late_subtasks(stage)
+            return [subtask for subtask, reached in enumerate(self._stages) if reached < stage]
 
     def wait_for(self, stage: Stage, timeout_s: float | None, num_first: int | None = None) -> bool:
         """Wait until the first ``num_first`` subtasks, or all, have reached ``stage``; False if that takes longer than
@@ -417,16 +416,16 @@ class OfferedPartition:
         Raises:
             NetstackError: the offer failed.
         """
-        is_reached = self._wait(lambda: self._progress.stage_of(num_first) >= stage, timeout_s)
-        if self._progress.failure is not None:
-            raise self._progress.failure
+        is_reached = self._wait(lambda: min(self._stages[:num_first]) >= stage, timeout_s)
+        if self.failure is not None:
+            raise self.failure
         return is_reached
 
     def _wait(self, is_reached: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait until ``is_reached`` or the offer failed; returns whether it is reached."""
         with self._changed:
             # waits for the gate; ended by its answer, an error, or a connection without heartbeats
-            self._changed.wait_for(lambda: self._progress.failure is not None or is_reached(), timeout_s)
+            self._changed.wait_for(lambda: self.failure is not None or is_reached(), timeout_s)
             return is_reached()
 
     def num_held(self) -> list[int]:
@@ -444,13 +443,13 @@ class OfferedPartition:
         is_held = self._wait(
             lambda: all(held >= wanted for held, wanted in zip(self._held, num_records, strict=True)), timeout_s
         )
-        if not is_held and self._progress.failure is not None:
-            raise self._progress.failure
+        if not is_held and self.failure is not None:
+            raise self.failure
         return is_held
 
     def abort(self, error: Exception) -> None:
         """Fail the partition with ``error``, which the gate is told; any thread, any number of times."""
-        self._change(partial(self._progress.fail, error))
+        self._fail(error)
         if self.failure is None:  # every subtask has its end
             self.partition.fail(error)
 
@@ -467,8 +466,10 @@ class OfferedPartition:
         self._sent.clear()
 
     def advanced(self, subtask: int, stage: Stage) -> None:
-        """A subtask of the gate has reached ``stage``."""
-        self._change(partial(self._progress.advance, subtask, stage))
+        """A subtask of the gate has reached ``stage``; an earlier stage than its own changes nothing."""
+        with self._changed:
+            self._stages[subtask] = max(self._stages[subtask], stage)
+            self._changed.notify_all()
 
     def held(self, subtask: int, num_records: int) -> None:
         """A subtask will never need the first ``num_records`` that are for it again."""
@@ -477,17 +478,28 @@ class OfferedPartition:
             self._changed.notify_all()
 
     def left(self, subtask: int, error: NetstackError) -> None:
-        """A subtask stopped reading, at the end of the partition or because of ``error``."""
-        self._change(partial(self._progress.leave, subtask, error))
+        """A subtask stopped reading: it has ended if it had processed every record; otherwise the offer failed."""
+        if self._stages[subtask] >= Stage.PROCESSED:
+            self.advanced(subtask, Stage.ENDED)
+        else:
+            self._fail(error)
 
     def lost(self, subtask: int, error: NetstackError) -> None:
-        """The connection to a subtask is lost."""
-        self._change(partial(self._progress.lose, subtask, error))
+        """The connection to a subtask is lost: the offer failed, unless that subtask had ended.
 
-    def _change(self, change: Callable[[], None]) -> None:
+        PROCESSED is not enough: the producer cannot know whether the subtask counted the partition.
+        """
+        if self._stages[subtask] is not Stage.ENDED:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """The offer failed; a later failure does not replace the first one, and none comes after the end; any
+        thread.
+        """
         with self._changed:
-            change()
-            failure = self._progress.failure
+            if self.failure is None and min(self._stages) is not Stage.ENDED:
+                self.failure = error
+            failure = self.failure
             self._changed.notify_all()
         if failure is not None and not self.partition.is_released:
             self.partition.fail(failure)  # wakes a blocked writer

@@ -1,11 +1,9 @@
-"""Decides which offers one subtask of a gate takes, and counts them; and how far an offered partition has come.
+"""Decides which offers one subtask of a gate takes, and counts them.
 
 Side:       pure.
 Invariants: an attempt of a partition is admitted once (the last ``MAX_REMEMBERED`` attempts are remembered), unless it
             was aborted or taken back; at most ``max_open`` offers are open, and ``MAX_WAITING`` wait in the order of
-            their arrival; every admitted offer ends once, complete or aborted.  For the producer a subtask goes OFFERED
-            (-> QUEUED) -> REQUESTED -> PROCESSED -> ENDED and never back.  The first failure is kept.  An offer cannot
-            fail once all subtasks have ended.
+            their arrival; every admitted offer ends once, complete or aborted.
 """
 
 from collections import OrderedDict
@@ -28,55 +26,6 @@ class Stage(IntEnum):
     """Its task has processed every record."""
     ENDED = 4
     """It received the end of the partition."""
-
-
-class OfferProgress:
-    """The stage of each subtask, and the failure of the offer or None.
-
-    Threading: none; its owner locks.
-    """
-
-    def __init__(self, num_subtasks: int) -> None:
-        self._stages = [Stage.OFFERED] * num_subtasks
-        self.failure: Exception | None = None
-
-    def __repr__(self) -> str:
-        return (
-            "<OfferProgress "
-            f"{[stage.name for stage in self._stages]}{'' if self.failure is None else f', failed: {self.failure}'}>"
-        )
-
-    def stage_of(self, num_first: int | None) -> Stage:
-        """The stage that each of the first subtasks has reached; None: of all."""
-        return min(self._stages[:num_first])
-
-    def late_subtasks(self, stage: Stage) -> list[int]:
-        """The subtasks that have not reached ``stage``."""
-        return [subtask for subtask, reached in enumerate(self._stages) if reached < stage]
-
-    def advance(self, subtask: int, stage: Stage) -> None:
-        """A subtask has reached ``stage``; an earlier stage than its own changes nothing."""
-        self._stages[subtask] = max(self._stages[subtask], stage)
-
-    def leave(self, subtask: int, failure: Exception) -> None:
-        """A subtask stopped reading: it has ended if it had processed every record; otherwise the offer failed."""
-        if self._stages[subtask] >= Stage.PROCESSED:
-            self.advance(subtask, Stage.ENDED)
-        else:
-            self.fail(failure)
-
-    def lose(self, subtask: int, failure: Exception) -> None:
-        """The connection to a subtask is lost: the offer failed, unless that subtask had ended.
-
-        PROCESSED is not enough: the producer cannot know whether the subtask counted the partition.
-        """
-        if self._stages[subtask] is not Stage.ENDED:
-            self.fail(failure)
-
-    def fail(self, failure: Exception) -> None:
-        """The offer failed; a later failure does not replace the first one."""
-        if self.failure is None and self.stage_of(None) is not Stage.ENDED:
-            self.failure = failure
 
 
 # Bounded, because a gate may live for ever.  About 10 MB when full; not measured.
