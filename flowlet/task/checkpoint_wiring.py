@@ -1,6 +1,6 @@
 """Connects the parts of a task's checkpoints: gates, barrier handler, coordinator, operators, outputs.
 
-``MailboxTimers``: timers whose calls are mails, so that they run on the task thread.
+``MailedCall``: a delayed call that is made by a mail, so that it runs on the task thread.
 
 ``TaskOutputs``: sends events of checkpoints to the outputs of a task.
 
@@ -12,73 +12,61 @@ Invariants: records emitted before an event precede it in the partitions, becaus
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.checkpoint_barrier_handler import BarrierMachine, CheckpointBarrierHandler
 from flowlet.checkpoint.task.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
-from flowlet.checkpoint.task.operator_snapshots import OperatorSnapshots
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.errors import MailboxClosedError
 from flowlet.graph.partitioner import Broadcast, Partitioner
 from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor
-from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, MailOptions
-from flowlet.task.task_environment import Checkpointing, TaskEnvironment
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, MailOptions
+from flowlet.task.task_environment import TaskEnvironment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable, Timers
+from netstack.loop.loop_timers import ScheduleTimer
 from netstack.partition.channel_state import InputChannelInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import DataType
 
 
-@dataclass(frozen=True, slots=True)
-class MailboxTimers:
-    """Implements ``Timers``.
+class MailedCall:
+    """A call after a delay, made by a mail, so that it runs on the task thread.
 
-    Threading: ``call_later`` and ``cancel`` on the task thread; after the cancel the call is not made, even if its mail
-               is queued.
+    Threading: made and cancelled on the task thread; after the cancel the call is not made, even if its mail is queued.
     """
 
-    timers: Timers
-    executor: MailboxExecutor
-    description: str
+    def __init__(
+        self,
+        schedule_timer: ScheduleTimer,
+        executor: MailboxExecutor,
+        description: str,
+        delay_s: float,
+        call: Callable[[], None],
+    ) -> None:
+        self._executor = executor
+        self._description = description
+        self._call: Callable[[], None] | None = call  # None: cancelled
+        self._timer = schedule_timer(delay_s, self._post)
 
-    def call_later(self, delay_s: float, call: Callable[[], None], /) -> "MailedCall":
-        """Make ``call`` once, on the task thread."""
-        mailed = MailedCall(call, self.executor, self.description)
-        mailed.timer = self.timers.call_later(delay_s, mailed.post)
-        return mailed
-
-
-@dataclass(slots=True)
-class MailedCall:
-    """One call of ``MailboxTimers``."""
-
-    call: Callable[[], None] | None  # None: cancelled
-    executor: MailboxExecutor
-    description: str
-    timer: Cancellable | None = None
-
-    def post(self) -> None:
-        """Put the mail; on the timers' thread."""
+    def _post(self) -> None:
         with contextlib.suppress(MailboxClosedError):  # the task has ended
-            self.executor.execute(self._run, self.description, options=MailOptions.URGENT)
+            self._executor.execute(self._run, self._description, options=MailOptions.URGENT)
 
     def _run(self) -> None:
-        if self.call is not None:
-            self.call()
+        if self._call is not None:
+            self._call()
 
     def cancel(self) -> None:
         """Do not make the call, unless it was made."""
-        self.call = None
-        if self.timer is not None:
-            self.timer.cancel()
+        self._call = None
+        self._timer.cancel()
 
 
 class TaskOutputs:
@@ -120,50 +108,7 @@ class TaskOutputs:
 _NS_PER_MS = 1_000_000
 
 
-def task_checkpoints(
-    environment: TaskEnvironment,
-    config: Checkpointing,
-    snapshots: OperatorSnapshots,
-    processor: MailboxProcessor,
-    flush_pending: Callable[[], None],
-    is_running: Callable[[], bool],
-    prepare_inputs: Callable[[InMemoryChannelStateWriter, int], None],
-) -> TaskCheckpoints:
-    """The checkpoints of a task, still without its gates.
-
-    Args:
-        environment: its outputs get the barriers.
-        config: the job's settings for checkpoints.
-        snapshots: the operators.
-        processor: the task's.
-        flush_pending: writes the pending records of all record writers.
-        is_running: whether operators are open and not closed yet.
-        prepare_inputs: see ``TaskCheckpoints``.
-    """
-    name = environment.task_name_with_subtask
-    outputs = TaskOutputs(
-        ((edge.partition, _supports_unaligned(edge.partitioner)) for edge in environment.outputs), flush_pending
-    )
-    for index, edge in enumerate(environment.outputs):
-        edge.partition.set_channel_state_writer(config.channel_state, index)
-    main = processor.executor(MIN_PRIORITY)
-    return TaskCheckpoints(
-        name,
-        snapshots,
-        outputs,
-        config.channel_state,
-        config.responder,
-        config.execute_async,
-        MailboxTimers(config.timers, main, "an aligned checkpoint timed out"),
-        main,
-        processor.executor(MAX_PRIORITY),
-        is_running,
-        prepare_inputs,
-        config.max_concurrent,
-    )
-
-
-def _supports_unaligned(partitioner: Partitioner) -> bool:
+def supports_unaligned(partitioner: Partitioner) -> bool:
     """Whether data in flight may be kept by the producer (Flink
     ``StreamingJobGraphGenerator.shouldDisableUnalignedCheckpointing``).
 
@@ -175,31 +120,29 @@ def _supports_unaligned(partitioner: Partitioner) -> bool:
 
 
 def checkpointed_gates(
-    gates: Sequence[SingleInputGate], config: Checkpointing, checkpoints: TaskCheckpoints, processor: MailboxProcessor
+    environment: TaskEnvironment, checkpoints: TaskCheckpoints, processor: MailboxProcessor
 ) -> dict[SingleInputGate, CheckpointedInputGate]:
     """Wrap each gate so that it handles barriers, with one handler for all; from now on channels
     keep data in flight.
     """
+    config, gates = environment.checkpointing, environment.gates
+    assert config is not None, "the task has checkpoints"
     for index, gate in enumerate(gates):
         gate.set_channel_state_writer(config.channel_state, index)
     main = processor.executor(MIN_PRIORITY)
     num_channels = sum(gate.num_channels for gate in gates)
-    machine = _barrier_machine(num_channels, config)
-    handler = CheckpointBarrierHandler(
-        machine, gates, checkpoints, MailboxTimers(config.timers, main, "an alignment timed out")
-    )
+    after_finish = config.are_taken_after_finish
+    if config.mode is None:
+        machine: BarrierMachine = CheckpointBarrierTracker(num_channels, checkpoints_after_finish=after_finish)
+    else:
+        machine = SingleCheckpointBarrierHandler(num_channels, config.mode, checkpoints_after_finish=after_finish)
+    call_later = partial(MailedCall, environment.schedule_timer, main, "an alignment timed out")
+    handler = CheckpointBarrierHandler(machine, gates, checkpoints, call_later)
     checkpoints.attach(gates, handler)
     return {
         gate: CheckpointedInputGate(gate, handler, [(index, channel) for channel in range(gate.num_channels)], main)
         for index, gate in enumerate(gates)
     }
-
-
-def _barrier_machine(num_channels: int, config: Checkpointing) -> BarrierMachine:
-    after_finish = config.are_taken_after_finish
-    if config.mode is None:
-        return CheckpointBarrierTracker(num_channels, checkpoints_after_finish=after_finish)
-    return SingleCheckpointBarrierHandler(num_channels, config.mode, checkpoints_after_finish=after_finish)
 
 
 def keep_in_flight(

@@ -182,16 +182,15 @@ class GateFedStreamTask(StreamTask):
         self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
     ) -> None:
         super().__init__(environment, chain, timings=timings)
-        config, gates = environment.checkpointing, environment.gates
         self._checkpointed = (
             {}
-            if config is None or self.checkpoints is None
-            else checkpointed_gates(gates, config, self.checkpoints, self.mailbox_processor)
+            if self.checkpoints is None
+            else checkpointed_gates(environment, self.checkpoints, self.mailbox_processor)
         )
         self._readers: list[tuple[InputProcessor, list[SingleInputGate]]] = []
         # With a function that names a channel for people.
         self._watches: list[tuple[Callable[[int], str], WatermarkWatch]] = []
-        self._marks = MarkValve(sum(gate.num_channels for gate in gates))  # of all inputs together
+        self._marks = MarkValve(sum(gate.num_channels for gate in environment.gates))  # of all inputs together
         self._num_mark_channels = 0  # those that have an input processor
         self._light: LightTask | None = None
         # Written by the task thread, read by threads that complete a gate's future.

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum, auto
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain, errors_of, raise_first
@@ -28,12 +29,12 @@ from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.io.output_flusher import OutputFlushers
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
-from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, Attention, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.messages.control_messages import MarkPassed, TaskMetrics
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk
-from flowlet.task.checkpoint_wiring import checkpoint_metrics, task_checkpoints
+from flowlet.task.checkpoint_wiring import MailedCall, TaskOutputs, checkpoint_metrics, supports_unaligned
 from flowlet.task.operator_services import EdgeFunctions, OperatorServices, operator_metrics
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment, TaskLifecycle
 from netstack.availability import AvailabilityFuture
@@ -653,18 +654,27 @@ class StreamTask(ABC):
         self.mailbox_processor.send_control_mail(raise_error, "an output could not be flushed")
 
     def _create_checkpoints(self) -> TaskCheckpoints | None:
-        config = self.environment.checkpointing
+        environment, config = self.environment, self.environment.checkpointing
         if config is None:
             return None
-        return task_checkpoints(
-            self.environment,
-            config,
+        outputs = [(edge.partition, supports_unaligned(edge.partitioner)) for edge in environment.outputs]
+        for index, partition in enumerate(self._partitions):
+            partition.set_channel_state_writer(config.channel_state, index)
+        main = self.mailbox_processor.executor(MIN_PRIORITY)
+        return TaskCheckpoints(
+            self.name,
             self._snapshots,
-            self.mailbox_processor,
-            self._flush_pending,
+            TaskOutputs(outputs, self._flush_pending),
+            config.channel_state,
+            config.responder,
+            config.execute_async,
+            partial(MailedCall, environment.schedule_timer, main, "an aligned checkpoint timed out"),
+            main,
+            self.mailbox_processor.executor(MAX_PRIORITY),
             # Operators are open and not closed yet.
             lambda: self.state is ExecutionState.RUNNING and not self._is_closed,
             self._keep_in_flight_input,
+            config.max_concurrent,
         )
 
     def _keep_in_flight_input(self, writer: InMemoryChannelStateWriter, checkpoint_id: int) -> None:

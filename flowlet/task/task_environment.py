@@ -25,7 +25,7 @@ from flowlet.state.state_backends import SharedFiles
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.late import dataclass
-from netstack.loop.loop_timers import ScheduleTimer, Timers
+from netstack.loop.loop_timers import ScheduleTimer
 from netstack.partition.result_partition import ResultPartition
 
 
@@ -46,7 +46,6 @@ class Checkpointing:
 
     responder: CheckpointResponder
     execute_async: Callable[[Callable[[], None]], object]  # runs a function on the snapshot pool
-    timers: Timers  # for barriers that time out; any thread
     channel_state: InMemoryChannelStateWriter
     mode: BarrierMode | None = BarrierMode.ALTERNATING  # None: at least once, barriers are only counted
     restored: Mapping[str, OperatorState] = field(default_factory=dict)  # ``SubtaskState.operators``

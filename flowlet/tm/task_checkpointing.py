@@ -52,7 +52,6 @@ from flowlet.task.task_environment import Checkpointing
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.forks import end_stranded_child, serving_thread
-from netstack.loop.loop_timers import Timers
 from netstack.wire.events import (
     NO_ALIGNED_TIMEOUT,
     Alignment,
@@ -198,7 +197,7 @@ class TaskCheckpointing:
 
     # ---------------------------------------------------------------- task thread
 
-    def open(self, timers: Timers, operators: Mapping[str, StreamOperator]) -> Checkpointing | None:
+    def open(self, operators: Mapping[str, StreamOperator]) -> Checkpointing | None:
         """What the task needs for its checkpoints, with the state that it begins with; None: the job takes none.
 
         Reads files.
@@ -227,7 +226,6 @@ class TaskCheckpointing:
         return Checkpointing(
             self,
             self._execute,
-            timers,
             InMemoryChannelStateWriter(),
             _mode(settings),
             restored={} if restored is None or storage is None else self._read(storage, restored, operators),

@@ -36,7 +36,7 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.late import is_instance_of_late
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import LoopTimers, Timers
+from netstack.loop.loop_timers import LoopTimer
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ class _FinishedReader(SourceReaderBase):
 
 
 _NEVER: Final = -1
-# Gets timers, and the names of the operators by their ids in hex; see ``TaskCheckpointing.open``.
-OpenCheckpointing = Callable[[Timers, Mapping[str, StreamOperator]], Checkpointing | None]
+# Gets the operators by their ids in hex; see ``TaskCheckpointing.open``.
+OpenCheckpointing = Callable[[Mapping[str, StreamOperator]], Checkpointing | None]
 
 
 def create_task_from_descriptor(
@@ -154,7 +154,6 @@ def create_task_from_descriptor(
             gates.append(network.create_input_gate(owner_name(descriptor), specs))
         offered_gate = _create_offered_gate(descriptor, chain, network, send)
         settings = descriptor.settings
-        timers = LoopTimers(loop)
         limit = settings.max_record_bytes
         environment = TaskEnvironment(
             job_id=descriptor.job_id,
@@ -167,7 +166,7 @@ def create_task_from_descriptor(
             attempt=descriptor.attempt,
             gates=gates,
             outputs=outputs,
-            schedule_timer=timers.call_later,
+            schedule_timer=partial(LoopTimer, loop),
             limits=DEFAULT_ELEMENT_LIMITS if limit is None else ElementLimits(limit),
             state=settings.state,
             batch=settings.batch,
@@ -181,7 +180,7 @@ def create_task_from_descriptor(
         # After the partitions: their consumers look for them meanwhile, and reading a large state takes long.
         operators = [item.operator for item in chain]
         by_id = {operator_id_of(each, descriptor.vertex_id, index).hex(): each for index, each in enumerate(operators)}
-        environment.checkpointing = open_checkpointing(timers, by_id)
+        environment.checkpointing = open_checkpointing(by_id)
         return create_stream_task(environment, chain)
     except BaseException as error:
         _discard([*gates, *([] if offered_gate is None else [offered_gate])], outputs, error)

@@ -1,7 +1,7 @@
-"""Delayed calls: what everybody asks for, ``Timers``, and the timers of an event loop.
+"""Delayed calls: what everybody asks for, ``ScheduleTimer``, and the timers of an event loop.
 
-An asyncio loop is ``Timers`` for its own thread, ``LoopTimers`` are those of a loop for any thread.  ``RunningTimer``
-and ``running_timeout`` are for waits of a loop that may stand still.
+A loop's ``call_later`` is that for its own thread, ``LoopTimer`` for any thread.  ``RunningTimer`` and
+``running_timeout`` are for waits of a loop that may stand still.
 
 Side:       shared.
 Invariants: a call is made at most once, on the loop thread, and never after its cancellation was handled there.
@@ -31,15 +31,8 @@ class Cancellable(Protocol):
         """Do not make the call; without effect after it was made."""
 
 
-class Timers(Protocol):
-    """Makes delayed calls: an event loop, ``LoopTimers``, or a manual clock in tests."""
-
-    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Cancellable:
-        """Make ``call`` once after ``delay_s``, on the timers' thread; who may cancel it, the timers say."""
-
-
 ScheduleTimer = Callable[[float, Callable[[], None]], Cancellable]
-"""``call_later`` alone."""
+"""Makes a call once after a delay in seconds, on the thread of the timers; who may cancel it, the timers say."""
 
 
 class LoopClock(Protocol):
@@ -143,22 +136,3 @@ class LoopTimer:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-
-
-class LoopTimers:
-    """``Timers`` of the loop behind an ``EventLoopThread``.
-
-    Threading: any thread.  After the loop was closed no call is made.
-    """
-
-    __slots__ = ("_loop",)
-
-    def __init__(self, loop: EventLoopThread) -> None:
-        self._loop = loop
-
-    def __repr__(self) -> str:
-        return f"<LoopTimers of {self._loop!r}>"
-
-    def call_later(self, delay_s: float, call: Callable[[], None], /) -> LoopTimer:
-        """Make ``call`` on the loop thread after ``delay_s``; any thread may cancel it."""
-        return LoopTimer(self._loop, delay_s, call)

@@ -19,7 +19,7 @@ from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleChec
 from flowlet.checkpoint.task.snapshots import AlignmentMetrics
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable, Timers
+from netstack.loop.loop_timers import Cancellable, ScheduleTimer
 
 if TYPE_CHECKING:
     from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
@@ -39,14 +39,14 @@ class CheckpointBarrierHandler:
     Args:
         inputs: by gate index.
         listener: the task.
-        timers: run their calls on the task thread (``MailboxTimers``).
+        call_later: makes its calls on the task thread (``MailedCall``).
         wall_ms: the clock of the barriers' timestamps.
     """
 
     machine: BarrierMachine
     inputs: "Sequence[SingleInputGate]"
     listener: "TaskCheckpoints"
-    timers: Timers
+    call_later: ScheduleTimer
     clock_ns: Callable[[], int] = time.monotonic_ns
     wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS
     _timer: Cancellable | None = field(init=False, default=None)
@@ -171,7 +171,7 @@ class CheckpointBarrierHandler:
             self._timer = None
             self.handle(barriers.AlignmentTimedOut(checkpoint_id))
 
-        self._timer = self.timers.call_later(delay_ms / 1000, fire)
+        self._timer = self.call_later(delay_ms / 1000, fire)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -36,7 +36,7 @@ from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AvailabilityFuture, run_all
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable, Timers
+from netstack.loop.loop_timers import Cancellable, ScheduleTimer
 from netstack.wire.events import (
     Alignment,
     CancelCheckpointMarker,
@@ -86,7 +86,7 @@ class TaskCheckpoints:
         main_executor: of the lowest priority; runs the snapshots.
         notification_executor: of the highest priority, so that an operator that yields is notified, too.
         execute_async: runs a call on the snapshot pool.
-        timers: run their calls on the task thread.
+        call_later: makes its calls on the task thread.
         is_running: whether operators are open.
         prepare_inputs: adds the incomplete records in the deserializers to the channel state.
         max_concurrent: how many checkpoints the JobManager runs at a time, and so how many aborted ids are remembered.
@@ -98,7 +98,7 @@ class TaskCheckpoints:
     channel_state: InMemoryChannelStateWriter
     responder: CheckpointResponder
     execute_async: Callable[[Callable[[], None]], object]
-    timers: Timers
+    call_later: ScheduleTimer
     main_executor: MailboxExecutor
     notification_executor: MailboxExecutor
     is_running: Callable[[], bool] = lambda: True
@@ -444,7 +444,7 @@ class TaskCheckpoints:
         # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this one
         # was put back.
         delay_ms = max(0, options.aligned_timeout_ms - max(0, self.wall_ms() - barrier.timestamp_ms))
-        self._alignment_timer = (checkpoint_id, self.timers.call_later(delay_ms / 1000, fire))
+        self._alignment_timer = (checkpoint_id, self.call_later(delay_ms / 1000, fire))
 
     def _stop_alignment_timer(self, checkpoint_id: int | None = None) -> None:
         timer = self._alignment_timer

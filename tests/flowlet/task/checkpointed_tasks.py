@@ -10,7 +10,6 @@ from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition
-from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import chain
@@ -56,7 +55,6 @@ class Rig:
         return Checkpointing(
             self.store.responder_of(VERTEX, 0),
             self.pool.append,
-            ManualTimers(),
             InMemoryChannelStateWriter(),
             restored=restored or {},
         )

@@ -20,7 +20,6 @@ from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.wire.events import CheckpointBarrier
-from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork
 from tests.flowlet.task.local_tasks import chain
@@ -112,7 +111,6 @@ def run(network: LocalNetwork, calls: Calls, operators: list[StreamOperator], *,
         environment.checkpointing = Checkpointing(
             store.responder_of(VERTEX, 0),
             pool.append,
-            ManualTimers(),
             InMemoryChannelStateWriter(),
             are_taken_after_finish=False,
         )

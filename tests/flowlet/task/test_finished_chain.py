@@ -20,7 +20,6 @@ from flowlet.task.task_environment import Checkpointing, OutputEdge
 from flowlet.tm.task_deployment import finished_chain
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, EndOfData, EndOfPartition, StopMode
-from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Noting, Tasks, chain, send, source, step_until_idle
@@ -48,7 +47,7 @@ class Rig:
         )
         environment.gate_inputs = list(range(1, len(made) + 1))
         environment.checkpointing = Checkpointing(
-            self.store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter()
+            self.store.responder_of("v", 0), lambda call: call(), InMemoryChannelStateWriter()
         )
         return create_stream_task(environment, finished_chain(chained))
 

@@ -52,7 +52,6 @@ from flowlet.windows.window_operator import WindowOperator
 from netstack.config import NetstackConfig
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, StopMode
-from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.operators.local_splits import enumerator_of, requests_to
 from tests.flowlet.task.local_network import (
@@ -447,7 +446,6 @@ class Checkpointed:
         environment.checkpointing = Checkpointing(
             self.store.responder_of(VERTEX, 0),
             self.pool.append,
-            ManualTimers(),
             InMemoryChannelStateWriter(),
             restored=restored,
         )
@@ -615,7 +613,7 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
     num_fired: list[int] = []
     environment = network.environment("timers", gates=[network.gate(upstream)], outputs=[edge(downstream)])
     environment.checkpointing = Checkpointing(
-        rig.store.responder_of(VERTEX, 0), execute_async, ManualTimers(), InMemoryChannelStateWriter()
+        rig.store.responder_of(VERTEX, 0), execute_async, InMemoryChannelStateWriter()
     )
     task = GateFedStreamTask(
         environment, chain(ProcessOperator(Timers(), lambda value: value)), timings=TaskTimings(clock)
@@ -870,7 +868,7 @@ class FullOutput:
             "full", outputs=[edge(self.partition, KeyGroups(lambda value: value), source=len(operators) - 1)]
         )
         environment.checkpointing = Checkpointing(
-            self._rig.store.responder_of(VERTEX, 0), self._rig.pool.append, ManualTimers(), InMemoryChannelStateWriter()
+            self._rig.store.responder_of(VERTEX, 0), self._rig.pool.append, InMemoryChannelStateWriter()
         )
         self.task = create_stream_task(environment, chain(*operators))
 

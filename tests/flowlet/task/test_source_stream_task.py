@@ -33,7 +33,6 @@ from netstack.wire.events import (
     SnapshotType,
     StopMode,
 )
-from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.connectors.test_blocking_source import Emitting
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
@@ -296,9 +295,7 @@ def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(
     operator = SourceOperator(text_lines(FileSet(("a", "b"))))
     operator.operator_id = b"o" * 16
     environment = network.environment("source")
-    environment.checkpointing = Checkpointing(
-        store.responder_of("v", 0), pool.append, ManualTimers(), InMemoryChannelStateWriter()
-    )
+    environment.checkpointing = Checkpointing(store.responder_of("v", 0), pool.append, InMemoryChannelStateWriter())
     task = create_stream_task(environment, chain(operator))
     assert isinstance(task, SourceStreamTask)
     assert task.checkpoints is not None
@@ -328,7 +325,7 @@ def test_a_savepoint_that_stops_a_source_has_no_splits_that_came_later(network: 
     operator.operator_id = b"o" * 16
     environment = network.environment("source")
     environment.checkpointing = Checkpointing(
-        store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter()
+        store.responder_of("v", 0), lambda call: call(), InMemoryChannelStateWriter()
     )
     task = create_stream_task(environment, chain(operator))
     assert isinstance(task, SourceStreamTask)
@@ -381,7 +378,7 @@ def test_a_savepoint_that_stops_a_source_has_what_its_function_has_emitted(netwo
     function = _Collected()
     environment = network.environment("source", outputs=[edge(partition, source=1)])
     environment.checkpointing = Checkpointing(
-        store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter()
+        store.responder_of("v", 0), lambda call: call(), InMemoryChannelStateWriter()
     )
     task = create_stream_task(environment, chain(SourceOperator(BlockingSource(function)), Recorder()))
     assert isinstance(task, SourceStreamTask)

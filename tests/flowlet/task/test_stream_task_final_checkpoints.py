@@ -25,7 +25,6 @@ from netstack.wire.events import (
     SnapshotType,
     StopMode,
 )
-from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, source, step_until_idle
@@ -60,7 +59,6 @@ class Rig:
         self._config = Checkpointing(
             self.store.responder_of("v", 0),
             lambda call: call(),
-            ManualTimers(),
             InMemoryChannelStateWriter(),
             are_taken_after_finish=are_taken_after_finish,
         )

@@ -12,7 +12,6 @@ from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition
-from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.checkpoint.task.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Noting, Tasks, chain, send, serialized, source, step_until_idle
@@ -31,7 +30,7 @@ def recovering(
         environment.gate_inputs = [1, 2]
     responder = InMemoryCheckpointStore().responder_of("v", 0)
     environment.checkpointing = Checkpointing(
-        responder, lambda call: call(), ManualTimers(), InMemoryChannelStateWriter(), in_flight=streams
+        responder, lambda call: call(), InMemoryChannelStateWriter(), in_flight=streams
     )
     return create_stream_task(environment, chain(head))
 
@@ -94,7 +93,7 @@ def test_a_task_without_room_for_output_waits(network: LocalNetwork, tasks: Task
     streams = [stream(0, *[Chunk(["x" * 600]) for _ in range(30)])]
     responder = InMemoryCheckpointStore().responder_of("v", 0)
     environment.checkpointing = Checkpointing(
-        responder, lambda call: call(), ManualTimers(), InMemoryChannelStateWriter(), in_flight=streams
+        responder, lambda call: call(), InMemoryChannelStateWriter(), in_flight=streams
     )
     reader = network.reader(partition)
     task = tasks.restored(create_stream_task(environment, chain(head)))
@@ -114,7 +113,7 @@ def test_a_task_without_inputs_has_none(network: LocalNetwork, tasks: Tasks) -> 
     environment = network.environment("source")
     responder = InMemoryCheckpointStore().responder_of("v", 0)
     environment.checkpointing = Checkpointing(
-        responder, lambda call: call(), ManualTimers(), InMemoryChannelStateWriter(), in_flight=[stream(0, Chunk([1]))]
+        responder, lambda call: call(), InMemoryChannelStateWriter(), in_flight=[stream(0, Chunk([1]))]
     )
 
     with pytest.raises(FlowletError, match="a channel of gate 0 has data in flight, but the task has no inputs"):

@@ -44,7 +44,6 @@ from flowlet.sinks.function_sink import DiscardSink
 from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.tm.task_checkpointing import TaskCheckpointing
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
-from tests.flowlet.checkpoint.task.doubles import ManualTimers
 from tests.flowlet.tm.checkpoint_rig import ATTEMPT, JOB_ID, SETTINGS, VERTEX_ID, Rig, checkpoint_rig, ended
 from tests.waiting import PATIENCE_S
 
@@ -67,7 +66,7 @@ def checkpointing(rig: Rig, **fields: object) -> TaskCheckpointing:
 
 def opened(rig: Rig, **fields: object) -> TaskCheckpointing:
     made = checkpointing(rig, **fields)
-    assert made.open(ManualTimers(), OPERATORS) is not None
+    assert made.open(OPERATORS) is not None
     return made
 
 
@@ -212,7 +211,7 @@ async def test_what_was_aborted_before_it_is_acknowledged_is_not_written(rig: Ri
 async def test_the_jobs_settings_reach_the_task(
     rig: Rig, settings: CheckpointSettings, mode: BarrierMode | None
 ) -> None:
-    made = checkpointing(rig, settings=JobSettings(checkpoints=settings)).open(ManualTimers(), OPERATORS)
+    made = checkpointing(rig, settings=JobSettings(checkpoints=settings)).open(OPERATORS)
 
     assert made is not None
     assert (made.mode, made.are_taken_after_finish, made.max_concurrent) == (
@@ -223,9 +222,9 @@ async def test_the_jobs_settings_reach_the_task(
 
 
 async def test_a_job_without_checkpoints_has_none_and_cannot_be_restored(rig: Rig) -> None:
-    assert checkpointing(rig, settings=JobSettings()).open(ManualTimers(), OPERATORS) is None
+    assert checkpointing(rig, settings=JobSettings()).open(OPERATORS) is None
     with pytest.raises(StateRestoreError, match=r"t \(1/1\) shall be restored"):
-        checkpointing(rig, settings=JobSettings(), restored=RestoredState(3)).open(ManualTimers(), OPERATORS)
+        checkpointing(rig, settings=JobSettings(), restored=RestoredState(3)).open(OPERATORS)
 
 
 # ---------------------------------------------------------------- whole tasks
@@ -496,7 +495,7 @@ async def test_data_in_flight_is_read_before_the_task_begins(rig: Rig) -> None:
     producer = SubtaskEntry(VERTEX_ID, 0, channels=StateHandle(1, b"", "chk-3/producer"))
     restored = own_part(None, StateHandle(1, b"", "chk-3/own"), edges=[restored_edge(producer)])
 
-    made = checkpointing(rig, restored=restored).open(ManualTimers(), OPERATORS)
+    made = checkpointing(rig, restored=restored).open(OPERATORS)
 
     assert made is not None
     assert (made.restored, made.in_flight) == ({}, [RecoveredStream(0, 0, (b"abc", b"g"))])
@@ -510,7 +509,7 @@ async def test_data_in_flight_that_cannot_be_read_fails_the_task(rig: Rig) -> No
         StateRestoreError,
         match=r"t \(1/1\): its data in flight in checkpoint 3 cannot be restored: .* are no data in flight",
     ):
-        checkpointing(rig, restored=RestoredState(3, edges=[restored_edge(producer)])).open(ManualTimers(), OPERATORS)
+        checkpointing(rig, restored=RestoredState(3, edges=[restored_edge(producer)])).open(OPERATORS)
 
 
 async def test_operators_that_had_finished_do_not_run_again(rig: Rig) -> None:

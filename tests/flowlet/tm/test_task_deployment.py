@@ -31,7 +31,7 @@ from netstack.environment import NetworkEnvironment
 from netstack.errors import InsufficientNetworkBuffersError
 from netstack.ids import ConnectionID
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import LoopTimer, LoopTimers
+from netstack.loop.loop_timers import LoopTimer
 from tests.flowlet.client.jobs import source
 from tests.waiting import PATIENCE_S
 
@@ -71,7 +71,7 @@ def create(
     described: TaskDeploymentDescriptor,
     network: NetworkEnvironment,
     loop: EventLoopThread,
-    open_checkpointing: OpenCheckpointing = lambda _timers, _operators: None,
+    open_checkpointing: OpenCheckpointing = lambda _operators: None,
 ) -> StreamTask:
     return create_task_from_descriptor(described, network, loop, "tm-1", open_checkpointing=open_checkpointing)
 
@@ -128,7 +128,7 @@ async def test_the_jobs_largest_record_is_that_of_its_task(
 async def test_a_restore_that_fails_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
     """The partitions are there while it reads, so that their consumers find them."""
 
-    def fail(_timers: object, operators: Mapping[str, StreamOperator]) -> None:
+    def fail(operators: Mapping[str, StreamOperator]) -> None:
         assert len(network.partition_manager) == 1
         assert sorted(each.name for each in operators.values()) == ["Discard", "Source"]
         raise StateRestoreError("gone")
@@ -268,11 +268,10 @@ async def test_a_timer_that_has_ended_lets_go_of_its_callback(loop: EventLoopThr
 async def test_the_timers_of_checkpoints_can_be_cancelled(loop: EventLoopThread) -> None:
     fired: list[str] = []
     later = asyncio.Event()
-    timers = LoopTimers(loop)
 
-    timers.call_later(0.001, lambda: fired.append("cancelled")).cancel()
-    timers.call_later(0.002, lambda: fired.append("first"))
-    timers.call_later(0.02, later.set)
+    LoopTimer(loop, 0.001, lambda: fired.append("cancelled")).cancel()
+    LoopTimer(loop, 0.002, lambda: fired.append("first"))
+    LoopTimer(loop, 0.02, later.set)
     async with asyncio.timeout(PATIENCE_S):
         await later.wait()
 

@@ -1,4 +1,4 @@
-"""``LoopTimers``: called once on the loop, cancelled from anywhere.
+"""``LoopTimer``: called once on the loop, cancelled from anywhere.
 
 Timeouts that a held interpreter does not use up.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.loop.loop_timers import LoopTimers, RunningTimer, running_timeout
+from netstack.loop.loop_timers import LoopTimer, RunningTimer, running_timeout
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 
 
@@ -23,7 +23,7 @@ def loop() -> Iterator[EmbeddedEventLoop]:
 def test_a_call_is_made_once_when_it_is_due(loop: EmbeddedEventLoop) -> None:
     """Not before; and a cancellation that comes too late is harmless."""
     calls: list[str] = []
-    timer = LoopTimers(loop).call_later(0.5, lambda: calls.append("now"))
+    timer = LoopTimer(loop, 0.5, lambda: calls.append("now"))
 
     loop.run_pending()
     loop.advance(0.499)
@@ -40,7 +40,7 @@ def test_a_call_is_made_once_when_it_is_due(loop: EmbeddedEventLoop) -> None:
 def test_a_cancelled_call_is_never_made(loop: EmbeddedEventLoop, is_started: bool) -> None:
     """Whether the timer runs already or not."""
     calls: list[str] = []
-    timer = LoopTimers(loop).call_later(0.5, lambda: calls.append("now"))
+    timer = LoopTimer(loop, 0.5, lambda: calls.append("now"))
     if is_started:
         loop.run_pending()
 
@@ -54,15 +54,12 @@ def test_a_cancelled_call_is_never_made(loop: EmbeddedEventLoop, is_started: boo
 def test_on_a_closed_loop_nothing_is_called() -> None:
     """Nor does anything fail."""
     loop = EmbeddedEventLoop()
-    timers = LoopTimers(loop)
-    late = timers.call_later(0.5, lambda: None)
+    late = LoopTimer(loop, 0.5, lambda: None)
     loop.run_pending()
     loop.close()
 
     late.cancel()
-    timers.call_later(0.5, lambda: None).cancel()
-
-    assert "LoopTimers of" in repr(timers)
+    LoopTimer(loop, 0.5, lambda: None).cancel()
 
 
 def test_a_running_timer_calls_once_after_its_time_on_a_loop_that_runs(loop: EmbeddedEventLoop) -> None:

@@ -7,6 +7,7 @@ from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
 from netstack.buffer.network_buffer import BufferRecycler, MemorySegment
 from netstack.errors import ProducerFailedError
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
+from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import BufferAndBacklog, PipelinedSubpartitionView
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, event_data_type, serialize_event
 from netstack.wire.messages import DataType
@@ -39,11 +40,11 @@ __all__ = [
 ]
 
 
-class RecordingParent:
+class RecordingParent(ResultPartition):
     """A partition that only remembers."""
 
     def __init__(self) -> None:
-        self.failure_cause: ProducerFailedError | None = None
+        self._failure_cause: ProducerFailedError | None = None
         self.consumed: list[int] = []
         self.processed: list[int] = []
 

@@ -590,7 +590,7 @@ def test_nothing_is_added_after_the_end(it: Reading) -> None:
 def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Reading) -> None:
     """The reader finds a released view, the cause, and nothing to poll; once."""
     it.add(10, is_finished=False)
-    it.parent.failure_cause = ProducerFailedError("boom")
+    it.parent._failure_cause = ProducerFailedError("boom")
     assert not it.view.is_released
 
     it.subpartition.release()

@@ -187,7 +187,7 @@ def test_a_failure_of_one_is_a_failure_of_all() -> None:
     """UnionResultSubpartitionViewTest.testGetFailureCause: the reader is told and finds the cause."""
     it = Union(2)
     before = (it.view.is_released, it.view.failure_cause)
-    it.parent.failure_cause = ProducerFailedError("boom")
+    it.parent._failure_cause = ProducerFailedError("boom")
 
     it.subpartitions[1].release()
 

@@ -40,7 +40,7 @@ class Fixture:
             SingleCheckpointBarrierHandler(num_channels, mode),
             cast(Any, self.inputs),
             cast(Any, self.listener),
-            self.timers,
+            self.timers.call_later,
             clock_ns=self.clock.now_ns,
             wall_ms=self.clock.wall_ms,
         )
@@ -121,7 +121,7 @@ def test_the_metrics_are_those_of_the_checkpoint() -> None:
         CheckpointBarrierTracker(2),
         cast(Any, [RecordingInput()]),
         cast(Any, listener),
-        ManualTimers(),
+        ManualTimers().call_later,
         clock_ns=clock.now_ns,
         wall_ms=clock.wall_ms,
     )
@@ -211,7 +211,7 @@ def test_a_checkpoint_that_is_refused_with_its_last_barrier_is_not_completed() -
     """All at once: the only channel's barrier, and an input that refuses."""
     listener, gate = RecordingListener(), RecordingInput()
     handler = CheckpointBarrierHandler(
-        SingleCheckpointBarrierHandler(1), cast(Any, [gate]), cast(Any, listener), ManualTimers()
+        SingleCheckpointBarrierHandler(1), cast(Any, [gate]), cast(Any, listener), ManualTimers().call_later
     )
     gate.error = CheckpointSubsumedError("newer")
 

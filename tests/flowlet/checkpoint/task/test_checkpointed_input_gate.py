@@ -36,7 +36,7 @@ class Fixture:
             SingleCheckpointBarrierHandler(num_channels, mode),
             cast(Any, [self.raw]),
             cast(Any, self.listener),
-            self.timers,
+            self.timers.call_later,
         )
         channels = [(0, index) for index in range(num_channels)]
         self.gate = CheckpointedInputGate(

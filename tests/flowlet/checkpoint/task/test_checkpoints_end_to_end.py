@@ -68,13 +68,17 @@ class Task:
             self.writer,
             responder,
             self.pool.append,
-            self.timers,
+            self.timers.call_later,
             self.mailbox.executor,
             MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY),
             wall_ms=self.clock.wall_ms,
         )
         handler = CheckpointBarrierHandler(
-            SingleCheckpointBarrierHandler(2), [raw], self.checkpoints, self.timers, wall_ms=self.clock.wall_ms
+            SingleCheckpointBarrierHandler(2),
+            [raw],
+            self.checkpoints,
+            self.timers.call_later,
+            wall_ms=self.clock.wall_ms,
         )
         self.checkpoints.attach([raw], handler)
         self.gate = CheckpointedInputGate(raw, handler, [(0, 0), (0, 1)], self.mailbox.executor)

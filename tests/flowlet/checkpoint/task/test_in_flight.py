@@ -168,7 +168,8 @@ class Rig:
         self.consumer = Consumer(network, partition)
         environment = network.environment("task", gates=gates, outputs=[edge(partition, Global())])
         writer, responder = InMemoryChannelStateWriter(), self.store.responder_of("v", 0)
-        environment.checkpointing = Checkpointing(responder, self.pool.append, self.timers, writer, mode)
+        environment.checkpointing = Checkpointing(responder, self.pool.append, writer, mode)
+        environment.schedule_timer = self.timers.call_later
         task = Tasks(network).restored(create_stream_task(environment, chain(self.operator)))
         assert isinstance(task, GateFedStreamTask)
         self.task = task

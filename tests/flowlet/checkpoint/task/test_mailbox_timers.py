@@ -1,12 +1,12 @@
-"""``MailboxTimers``."""
+"""``MailedCall``."""
 
-from flowlet.task.checkpoint_wiring import MailboxTimers
+from flowlet.task.checkpoint_wiring import MailedCall
 from tests.flowlet.checkpoint.task.doubles import Mailbox, ManualTimers
 
 
 def test_a_call_that_is_due_is_a_mail() -> None:
     timers, mailbox, calls = ManualTimers(), Mailbox(), list[int]()
-    MailboxTimers(timers, mailbox.executor, "test").call_later(0.005, lambda: calls.append(1))
+    MailedCall(timers.call_later, mailbox.executor, "test", 0.005, lambda: calls.append(1))
 
     timers.fire()
     assert calls == []
@@ -17,7 +17,7 @@ def test_a_call_that_is_due_is_a_mail() -> None:
 
 def test_a_cancel_comes_in_time_even_if_the_mail_is_under_way() -> None:
     timers, mailbox, calls = ManualTimers(), Mailbox(), list[int]()
-    timer = MailboxTimers(timers, mailbox.executor, "test").call_later(0.005, lambda: calls.append(1))
+    timer = MailedCall(timers.call_later, mailbox.executor, "test", 0.005, lambda: calls.append(1))
     timers.fire()
 
     timer.cancel()
@@ -29,14 +29,14 @@ def test_a_cancel_comes_in_time_even_if_the_mail_is_under_way() -> None:
 def test_a_cancel_before_the_time_leaves_no_timer() -> None:
     timers, mailbox = ManualTimers(), Mailbox()
 
-    MailboxTimers(timers, mailbox.executor, "test").call_later(0.005, lambda: None).cancel()
+    MailedCall(timers.call_later, mailbox.executor, "test", 0.005, lambda: None).cancel()
 
     assert timers.armed == []
 
 
 def test_a_task_that_has_ended_takes_no_notice() -> None:
     timers, mailbox = ManualTimers(), Mailbox()
-    MailboxTimers(timers, mailbox.executor, "test").call_later(0.005, lambda: None)
+    MailedCall(timers.call_later, mailbox.executor, "test", 0.005, lambda: None)
     mailbox.mailbox.quiesce()
 
     timers.fire()

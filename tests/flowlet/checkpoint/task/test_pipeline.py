@@ -9,10 +9,9 @@ Source: Flink ``EventTimeWindowCheckpointingITCase``, ``UnalignedCheckpointITCas
 
 import operator
 import re
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -142,16 +141,6 @@ def named(operator: StreamOperator, operator_id: bytes) -> StreamOperator:
     return operator
 
 
-class ThreadTimers:
-    """``Timers`` of the real clock."""
-
-    def call_later(self, delay_s: float, call: Callable[[], None], /) -> threading.Timer:
-        timer = threading.Timer(delay_s, call)
-        timer.daemon = True
-        timer.start()
-        return timer
-
-
 class Job:
     """One attempt of all tasks, and a coordinator that is the test's thread."""
 
@@ -199,7 +188,6 @@ class Job:
         return Checkpointing(
             self.store.responder_of(vertex, number),
             self._pool.submit,
-            ThreadTimers(),
             InMemoryChannelStateWriter(),
             self._mode,
             {} if self._restored is None else self.store.state_of(self._restored, vertex, number).operators,

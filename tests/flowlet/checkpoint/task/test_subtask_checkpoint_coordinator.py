@@ -63,7 +63,7 @@ class Fixture:
             self.writer,
             self.responder,
             self.pool.append,
-            self.timers,
+            self.timers.call_later,
             mailbox.executor,
             mailbox.executor,
             prepare_inputs=self.prepare_inputs,

@@ -64,7 +64,7 @@ class Fixture:
             self.writer,
             measuring,
             self.pool.append,
-            timers,
+            timers.call_later,
             self.mailbox.executor,
             MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY),
             lambda: self.is_running,
@@ -73,7 +73,10 @@ class Fixture:
         self.gates = [ScriptedGate(num_channels) for _ in range(2)] if num_channels else []
         if num_channels:
             self.handler = CheckpointBarrierHandler(
-                SingleCheckpointBarrierHandler(2 * num_channels), cast(Any, self.gates), self.checkpoints, timers
+                SingleCheckpointBarrierHandler(2 * num_channels),
+                cast(Any, self.gates),
+                self.checkpoints,
+                timers.call_later,
             )
             self.checkpoints.attach(cast(Any, self.gates), self.handler)
 
