@@ -28,11 +28,11 @@ from netstack.ids import ResultPartitionID as ResultPartitionID
 from netstack.ids import execution_attempt_id as execution_attempt_id
 from netstack.ids import intermediate_partition_id as intermediate_partition_id
 from netstack.loop.eventloop import EventLoopThread as EventLoopThread
-from netstack.partition.bounded_blocking_result_partition import ResultSubpartition as ResultSubpartition
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType as ResultPartitionType
 from netstack.partition.result_partition import ResultPartition as ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager as ResultPartitionManager
 from netstack.partition.result_subpartition import ConsumerListener as ConsumerListener
+from netstack.partition.result_subpartition import ResultSubpartition as ResultSubpartition
 from netstack.security import SecurityConfig as SecurityConfig
 from netstack.security import SecurityMode as SecurityMode
 from netstack.security import TlsConfig as TlsConfig

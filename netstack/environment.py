@@ -8,7 +8,6 @@ import contextlib
 import tempfile
 import weakref
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
@@ -36,7 +35,7 @@ from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import LoopTimer
+from netstack.loop.loop_timers import LoopTimers
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
@@ -79,7 +78,7 @@ class NetworkEnvironment:
         self._producer_quota = ProducerQuota(
             config.num_segments, config.exclusive_buffers_per_channel, config.max_producer_memory_percent
         )
-        self.partition_manager = ResultPartitionManager(call_later=partial(LoopTimer, loop))
+        self.partition_manager = ResultPartitionManager(timers=LoopTimers(loop))
         self._loop = loop
         # Loop thread only.
         self.busy_poller = BusyPoller(loop.loop.call_soon, config.busy_poll_us) if config.busy_poll_us else None

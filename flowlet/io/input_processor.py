@@ -22,7 +22,7 @@ Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput`
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import Input, InputStatus
@@ -60,6 +60,12 @@ from netstack.wire.events import (
     StopMode,
 )
 
+if TYPE_CHECKING:
+    from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGate
+    from netstack.gate.single_input_gate import SingleInputGate
+
+ReadableGate: TypeAlias = "SingleInputGate | CheckpointedInputGate"
+
 # The size of the pieces in which a checkpoint keeps an unfinished record: a segment.  Not measured.
 IN_FLIGHT_PIECE_BYTES = 32 * 1024
 
@@ -76,37 +82,6 @@ _POLLS_AFTER_NO_RUN: Final = 16
 
 # Events that a checkpointed gate has already handled when it hands them over.
 _LOOKED_AFTER = CheckpointBarrier | CancelCheckpointMarker | EventAnnouncement | EndOfOutputChannelState
-
-
-class ReadableGate(Protocol):
-    """The part of a gate that is read here, of a ``SingleInputGate`` or a ``CheckpointedInputGate`` around one.
-
-    One implementer: ``CheckpointedInputGate`` stands on a floor above.
-    """
-
-    @property
-    def num_channels(self) -> int:
-        """The number of channels."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether all channels reached the end of their partition."""
-
-    @property
-    def next_is_event(self) -> bool:
-        """Whether the next poll certainly finds an event or an error, and no data."""
-
-    def available_future(self) -> AvailabilityFuture:
-        """A future that is done when a poll may find something."""
-
-    def poll_next(self) -> BufferOrEvent | None:
-        """The next buffer or event; None if there is none."""
-
-    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """Up to ``max_items`` buffers, or one event alone."""
-
-    def acknowledge_all_records_processed(self, channel_index: int) -> None:
-        """Report that all data of the channel was processed."""
 
 
 @dataclass(eq=False)

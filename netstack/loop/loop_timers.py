@@ -1,7 +1,8 @@
 """Delayed calls: what everybody asks for, ``ScheduleTimer``, and the timers of an event loop.
 
-A loop's ``call_later`` is that for its own thread, ``LoopTimer`` for any thread.  ``RunningTimer`` and
-``running_timeout`` are for waits of a loop that may stand still.
+A loop's ``call_later`` is that for its own thread, ``LoopTimer`` for any thread; ``LoopTimers`` are for the manager of
+partitions, whose users may bring others.  ``RunningTimer`` and ``running_timeout`` are for waits of a loop that may
+stand still.
 
 Side:       shared.
 Invariants: a call is made at most once, on the loop thread, and never after its cancellation was handled there.
@@ -16,6 +17,7 @@ from typing import Protocol
 
 from netstack.errors import ResourceClosedError
 from netstack.flow.heartbeats import Silence
+from netstack.late import dataclass
 from netstack.loop.eventloop import EventLoopThread
 
 
@@ -31,8 +33,15 @@ class Cancellable(Protocol):
         """Do not make the call; without effect after it was made."""
 
 
+class Timers(Protocol):
+    """Makes delayed calls: an event loop, ``LoopTimers``, or a manual clock in tests."""
+
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Cancellable:
+        """Make ``call`` once after ``delay_s``, on the timers' thread; who may cancel it, the timers say."""
+
+
 ScheduleTimer = Callable[[float, Callable[[], None]], Cancellable]
-"""Makes a call once after a delay in seconds, on the thread of the timers; who may cancel it, the timers say."""
+"""``call_later`` alone."""
 
 
 class LoopClock(Protocol):
@@ -136,3 +145,14 @@ class LoopTimer:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTimers:
+    """``Timers`` of the loop behind an ``EventLoopThread``; any thread."""
+
+    loop: EventLoopThread
+
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> LoopTimer:
+        """Make ``call`` on the loop thread after ``delay_s``; any thread may cancel it."""
+        return LoopTimer(self.loop, delay_s, call)

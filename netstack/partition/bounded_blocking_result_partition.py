@@ -26,7 +26,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer
@@ -37,11 +37,12 @@ from netstack.errors import LocalProtocolError, ResourceBrokenError
 from netstack.ids import ResultPartitionID
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
-from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import (
     BufferAndBacklog,
     BufferAvailabilityListener,
+    ResultSubpartition,
     ResultSubpartitionView,
     SubpartitionState,
 )
@@ -258,7 +259,7 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
         self._subpartition.on_reader_released(self, has_read_all=has_read_all)
 
 
-class BoundedBlockingSubpartition:
+class BoundedBlockingSubpartition(ResultSubpartition):
     """First written, then read by any number of readers.
 
     Life cycle: ``SubpartitionState``; it can be read while it is finished.
@@ -296,11 +297,6 @@ class BoundedBlockingSubpartition:
             f"<BoundedBlockingSubpartition {self.index} {self.state.value}, {len(self._readers)} readers, "
             f"{len(self._index) // 2} buffers in {self._file!r}>"
         )
-
-    @property
-    def is_released(self) -> bool:
-        """Whether nobody may read or write any more."""
-        return self.state is SubpartitionState.RELEASED
 
     # ---------------------------------------------------------------- producer
 
@@ -476,10 +472,6 @@ class BoundedBlockingSubpartition:
             assert self._file is None or not self.is_released or self._is_writing or self._readers, (
                 "nobody uses it and its file is there"
             )
-
-
-ResultSubpartition: TypeAlias = PipelinedSubpartition | BoundedBlockingSubpartition
-"""The part of a partition that one consumer reads; the task thread adds and finishes, any thread does the rest."""
 
 
 class BoundedBlockingResultPartition(ResultPartition):

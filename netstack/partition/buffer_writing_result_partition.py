@@ -17,7 +17,7 @@ Units:      sizes in bytes, times in nanoseconds.
 from collections.abc import Sequence
 from contextlib import closing
 from enum import Enum, unique
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer, ContentConsumer, SegmentConsumer
@@ -27,11 +27,8 @@ from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClo
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
 from netstack.partition.pipelined_subpartition import NO_BUFFER_SIZE
-from netstack.partition.result_subpartition import SubpartitionState
+from netstack.partition.result_subpartition import ResultSubpartition, SubpartitionState
 from netstack.wire.events import EndOfData, Event, StopMode, event_data_type, serialize_event
-
-if TYPE_CHECKING:
-    from netstack.partition.bounded_blocking_result_partition import ResultSubpartition
 
 
 @unique
@@ -330,7 +327,7 @@ class BufferWritingResultPartition:
         return written
 
     def _fill_buffers(
-        self, subpartition: "ResultSubpartition", data: bytes | memoryview, *, is_continuation: bool
+        self, subpartition: ResultSubpartition, data: bytes | memoryview, *, is_continuation: bool
     ) -> int:
         """Whole buffers at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has
         gone.
@@ -360,7 +357,7 @@ class BufferWritingResultPartition:
         return num_bytes
 
     def _fill_buffer(
-        self, subpartition: "ResultSubpartition", data: bytes | memoryview, partial_record_length: int
+        self, subpartition: ResultSubpartition, data: bytes | memoryview, partial_record_length: int
     ) -> int:
         """One whole buffer."""
         index = subpartition.index

@@ -14,7 +14,6 @@ Absent:     addition of recovered state.
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from netstack.availability import AvailabilityFuture, run_all
 from netstack.buffer.buffer_compressor import BufferCompressor
@@ -35,13 +34,11 @@ from netstack.partition.result_subpartition import (
     BufferAvailabilityListener,
     ConsumerListener,
     PipelinedSubpartitionView,
+    ResultSubpartition,
     ResultSubpartitionView,
     SegmentRun,
 )
 from netstack.partition.union_result_subpartition_view import UnionResultSubpartitionView
-
-if TYPE_CHECKING:
-    from netstack.partition.bounded_blocking_result_partition import ResultSubpartition
 
 
 class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
@@ -279,7 +276,7 @@ class ResultPartition(BufferWritingResultPartition):
         listener()
 
     @property
-    def subpartitions(self) -> "Sequence[ResultSubpartition]":
+    def subpartitions(self) -> Sequence[ResultSubpartition]:
         """One per consumer: what waits for it, and its views."""
         return self._subpartitions
 

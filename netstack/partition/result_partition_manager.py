@@ -22,7 +22,7 @@ from netstack.availability import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable, ScheduleTimer
+from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import BufferAvailabilityListener, ResultSubpartitionView
 from netstack.wire.events import Event
@@ -113,15 +113,13 @@ class ResultPartitionManager:
     Threading: any thread.
 
     Args:
-        call_later: times listeners out; without it a listener waits until its caller cancels it.
+        timers: who times listeners out; without them a listener waits until its caller cancels it.
         task_events: where the consumers' events go; partitions are registered there too.
     """
 
-    def __init__(
-        self, *, call_later: ScheduleTimer | None = None, task_events: TaskEventDispatcher | None = None
-    ) -> None:
+    def __init__(self, *, timers: Timers | None = None, task_events: TaskEventDispatcher | None = None) -> None:
         self.task_events = TaskEventDispatcher() if task_events is None else task_events
-        self._call_later = call_later
+        self._timers = timers
         self._lock = threading.Lock()
         # All below guarded by _lock.
         self._partitions: dict[ResultPartitionID, ResultPartition] = {}
@@ -227,7 +225,7 @@ class ResultPartitionManager:
             LocalProtocolError: there is no such subpartition, or it is read already.
             ResourceClosedError: the manager was shut down.
         """
-        if timeout_ms is not None and self._call_later is None:
+        if timeout_ms is not None and self._timers is None:
             raise LocalProtocolError("a manager without timers cannot time a listener out")
         waiting = _Waiting(partition_id, on_partition, timeout_ms, on_timeout)
         with self._lock:
@@ -279,9 +277,9 @@ class ResultPartitionManager:
             self._partitions.pop(partition.partition_id, None)
 
     def _start_timer(self, waiting: _Waiting) -> None:
-        if waiting.timeout_ms is None or waiting.on_timeout is None or self._call_later is None:
+        if waiting.timeout_ms is None or waiting.on_timeout is None or self._timers is None:
             return
-        timer = self._call_later(waiting.timeout_ms / 1000, partial(self._on_time, waiting, waiting.on_timeout))
+        timer = self._timers.call_later(waiting.timeout_ms / 1000, partial(self._on_time, waiting, waiting.on_timeout))
         with self._lock:
             if not waiting.is_over:
                 waiting.timer = timer

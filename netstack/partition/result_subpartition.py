@@ -11,12 +11,14 @@ Source:     Flink ``ResultSubpartition`` (with ``BufferAndBacklog``), ``Checkpoi
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import ProducerFailedError
+from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:
@@ -191,6 +193,69 @@ class ConsumerListener(Protocol):
 
         ``has_read_all``: everything, the end included, was handed to its connection before.
         """
+
+
+class ResultSubpartition(Protocol):
+    """The part of a partition that one consumer reads.
+
+    Threading: the task thread adds and finishes; everything else from any thread.
+    """
+
+    index: int
+    state: SubpartitionState
+    """Written under the lock of the subpartition; read bare, it may be one pass stale."""
+    desired_buffer_size: int
+    """How large the consumer wants its next buffers; ``NO_BUFFER_SIZE`` if it did not say."""
+    channel_state: ChannelStateWriter
+    info: ResultSubpartitionInfo
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing can be read of it any more."""
+        return self.state is _RELEASED
+
+    @property
+    def takes_contents(self) -> bool:
+        """Whether its reader takes contents (``netstack.buffer.buffer_builder``) as they are; once it does, it always
+        will.
+        """
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """How many elements wait for the consumer, events included."""
+
+    @property
+    def num_queued_bytes(self) -> int:
+        """How many bytes wait for the consumer, those of events included."""
+
+    def add(self, consumer: BufferConsumer, partial_record_length: int = 0) -> int:
+        """Append ``consumer`` and take it over; the buffer size wanted, or -1 (and it is closed) if nobody will read
+        it.
+        """
+
+    def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
+        """``add`` for several data buffers, which know their partial records."""
+
+    def finish(self) -> int:
+        """Append the end of the partition; -1 if nobody will read it."""
+
+    def flush(self) -> None:
+        """Make everything committed readable."""
+
+    def create_read_view(self, listener: BufferAvailabilityListener) -> ResultSubpartitionView | None:
+        """A view; None if the subpartition was released."""
+
+    def release(self) -> None:
+        """Drop everything and tell the readers; the second call does nothing."""
+
+    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
+        """Let the barrier of ``checkpoint_id`` overtake what is queued before it."""
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """Nobody waits for the data before that barrier any more."""
+
+    def check_invariants(self) -> None:
+        """Assert what always holds."""
 
 
 class PipelinedSubpartitionView(ResultSubpartitionView):

@@ -84,7 +84,7 @@ class Node:
         self.loop = SimLoop(world.clock, f"loop {index}", partial(world.dial, self))
         self.pool = NetworkBufferPool(num_segments, world.mix.segment_size)
         self.timers = self.loop.loop  # in its virtual time
-        self.manager = ResultPartitionManager(call_later=self.timers.call_later)
+        self.manager = ResultPartitionManager(timers=self.timers)
         self.connections = ConnectionManager(world.config, self.loop)
         self.local_pools: list[LocalBufferPool] = []
 

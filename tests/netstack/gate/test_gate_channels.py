@@ -221,7 +221,7 @@ def test_a_check_of_the_producer_that_fails_is_the_error_of_the_channel(
 
     gate = SingleInputGate("reduce (1/2)", state_checker=FailingChecker())
     timers = ManualTimers()
-    manager = ResultPartitionManager(call_later=timers.call_later)
+    manager = ResultPartitionManager(timers=timers)
     gate.add_channel(LocalInputChannel(gate, 0, partition_id_of(), 0, manager, wait_timeout_ms=10))
     gate.request_partitions()
 

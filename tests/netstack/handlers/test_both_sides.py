@@ -256,7 +256,7 @@ def test_sequence_numbers_wrap_on_both_sides(both: BothSides) -> None:
     """Over the greatest signed 32-bit integer and on; sent and expected as Java would."""
     partition = both.server.partition(1)
     _, [channel] = both.client.open_channels(1)
-    partition._subpartitions[0]._sequence_number = 2**31 - 2  # type: ignore[union-attr]  # as if that many had been sent
+    partition._subpartitions[0]._sequence_number = 2**31 - 2  # type: ignore[attr-defined]  # as if that many had been sent
     channel.expected_sequence_number = 2**31 - 2
     fill(partition, 6)
     partition.finish()

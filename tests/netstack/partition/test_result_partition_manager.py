@@ -221,7 +221,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.timers = ManualTimers()
-        self.manager = ResultPartitionManager(call_later=lambda delay_s, call: self.timers.call_later(delay_s, call))
+        self.manager = ResultPartitionManager(timers=self.timers)
         self.calls: list[str] = []
         self.on_partition = lambda: self.calls.append("partition")
 

@@ -202,7 +202,7 @@ def test_release_consumes_the_subpartition(it: Fixture) -> None:
 def test_a_released_channel_does_not_open_a_view(it: Fixture) -> None:
     """It stopped waiting; the subpartition is free for somebody else."""
     timers = ManualTimers()
-    manager = ResultPartitionManager(call_later=timers.call_later)
+    manager = ResultPartitionManager(timers=timers)
     channel = LocalInputChannel(it.gate, 0, partition_id_of(), 0, manager, wait_timeout_ms=1000)
     channel.request_subpartition()
     num_waits = [timers.num_due]
@@ -244,7 +244,7 @@ def test_hist_12510_registering_requesting_and_releasing_race(tiny_switch_interv
     for _ in range(150):
         it = Fixture()
         timers = ManualTimers()
-        manager = ResultPartitionManager(call_later=timers.call_later)
+        manager = ResultPartitionManager(timers=timers)
         channel = LocalInputChannel(it.gate, 0, partition_id_of(), 0, manager, wait_timeout_ms=1000)
         threads = [
             threading.Thread(target=manager.register, args=(it.partition,)),
@@ -289,7 +289,7 @@ def test_what_was_not_requested_is_not_repeated(it: Fixture) -> None:
 def test_the_wait_for_a_partition_ends_like_a_remote_one(it: Fixture) -> None:
     """After the same time; then the producer is looked after, and the wait is repeated or fails with the reason."""
     timers = ManualTimers()
-    it.manager = ResultPartitionManager(call_later=timers.call_later)
+    it.manager = ResultPartitionManager(timers=timers)
     channel = local(it, wait_timeout_ms=10_000.0, backoff=RequestBackoff(10_000, 10_000))
 
     channel.request_subpartition()
@@ -307,7 +307,7 @@ def test_the_wait_for_a_partition_ends_like_a_remote_one(it: Fixture) -> None:
 def test_a_wait_that_is_repeated_finds_the_partition(it: Fixture) -> None:
     """The second wait is a registration like the first."""
     timers = ManualTimers()
-    manager = it.manager = ResultPartitionManager(call_later=timers.call_later)
+    manager = it.manager = ResultPartitionManager(timers=timers)
     channel = local(it, wait_timeout_ms=10.0, backoff=RequestBackoff(100, 10))
     channel.request_subpartition()
     timers.ring()
