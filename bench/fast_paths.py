@@ -71,7 +71,7 @@ FAST_PATHS: Final = (
     FastPath(
         "a record that nothing else refers to is not copied",
         (),
-        (Edit("flowlet/chain/record_copies.py", "    parts = _parts_to_own(record)\n", "    parts = None\n"),),
+        (Edit("flowlet/chain/record_shape.py", "    parts = _parts_to_own(record)\n", "    parts = None\n"),),
         "programs",
         "json_dicts, twin",
     ),

@@ -4,6 +4,8 @@ from netstack.buffer.network_buffer import NetworkBuffer as NetworkBuffer
 from netstack.config import NetstackConfig as NetstackConfig
 from netstack.environment import ChannelSpec as ChannelSpec
 from netstack.environment import NetworkEnvironment as NetworkEnvironment
+from netstack.environment import StandaloneNetwork as StandaloneNetwork
+from netstack.environment import wait_consumed as wait_consumed
 from netstack.errors import BufferOwnershipError as BufferOwnershipError
 from netstack.errors import ConfigError as ConfigError
 from netstack.errors import ConnectError as ConnectError
@@ -36,8 +38,6 @@ from netstack.partition.result_subpartition import ResultSubpartition as ResultS
 from netstack.security import SecurityConfig as SecurityConfig
 from netstack.security import SecurityMode as SecurityMode
 from netstack.security import TlsConfig as TlsConfig
-from netstack.standalone import StandaloneNetwork as StandaloneNetwork
-from netstack.standalone import wait_consumed as wait_consumed
 from netstack.wire.events import EndOfData as EndOfData
 from netstack.wire.events import EndOfPartition as EndOfPartition
 from netstack.wire.events import Event as Event

@@ -26,10 +26,10 @@ from netstack.ids import ConnectionID, InputChannelID
 from netstack.late import dataclass
 from netstack.log_lines import LogLines, as_netstack_error, shown_state
 from netstack.loop.eventloop import EventLoopThread
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.server import connect
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 from netstack.wire.messages import ChannelOrder
 

@@ -31,10 +31,10 @@ from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.loop_timers import wall_clock_ms
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig, TlsConfig
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.server import connect
 from netstack.wire import messages
 from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
 from netstack.wire.messages import ErrorCode, ErrorResponse

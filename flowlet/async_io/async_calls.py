@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from flowlet.chain.record_copies import copy_if_mutable
+from flowlet.chain.record_shape import copy_if_mutable
 from flowlet.errors import FlowletError
 from netstack.availability import AvailabilityFuture
 from netstack.errors import ResourceBrokenError

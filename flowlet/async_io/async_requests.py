@@ -24,7 +24,7 @@ from typing import Any
 
 from flowlet.async_io.async_calls import AsyncCall, CallRunner, Failed
 from flowlet.async_io.async_queue import PendingRecord
-from flowlet.chain.record_copies import unpickled
+from flowlet.chain.record_shape import unpickled
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.operators.user_function import UserFunction, run_step

@@ -8,7 +8,7 @@ Hot path.  Per record: one call of the key selector, a test of the types, one ap
 programs).
 Side:       task.
 Invariants: the consumer gets everything in the order in which it was emitted, watermarks and markers included.  It gets
-            each record as it was when it was emitted (``record_copies``).  When a loop has ended, no record waits here.
+            each record as it was when it was emitted (``record_shape``).  When a loop has ended, no record waits here.
 Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.
 """
 
@@ -18,10 +18,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
-from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.record_copies import copy_if_mutable, unpickled
-from flowlet.chain.record_loop import LoopEnd, write_conversion
-from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
+from flowlet.chain.loop_code import LoopCode, LoopEnd, write_conversion
+from flowlet.chain.record_shape import RecordShape, ShapeWatch, copy_if_mutable, fields_of, unpickled
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import Column, ListColumn, Shape, column_of, columns_of
 from flowlet.columns.column import UNCHANGING, are_unchanging, is_unchanging

@@ -26,10 +26,8 @@ from typing import Any, Final
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
-from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.record_copies import apart
-from flowlet.chain.record_loop import NO_ATTENTION, LoopEnd, RecordLoop, write_conversion, write_into
-from flowlet.chain.record_shape import RecordShape, ShapeWatch
+from flowlet.chain.loop_code import NO_ATTENTION, Blame, LoopCode, LoopEnd, RecordLoop, write_conversion, write_into
+from flowlet.chain.record_shape import RecordShape, ShapeWatch, apart
 from flowlet.chain.stream_operator import OperatorCounters, Output, StreamOperator
 from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.errors import KeyTypeError, UserFunctionError

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, Final
 
-from flowlet.chain.record_copies import copy_if_mutable, unpickled
+from flowlet.chain.record_shape import copy_if_mutable, unpickled
 from flowlet.datastream.user_functions.function import CheckpointedFunction
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction, can_be_replayed
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled

@@ -2,7 +2,7 @@
 
 Hot path, per chunk: no record is looked at.
 Side:       task.  The producer's thread makes a content, the consumer's thread takes it.
-Invariants: the producer drops a chunk that it wrote, and nobody can change its records (``chain.record_copies``) or
+Invariants: the producer drops a chunk that it wrote, and nobody can change its records (``chain.record_shape``) or
             writes into the arrays of its columns (``columns.column``); so the consumer may have the very objects and
             arrays.
 Source:     none in Flink; see ``netstack.buffer.buffer_builder``.
@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, Final
 
-from flowlet.chain.record_copies import unpickled
+from flowlet.chain.record_shape import unpickled
 from flowlet.columns import (
     ArrayColumn,
     ArrowColumn,

@@ -10,7 +10,7 @@ Side:       task.
 Invariants: records of one channel keep their order.  Watermarks, statuses, markers and marks follow all records
             collected before them.  After ``flush_pending`` no record is pending, so flushers need not know about
             pending records.  Records of a lane that wait in columns stay columns, which stand for records that are
-            equal in everything; no value of a field can change (``chain.record_copies``).
+            equal in everything; no value of a field can change (``chain.record_shape``).
 Units:      milliseconds, bytes.
 Source:     Flink ``RecordWriter``, ``RecordWriterOutput``.  Cleared lists and the bounds below: hot-path measurements.
             So is the split.  For two or three lanes it is cheapest to find the rows of each lane (two columns into two

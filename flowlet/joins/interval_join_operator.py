@@ -28,8 +28,7 @@ from dataclasses import field
 from operator import itemgetter
 from typing import Any, Final
 
-from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop
 from flowlet.common.typeinfo import Types
 from flowlet.datastream.state import MapState, MapStateDescriptor
 from flowlet.datastream.user_functions.process_functions import ProcessJoinFunction

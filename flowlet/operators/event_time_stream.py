@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop
 from flowlet.chain.operator_output import OperatorOutput
-from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.columns import Columns
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS

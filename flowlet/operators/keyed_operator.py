@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from flowlet.chain.key_extractor import exact_keys_of, selected
-from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop
 from flowlet.chain.stream_operator import MultipleInputStreamOperator, OperatorContext
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key

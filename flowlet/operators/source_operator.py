@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flowlet.chain.record_copies import copy_if_mutable, unpickled
+from flowlet.chain.record_shape import copy_if_mutable, unpickled
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS

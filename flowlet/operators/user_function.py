@@ -11,9 +11,8 @@ Absent:     coroutine functions.
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.loop_code import LoopCode, RecordLoop, WriteRecord
 from flowlet.chain.operator_output import OperatorOutput
-from flowlet.chain.record_loop import RecordLoop, WriteRecord
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.datastream.states.runtime_context import (
     NEEDS_KEYS,

@@ -12,8 +12,7 @@ import errno
 import sys
 from typing import Any, Final
 
-from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.functions import SinkContext, SinkFunction

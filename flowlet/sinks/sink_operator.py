@@ -17,7 +17,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from flowlet.chain.record_loop import num_processed
+from flowlet.chain.loop_code import num_processed
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream.connectors.base import (
     Committer,

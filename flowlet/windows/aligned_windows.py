@@ -17,9 +17,8 @@ Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 from collections import defaultdict
 from typing import Any, Final
 
-from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.record_copies import copier_of
-from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop
+from flowlet.chain.record_shape import copier_of
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns.column import UNCHANGING, are_unchanging
 from flowlet.datastream.window.window_spec import WindowSpec

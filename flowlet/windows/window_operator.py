@@ -16,10 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.loop_code import LoopCode, RecordLoop
 from flowlet.chain.operator_output import OperatorOutput
-from flowlet.chain.record_copies import apart
-from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.record_shape import apart
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns.column import are_unchanging, is_unchanging
 from flowlet.datastream.output_tag import OutputTag

@@ -37,8 +37,8 @@ from netstack.partition.result_subpartition import (
     ResultSubpartition,
     ResultSubpartitionView,
     SegmentRun,
+    UnionResultSubpartitionView,
 )
-from netstack.partition.union_result_subpartition_view import UnionResultSubpartitionView
 
 
 class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):

@@ -21,11 +21,11 @@ from netstack.errors import NetstackError
 from netstack.flow.handshake import NONCE_BYTES, Role
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
 from netstack.transport.outbound_buffer import OutboundFrame
+from netstack.transport.server import connect
 from netstack.wire.message_bytes import ALL_MESSAGE_IDS, FRAME_HEADER, MAGIC, encode
 from netstack.wire.messages import Hello, Message, Proof, Ready
 from netstack.wire.offer_messages import GateHello, GateIdentity, gate_token

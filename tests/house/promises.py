@@ -64,11 +64,10 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "netstack.partition.result_subpartition",
     ),
     "netstack.transport": (
-        "netstack.transport.client",
+        "netstack.transport.server",
         "netstack.transport.handler",
         "netstack.transport.message_codec",
         "netstack.transport.network_channel",
-        "netstack.transport.server",
     ),
     "netstack.handlers": (
         "netstack.handlers.partition_request_client_handler",
@@ -97,7 +96,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "flowlet.watermarks.combined_watermarks",
     ),
     "windows": ("flowlet.windows.window_operator",),
-    "task": ("flowlet.task.source_stream_task", "flowlet.task.stream_task", "flowlet.task.task_environment"),
+    "task": ("flowlet.task.one_input_stream_task", "flowlet.task.stream_task", "flowlet.task.task_environment"),
     "task's checkpoints": (
         "flowlet.checkpoint.task.barrier_orders",
         "flowlet.checkpoint.task.checkpoint_barrier_tracker",

@@ -323,7 +323,7 @@ OWN_BUGS: Final = (
         "range_tears_records",
         "range I1",
         "a record that spans buffers is interrupted by another subpartition of the range",
-        "netstack.partition.union_result_subpartition_view",
+        "netstack.partition.result_subpartition",
         "                self._unfinished = subpartition if found.buffer.data_type is DataType.DATA_BUFFER else None\n",
         "                self._unfinished = None\n",
         _SIM,

@@ -20,8 +20,8 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
 from netstack.loop.eventloop import EventLoopThread
-from netstack.transport.client import connect
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
+from netstack.transport.server import connect
 from netstack.wire.events import OtherEvent, serialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,

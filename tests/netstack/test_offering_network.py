@@ -24,10 +24,10 @@ from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, inte
 from netstack.loop.eventloop import EventLoopThread
 from netstack.offering_network import IDLE_S, GateAccess, OfferedPartition, OfferingNetwork
 from netstack.security import SecurityConfig
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.server import connect
 from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
 from netstack.wire.messages import CancelPartitionRequest, Heartbeat, Message, PartitionRequest
 from netstack.wire.offer_messages import GateIdentity, OfferRefused, RefusalCode, SubpartitionOffer, gate_token

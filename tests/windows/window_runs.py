@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.loop_code import RecordLoop
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.keys.exact_keys import exact_key, key_group, operator_index
 from flowlet.serde.pickles.record_pickle import loads_value

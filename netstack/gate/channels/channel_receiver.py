@@ -23,12 +23,13 @@ from netstack.buffer.network_buffer import FREEING_RECYCLER, MemorySegment, Netw
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager
-from netstack.gate.channels.in_flight_recorder import SequenceBuffer, barrier_of
 from netstack.gate.channels.input_channel import (
     ChannelLifecycle,
     InputChannel,
     PartitionRequestClient,
     PrioritizedDeque,
+    SequenceBuffer,
+    barrier_of,
 )
 from netstack.ids import InputChannelID
 from netstack.late import dataclass

@@ -15,12 +15,12 @@ from typing import Final
 
 from netstack.buffer.buffer_builder import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
-from netstack.gate.channels.in_flight_recorder import barrier_of
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
+    barrier_of,
 )
 from netstack.late import dataclass
 from netstack.log_lines import caused_by

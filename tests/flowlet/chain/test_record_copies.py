@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.record_copies import (
+from flowlet.chain.record_shape import (
     ALONE,
     ALONE_DICT,
     can_own_parts,

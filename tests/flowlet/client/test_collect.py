@@ -17,8 +17,8 @@ from flowlet.graph.partitioner import Forward
 from flowlet.io.record_writer import MAX_PENDING_RECORDS
 from flowlet.operators.process_operator import MapOperator
 from netstack.errors import ConnectError
-from netstack.transport.client import connect
 from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.server import connect
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import (
     ctrl_c_inside,

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flowlet.chain.record_copies import copy_if_mutable
+from flowlet.chain.record_shape import copy_if_mutable
 from flowlet.columns import (
     ArrayColumn,
     ArrowColumn,

@@ -5,10 +5,9 @@ from typing import Any, cast
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
-from flowlet.chain.loop_code import LoopCode
+from flowlet.chain.loop_code import LoopCode, RecordLoop
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.operator_output import OperatorOutput
-from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import EdgeOutput, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.records import Chunk
 from flowlet.timers.time_api import KeyContext

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.loop_code import RecordLoop
 from flowlet.common import Time
 from flowlet.datastream.window import EventTimeSessionWindows, EventTimeTrigger, SlidingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec

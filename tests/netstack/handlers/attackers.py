@@ -8,9 +8,8 @@ from dataclasses import replace
 from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
-from netstack.transport.client import connect
 from netstack.transport.network_channel import NetworkChannel, describe_address
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferRun, Message
 from tests.netstack.transport.sockets import CONFIG, Inbox, handlers

@@ -16,9 +16,8 @@ from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.transport import server
 from netstack.transport.authentication_handler import AuthenticationHandler
-from netstack.transport.client import connect
 from netstack.transport.message_codec import MessageDecoder
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.frame_seal import SEAL_BYTES
 from netstack.wire.message_bytes import FRAME_HEADER, MAGIC, encode
 from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready

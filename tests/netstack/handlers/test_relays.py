@@ -12,11 +12,10 @@ from structlog.testing import capture_logs
 from netstack.errors import ConnectError, NetstackError
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer
 from netstack.transport.network_channel import NetworkChannel
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.frame_seal import SEAL_BYTES, FrameSeal
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest

@@ -4,8 +4,12 @@ import pytest
 
 from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
-from netstack.partition.result_subpartition import BufferAndBacklog, PipelinedSubpartitionView
-from netstack.partition.union_result_subpartition_view import CACHE_CAPACITY, UnionResultSubpartitionView
+from netstack.partition.result_subpartition import (
+    CACHE_CAPACITY,
+    BufferAndBacklog,
+    PipelinedSubpartitionView,
+    UnionResultSubpartitionView,
+)
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, event
 

@@ -10,7 +10,7 @@ import trustme
 
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig, TlsConfig
-from netstack.transport.client import connect
+from netstack.transport.server import connect
 from tests.netstack.transport.sockets import CONFIG, Inbox, handlers
 from tests.waiting import PATIENCE_S
 

@@ -11,11 +11,10 @@ import uvloop
 from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.messages import DataType
 from tests.netstack.wire.samples import RECEIVER, HeapAllocator
 from tests.waiting import PATIENCE_S

@@ -9,9 +9,8 @@ import pytest
 from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.testing.embedded_channel import EmbeddedChannel
-from netstack.transport.client import connect
 from netstack.transport.message_codec import MessageEncoder, OutboundBuffer
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit
 from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run

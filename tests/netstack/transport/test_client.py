@@ -9,10 +9,9 @@ import pytest
 from netstack.errors import ConnectError, LocalProtocolError
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.network_channel import NetworkChannel
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.waiting import PATIENCE_S
 
@@ -111,7 +110,7 @@ def test_a_name_that_leads_to_another_machine_is_refused(
     loop_name: str, security: SecurityConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What counts is who was reached, not what ``localhost`` should mean; here 127.0.0.1 plays the other machine."""
-    monkeypatch.setattr("netstack.transport.client.is_loopback", lambda host: host == "localhost")
+    monkeypatch.setattr("netstack.transport.server.is_loopback", lambda host: host == "localhost")
     config = dataclasses.replace(CONFIG, security=security)
 
     async def main() -> None:

@@ -11,11 +11,10 @@ from netstack.errors import ConnectionLostError
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from netstack.testing import EmbeddedChannel, EmbeddedEventLoop
-from netstack.transport.client import connect
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import CloseRequest, Heartbeat
 from tests.netstack.transport.sockets import LOOPS, Inbox, dialled, handlers, run

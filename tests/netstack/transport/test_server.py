@@ -11,9 +11,8 @@ import pytest
 
 from netstack.errors import ConfigError, ConnectError, ResourceClosedError
 from netstack.ids import ConnectionID
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.messages import AddCredit
 from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.netstack.wire.samples import RECEIVER

@@ -16,8 +16,7 @@ from netstack.config import KERNEL_CONGESTION_CONTROL
 from netstack.errors import ConfigError
 from netstack.ids import ConnectionID
 from netstack.transport import socket_options
-from netstack.transport.client import connect
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.transport.socket_options import check_congestion_control, set_options
 from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.waiting import PATIENCE_S

@@ -16,10 +16,9 @@ import pytest
 from netstack.errors import AuthenticationError, ConfigError, ConnectError
 from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig, TlsConfig
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferResponse, Hello
 from tests.netstack.transport.authority import (

@@ -11,9 +11,8 @@ from netstack.config import NetstackConfig
 from netstack.ids import ConnectionID
 from netstack.loop.eventloop import EventLoopThread
 from netstack.security import SecurityConfig
-from netstack.transport.client import connect
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
-from netstack.transport.server import NetworkServer
+from netstack.transport.server import NetworkServer, connect
 from netstack.wire.messages import AddCredit
 from tests.cut_off import cut_off
 from tests.netstack.transport.sockets import LOOPS, Inbox, dialled, handlers, run

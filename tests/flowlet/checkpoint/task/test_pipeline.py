@@ -32,7 +32,7 @@ from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.state.state_snapshots import AGGREGATES, KeyedStateSnapshot
-from flowlet.task.source_stream_task import create_stream_task
+from flowlet.task.one_input_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.errors import ProducerFailedError

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from netstack.errors import CheckpointSubsumedError
-from netstack.gate.channels.in_flight_recorder import InFlightRecorder
+from netstack.gate.channels.input_channel import InFlightRecorder
 from netstack.partition.channel_state import NO_CHANNEL_STATE, InputChannelInfo
 
 

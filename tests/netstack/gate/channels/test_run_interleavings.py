@@ -7,8 +7,7 @@ from typing import SupportsIndex
 import pytest
 
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
-from netstack.gate.channels.in_flight_recorder import SequenceBuffer
-from netstack.gate.channels.input_channel import ChannelLifecycle
+from netstack.gate.channels.input_channel import ChannelLifecycle, SequenceBuffer
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import EndOfData, StopMode
