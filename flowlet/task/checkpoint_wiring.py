@@ -105,9 +105,6 @@ class TaskOutputs:
             partition.abort_checkpoint(checkpoint_id, cause)
 
 
-_NS_PER_MS = 1_000_000
-
-
 def supports_unaligned(partitioner: Partitioner) -> bool:
     """Whether data in flight may be kept by the producer (Flink
     ``StreamingJobGraphGenerator.shouldDisableUnalignedCheckpointing``).
@@ -152,20 +149,3 @@ def keep_in_flight(
     buffers = [NetworkBuffer.unpooled(piece, DataType.DATA_BUFFER) for piece in pieces]
     if buffers:
         writer.add_input_data(checkpoint_id, channel, buffers)
-
-
-def checkpoint_metrics(checkpoints: TaskCheckpoints | None) -> dict[str, int]:
-    """The fields of ``TaskMetrics`` about checkpoints; any thread."""
-    if checkpoints is None:
-        return {}
-    statistics = checkpoints.statistics
-    return {
-        "checkpoint_alignment_ms": checkpoints.alignment_duration_ns // _NS_PER_MS,
-        "checkpoint_start_delay_ms": checkpoints.start_delay_ms,
-        "num_checkpoints": statistics.num_acknowledged,
-        "num_declined_checkpoints": statistics.num_declined,
-        "last_checkpoint_id": statistics.last_checkpoint_id,
-        "last_checkpoint_sync_ms": statistics.last.sync_ms,
-        "last_checkpoint_async_ms": statistics.last.async_ms,
-        "last_checkpoint_in_flight_bytes": statistics.last.bytes_persisted_during_alignment,
-    }

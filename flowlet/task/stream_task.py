@@ -34,7 +34,7 @@ from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.messages.control_messages import MarkPassed, TaskMetrics
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk
-from flowlet.task.checkpoint_wiring import MailedCall, TaskOutputs, checkpoint_metrics, supports_unaligned
+from flowlet.task.checkpoint_wiring import MailedCall, TaskOutputs, supports_unaligned
 from flowlet.task.operator_services import EdgeFunctions, OperatorServices, operator_metrics
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment, TaskLifecycle
 from netstack.availability import AvailabilityFuture
@@ -714,7 +714,7 @@ class StreamTask(ABC):
         gates = [gate.statistics() for gate in self.environment.all_gates]
         partitions = [partition.statistics() for partition in self._partitions]
         return TaskMetrics(
-            **(self._timings.rates() | checkpoint_metrics(self.checkpoints)),
+            **(self._timings.rates() | ({} if self.checkpoints is None else self.checkpoints.metrics())),
             num_records_in=self._chain.num_records_in,
             num_records_out=self._chain.num_records_out,
             num_bytes_in_local=sum(gate.num_bytes_in_local for gate in gates),

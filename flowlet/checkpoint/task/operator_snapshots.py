@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import field
-from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -196,12 +195,6 @@ class CheckpointResponder(Protocol):
         """The subtask could not take its part of the checkpoint."""
 
 
-class _State(Enum):
-    RUNNING = auto()
-    COMPLETED = auto()  # acknowledged or declined
-    DISCARDED = auto()
-
-
 @dataclass(eq=False, slots=True)
 class AsyncSnapshot:
     """One checkpoint of one subtask.
@@ -223,7 +216,7 @@ class AsyncSnapshot:
     _started_ns: int = field(init=False)
     _lock: threading.Lock = field(init=False)
     # Guarded by _lock.
-    _state: _State = field(init=False, default=_State.RUNNING)
+    _is_over: bool = field(init=False, default=False)  # acknowledged, declined or discarded
     _states: dict[str, OperatorState] | None = field(init=False, default=None)  # once the operators' parts are complete
     _is_working: bool = field(init=False, default=False)
 
@@ -233,7 +226,7 @@ class AsyncSnapshot:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<AsyncSnapshot of checkpoint {self.barrier.checkpoint_id} {self._state.name}>"
+        return f"<AsyncSnapshot of checkpoint {self.barrier.checkpoint_id}{', over' if self._is_over else ''}>"
 
     def start(self, execute: Callable[[Callable[[], None]], object]) -> None:
         """Run the operators' parts with ``execute``, and wait for the in-flight data without blocking."""
@@ -246,14 +239,14 @@ class AsyncSnapshot:
         """Cancel the snapshot and discard its parts, on the thread that is running them if there is one; False if it
         had ended.
         """
-        if not self._end(_State.DISCARDED):
+        if not self._end():
             return False
         self._discard_unless_working()
         return True
 
     def _run(self) -> None:
         with self._lock:
-            if self._state is not _State.RUNNING:
+            if self._is_over:
                 return
             self._is_working = True
         try:
@@ -272,7 +265,7 @@ class AsyncSnapshot:
         with self._lock:
             self._is_working = False
             self._states = states
-            return self._state is _State.RUNNING
+            return not self._is_over
 
     def _on_channel_state(self, future: "Future[ChannelStateSnapshot]") -> None:
         error = None if future.cancelled() else future.exception()
@@ -291,7 +284,7 @@ class AsyncSnapshot:
         with self._lock:
             states = self._states
         location = (self.barrier.options.location or b"").decode(errors="surrogateescape")  # of a savepoint
-        if states is None or not self._end(_State.COMPLETED):
+        if states is None or not self._end():
             return  # not complete, or ended already; then the future may have been taken from under this call
         self.parts = {}
         state = SubtaskState(states, channels, self.is_finished, location)
@@ -309,11 +302,9 @@ class AsyncSnapshot:
         )
 
     def _decline(self, reason: CheckpointFailureReason, cause: BaseException | None) -> None:
-        if not self._end(_State.COMPLETED):
-            self._discard_unless_working()
-            return
+        is_first = self._end()
         self._discard_unless_working()
-        if not self.owner.is_running():
+        if not is_first or not self.owner.is_running():
             return
         checkpoint_id = self.barrier.checkpoint_id
         if isinstance(cause, CheckpointError):
@@ -324,11 +315,11 @@ class AsyncSnapshot:
             error.__cause__ = cause
         self.owner.responder.decline_checkpoint(checkpoint_id, error)
 
-    def _end(self, state: _State) -> bool:
+    def _end(self) -> bool:
         with self._lock:
-            if self._state is not _State.RUNNING:
+            if self._is_over:
                 return False
-            self._state = state
+            self._is_over = True
             self._states = None
         self.channel_state = None  # it keeps the callback, and so this object, even when it is done
         self.owner.snapshot_ended(self)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from flowlet.checkpoint.task.barrier_orders import BarrierReceived, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
@@ -27,7 +27,6 @@ from flowlet.checkpoint.task.checkpoint_barrier_handler import CheckpointBarrier
 from flowlet.checkpoint.task.operator_snapshots import (
     AsyncSnapshot,
     CheckpointResponder,
-    CheckpointStatistics,
     OperatorSnapshots,
 )
 from flowlet.checkpoint.task.snapshots import AlignmentMetrics
@@ -42,12 +41,12 @@ from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointBarrier,
     CheckpointOptions,
-    Event,
     SnapshotType,
     StopMode,
 )
 
 if TYPE_CHECKING:
+    from flowlet.task.checkpoint_wiring import TaskOutputs
     from netstack.gate.single_input_gate import SingleInputGate
 
 _NS_PER_MS = 1_000_000
@@ -56,22 +55,6 @@ _STOP_MODES: Final = {
     SnapshotType.SAVEPOINT_TERMINATE: StopMode.DRAIN,
 }
 _SYNCHRONOUS: Final = frozenset(_STOP_MODES)
-
-
-class BarrierOutputs(Protocol):
-    """The outputs of a task: ``TaskOutputs``.
-
-    One implementer: ``TaskOutputs`` imports this module, which therefore cannot import it.
-    """
-
-    def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
-        """Send ``event`` to all consumers, after all records emitted so far."""
-
-    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
-        """Let queued barriers of the checkpoint overtake the data before them."""
-
-    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
-        """Stop keeping data in front of the barriers of the checkpoint."""
 
 
 @dataclass(eq=False)
@@ -94,7 +77,7 @@ class TaskCheckpoints:
 
     name: str
     chain: OperatorSnapshots
-    outputs: BarrierOutputs
+    outputs: "TaskOutputs"
     channel_state: InMemoryChannelStateWriter
     responder: CheckpointResponder
     execute_async: Callable[[Callable[[], None]], object]
@@ -152,20 +135,19 @@ class TaskCheckpoints:
         """
         self._stop_source = stop
 
-    @property
-    def statistics(self) -> CheckpointStatistics:
-        """The counts so far; any thread."""
-        return self.responder.statistics
-
-    @property
-    def alignment_duration_ns(self) -> int:
-        """The duration of the current alignment, else of the last one; any thread."""
-        return 0 if self._handler is None else self._handler.alignment_duration_ns
-
-    @property
-    def start_delay_ms(self) -> int:
-        """The age of the last checkpoint when its first barrier or trigger arrived; any thread."""
-        return self.statistics.last.start_delay_ms if self._handler is None else self._handler.start_delay_ms
+    def metrics(self) -> dict[str, int]:
+        """The fields of ``TaskMetrics`` that tell of checkpoints; any thread."""
+        statistics, handler = self.responder.statistics, self._handler
+        return {
+            "checkpoint_alignment_ms": 0 if handler is None else handler.alignment_duration_ns // _NS_PER_MS,
+            "checkpoint_start_delay_ms": statistics.last.start_delay_ms if handler is None else handler.start_delay_ms,
+            "num_checkpoints": statistics.num_acknowledged,
+            "num_declined_checkpoints": statistics.num_declined,
+            "last_checkpoint_id": statistics.last_checkpoint_id,
+            "last_checkpoint_sync_ms": statistics.last.sync_ms,
+            "last_checkpoint_async_ms": statistics.last.async_ms,
+            "last_checkpoint_in_flight_bytes": statistics.last.bytes_persisted_during_alignment,
+        }
 
     def close(self) -> None:
         """Cancel pending snapshots; later ones are cancelled at once."""

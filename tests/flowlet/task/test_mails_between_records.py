@@ -498,7 +498,7 @@ def test_a_checkpoint_of_a_source_is_taken_between_two_records(
 
     task = tasks.restored(rig.task(source(), MapOperator(job.call), Summing()))
     job.task = task
-    while not job.task.checkpoints.statistics.num_acknowledged:  # type: ignore[union-attr]
+    while not job.task.checkpoints.responder.statistics.num_acknowledged:  # type: ignore[union-attr]
         assert task.mailbox_processor.run_mailbox_step()
         rig.pool and rig.pool.pop(0)()
     num_calls = job.num_calls
@@ -574,7 +574,7 @@ def test_a_restored_rest_is_kept_by_the_next_checkpoint(network: LocalNetwork, t
         job.task = task = tasks.restored(
             rig.task(SourceOperator(CollectionSource(values)), MapOperator(change), summing := Summing(), states=states)
         )
-        while not task.checkpoints.statistics.num_acknowledged:  # type: ignore[union-attr]
+        while not task.checkpoints.responder.statistics.num_acknowledged:  # type: ignore[union-attr]
             assert task.mailbox_processor.run_mailbox_step()
             rig.pool and rig.pool.pop(0)()
         states = rig.states(number)
@@ -880,7 +880,7 @@ class FullOutput:
         while self._rig.pool:
             self._rig.pool.pop(0)()
         assert self.task.checkpoints is not None
-        return self.task.checkpoints.statistics.num_acknowledged
+        return self.task.checkpoints.responder.statistics.num_acknowledged
 
     @property
     def blocks(self) -> bool:

@@ -15,6 +15,7 @@ from flowlet.checkpoint.task.snapshots import (
 from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.messages.control_messages import CheckpointDurations
+from flowlet.task.checkpoint_wiring import TaskOutputs
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceClosedError
@@ -282,7 +283,7 @@ class RecordingChain:
         self.log.append(("aborted", checkpoint_id))
 
 
-class RecordingOutputs:
+class RecordingOutputs(TaskOutputs):
     """Partitions that only note."""
 
     def __init__(self, log: list[tuple[object, ...]]) -> None:
