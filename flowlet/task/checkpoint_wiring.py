@@ -122,7 +122,8 @@ def checkpointed_gates(
     """Wrap each gate so that it handles barriers, with one handler for all; from now on channels
     keep data in flight.
     """
-    config, gates = environment.checkpointing, environment.gates
+    config = environment.checkpointing
+    gates = environment.gates
     assert config is not None, "the task has checkpoints"
     for index, gate in enumerate(gates):
         gate.set_channel_state_writer(config.channel_state, index)

@@ -654,7 +654,8 @@ class StreamTask(ABC):
         self.mailbox_processor.send_control_mail(raise_error, "an output could not be flushed")
 
     def _create_checkpoints(self) -> TaskCheckpoints | None:
-        environment, config = self.environment, self.environment.checkpointing
+        environment = self.environment
+        config = environment.checkpointing
         if config is None:
             return None
         outputs = [(edge.partition, supports_unaligned(edge.partitioner)) for edge in environment.outputs]

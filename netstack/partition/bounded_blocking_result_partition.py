@@ -42,7 +42,6 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import (
     BufferAndBacklog,
     BufferAvailabilityListener,
-    ResultSubpartition,
     ResultSubpartitionView,
     SubpartitionState,
 )
@@ -259,7 +258,7 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
         self._subpartition.on_reader_released(self, has_read_all=has_read_all)
 
 
-class BoundedBlockingSubpartition(ResultSubpartition):
+class BoundedBlockingSubpartition:
     """First written, then read by any number of readers.
 
     Life cycle: ``SubpartitionState``; it can be read while it is finished.
@@ -297,6 +296,11 @@ class BoundedBlockingSubpartition(ResultSubpartition):
             f"<BoundedBlockingSubpartition {self.index} {self.state.value}, {len(self._readers)} readers, "
             f"{len(self._index) // 2} buffers in {self._file!r}>"
         )
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nobody may read or write any more."""
+        return self.state is SubpartitionState.RELEASED
 
     # ---------------------------------------------------------------- producer
 

@@ -58,7 +58,6 @@ from netstack.partition.result_subpartition import (
     BufferAndBacklog,
     BufferAvailabilityListener,
     PipelinedSubpartitionView,
-    ResultSubpartition,
     SegmentRun,
     SubpartitionState,
 )
@@ -75,7 +74,7 @@ _OPEN: Final = SubpartitionState.OPEN
 _new_tuple: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
-class PipelinedSubpartition(ResultSubpartition):
+class PipelinedSubpartition:
     """First in, first out (but for priority events), read once, by one view.
 
     Life cycle: ``SubpartitionState``.  Released by its partition, or by its view, whichever comes first; from then on
@@ -134,6 +133,11 @@ class PipelinedSubpartition(ResultSubpartition):
             f"<{type(self).__name__} {self.index} {self.state.value}{blocked}, {len(self._buffers)} buffers, "
             f"{self._num_data_buffers} of them data, {self._sequence_number} polled>"
         )
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing can be read of it any more."""
+        return self.state is SubpartitionState.RELEASED
 
     @property
     def takes_contents(self) -> bool:

@@ -226,7 +226,6 @@ class ResultSubpartition(Protocol):
     @property
     def is_released(self) -> bool:
         """Whether nothing can be read of it any more."""
-        return self.state is _RELEASED
 
     @property
     def takes_contents(self) -> bool:

@@ -137,7 +137,8 @@ class TaskCheckpoints:
 
     def metrics(self) -> dict[str, int]:
         """The fields of ``TaskMetrics`` that tell of checkpoints; any thread."""
-        statistics, handler = self.responder.statistics, self._handler
+        statistics = self.responder.statistics
+        handler = self._handler
         return {
             "checkpoint_alignment_ms": 0 if handler is None else handler.alignment_duration_ns // _NS_PER_MS,
             "checkpoint_start_delay_ms": statistics.last.start_delay_ms if handler is None else handler.start_delay_ms,
