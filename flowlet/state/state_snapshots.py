@@ -24,6 +24,7 @@ from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.columns import Columns
+    from flowlet.kernels.windows.window_shapes import WindowTables
 
 VERSION: Final = 2
 """Of the form below: 2 since types have a ``TypeForm``."""
@@ -185,6 +186,7 @@ class ColumnHolder(ABC):
     """An operator of ours that keeps rows of its keys in columns, in the arrays that its loops need."""
 
     num_tables: ClassVar[int]  # of rows; their numbers begin with 1
+    windows: "WindowTables[Any]"  # the rows; others when the keys have ended
 
     @abstractmethod
     def held_blocks(self, *, in_order: bool) -> Callable[[], Iterable[ColumnBlock]]:
@@ -198,22 +200,6 @@ class ColumnHolder(ABC):
         """Hold these rows in front of all others; of rows that start at ``before`` or later returns blocks, with the
         numbers that they had.
         """
-
-    @abstractmethod
-    def forget_blocks(self) -> None:
-        """Hold no rows any more: they were written."""
-
-    @abstractmethod
-    def held_bytes(self) -> int:
-        """What the rows take, about."""
-
-    @abstractmethod
-    def next_end(self) -> int | None:
-        """A time before which no row that is held is needed; None: there are none."""
-
-    @abstractmethod
-    def first_end(self, start: int) -> int:
-        """A time before which no row is needed that starts there, or later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,12 +79,12 @@ Tables = TypeVar("Tables", bound=WindowTables[Any])
 class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables]):
     """Keeps windows in columns: their rows in the back end, and their ends.
 
-    ``_windows`` is made by the subclass, at first and whenever the keys have ended.
+    ``windows`` is made by the subclass, at first and whenever the keys have ended.
     """
 
     ends_keys_singly: ClassVar[bool | None] = False
     num_tables: ClassVar[int] = 1
-    _windows: Tables
+    windows: Tables  # type: ignore[mutable-override]  # nobody else assigns it
     _cache: "CachedColumns | None" = None  # None: all rows are here
     _has_checkpoints = True
 
@@ -117,11 +117,11 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
 
     def _end_windows(self) -> None:
         self._fire(MAX_TIMESTAMP)
-        self._windows = self._new_windows()
+        self.windows = self._new_windows()
 
     def _fire(self, time_ms: int) -> None:
         """Emit the results of the windows that end at a time, or did before."""
-        windows = self._windows
+        windows = self.windows
         try:
             if self._cache is None:
                 self._emit(windows.fire(time_ms))
@@ -137,7 +137,7 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
 
     def close(self) -> None:
         """Let the rows go."""
-        self._windows = self._new_windows()
+        self.windows = self._new_windows()
         super().close()
 
     # -- checkpoints
@@ -158,10 +158,10 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
         """See ``ColumnHolder``."""
         ctx = self.ctx
         try:
-            state = self._windows.state(in_order=in_order)
+            state = self.windows.state(in_order=in_order)
         except OverflowError as error:
             raise UserFunctionError(self.name, ctx.subtask, None) from error
-        is_cut = in_order and self._windows.are_in_panes
+        is_cut = in_order and self.windows.are_in_panes
         key_groups = key_group_range(ctx.max_parallelism, ctx.parallelism, ctx.subtask)
         return lambda: chain(
             known_blocks(state.progress, key_groups), row_blocks(state, ctx.max_parallelism, is_cut=is_cut)
@@ -169,23 +169,7 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
 
     def take_blocks(self, blocks: list[ColumnBlock], before: int | None = None) -> list[ColumnBlock]:
         """See ``ColumnHolder``."""
-        return put_blocks(self._windows, blocks, before, self.ctx.max_parallelism)
-
-    def forget_blocks(self) -> None:
-        """See ``ColumnHolder``."""
-        self._windows.forget_rows()
-
-    def held_bytes(self) -> int:
-        """See ``ColumnHolder``."""
-        return self._windows.num_bytes
-
-    def next_end(self) -> int | None:
-        """See ``ColumnHolder``."""
-        return self._windows.next_end()
-
-    def first_end(self, start: int) -> int:
-        """See ``ColumnHolder``."""
-        return self._windows.first_end(start)
+        return put_blocks(self.windows, blocks, before, self.ctx.max_parallelism)
 
 
 class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions], ToColumnsOperator):
@@ -216,7 +200,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         self._has_checkpoints = not is_batch
         self._aggregation = aggregation
         self._late_tag = late_tag
-        self._windows = self._new_windows()
+        self.windows = self._new_windows()
         self._timer: Cancellable | None = None  # of windows by the clock
 
     @property
@@ -253,7 +237,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
             inputs = ColumnInputs(columns, self._schema, self._times(chunk))
             if self._cache is not None:
                 self._bring_reopened(inputs, self._cache)
-            added = self._windows.add(inputs)
+            added = self.windows.add(inputs)
         except (FlowletError, TypeError, OverflowError) as error:
             raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows") from error
         if len(added.late_rows):
@@ -265,7 +249,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
 
     def _bring_reopened(self, inputs: ColumnInputs, cache: "CachedColumns") -> None:
         """Have the rows of windows that were emitted, and that these rows may change."""
-        windows = self._windows
+        windows = self.windows
         rows = windows.reopened(inputs)
         if len(rows):
             key = self._aggregation.key
@@ -303,16 +287,16 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         if self._aggregation.shape.is_event_time:
             return checked_timestamps(chunk)
         # No row is late for windows by the clock, even if it was set back.
-        now_ms = max(self.ctx.processing_time_service.current_time_ms(), self._windows.latest_emitted() + 1)
+        now_ms = max(self.ctx.processing_time_service.current_time_ms(), self.windows.latest_emitted() + 1)
         return np.full(len(chunk), now_ms)
 
     def _set_timer(self) -> None:
         if self._is_batch or self._aggregation.shape.is_event_time or self._timer is not None:
             return
-        ends = [self._windows.next_end(), None if self._cache is None else self._cache.next_end]
+        ends = [self.windows.next_end(), None if self._cache is None else self._cache.next_end]
         if any(end is not None for end in ends):
             # Rows in RocksDB may be needed later than it knows.
-            end = max(min([end for end in ends if end is not None]), self._windows.latest_emitted() + 1)
+            end = max(min([end for end in ends if end is not None]), self.windows.latest_emitted() + 1)
             self._timer = self.ctx.processing_time_service.register_timer(end, self._on_time)
 
     def _on_time(self, timestamp_ms: int) -> None:
@@ -335,7 +319,7 @@ class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStre
     def __init__(self, join: ColumnJoin, *, name: str = "Join") -> None:
         super().__init__(name)
         self._join = join
-        self._windows = self._new_windows()
+        self.windows = self._new_windows()
 
     @property
     def _description(self) -> str:
@@ -362,7 +346,7 @@ class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStre
             columns = chunk.columns
             if columns is None:
                 columns = columns_of_batch(batch_of_records(chunk.values, schema))
-            num_late = self._windows.add(side, ColumnInputs(columns, schema, checked_timestamps(chunk)))
+            num_late = self.windows.add(side, ColumnInputs(columns, schema, checked_timestamps(chunk)))
         except (FlowletError, TypeError) as error:
             raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows") from error
         self.ctx.counters.num_late_records_dropped += num_late

@@ -58,7 +58,7 @@ class CachedColumns:
                     block = ColumnBlock.with_key(group, taken_apart(row)[2], b"")
                     self._number = max(self._number, block.number + 1)
                     self._first = min(self._first, block.start)
-        self.next_end = None if self._first == ALL_STARTS else holder.first_end(self._first)
+        self.next_end = None if self._first == ALL_STARTS else holder.windows.first_end(self._first)
         store.caches.append(self)
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class CachedColumns:
 
     def _charge(self) -> bool:
         """Charge for the rows that are held; returns whether they take too much."""
-        held_bytes = self._holder.held_bytes()
+        held_bytes = self._holder.windows.num_bytes
         is_full = self._store.budget.charge(self._held_bytes, held_bytes)
         self._held_bytes = held_bytes
         return is_full
@@ -93,7 +93,7 @@ class CachedColumns:
         first = self._first
         # From here on these are about the rows that stay there, and those that are written on the way.
         self._first = before
-        self.next_end = self._holder.first_end(before) if before < ALL_STARTS else None
+        self.next_end = self._holder.windows.first_end(before) if before < ALL_STARTS else None
         if blocks is not None:
             self._bring(blocks, before)
             self._charge()
@@ -151,7 +151,7 @@ class CachedColumns:
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
         """See ``RowCache``; ends the generation."""
-        next_end = self._holder.next_end()
+        next_end = self._holder.windows.next_end()
         if next_end is not None:
             self.next_end = next_end if self.next_end is None else min(self.next_end, next_end)
         for block in self._holder.held_blocks(in_order=True)():
@@ -161,7 +161,7 @@ class CachedColumns:
             self._first = min(self._first, block.start)
             batch.put(self._row(replace(block, number=self._number)), block.content)
         self._number += 1
-        self._holder.forget_blocks()
+        self._holder.windows.forget_rows()
         self._store.budget.charge(self._held_bytes, 0)
         self._held_bytes = 0
 
