@@ -241,6 +241,10 @@ class Column(ABC):
         """The same values without a table that grows on."""
         return self
 
+    def narrowed(self) -> Column:
+        """The same values, of which there is at least one, integers of 64 bits in as few bytes as will do."""
+        return self
+
     def widened(self) -> Column:
         """The same values, narrow integers with 64 bits again."""
         return self

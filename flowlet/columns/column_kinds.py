@@ -197,6 +197,7 @@ def _is_same(value: Any, other: Any) -> bool:
 # What ``tolist`` turns into int, float and bool; and instants in microseconds, which become datetimes (NaT: None).
 # Native byte order.
 _ORDER: Final = "<" if sys.byteorder == "little" else ">"
+_TYPE_OF_KIND: Final[dict[str, type]] = {"i": int, "u": int, "f": float, "b": bool}
 # As ``dtype.str`` has them.
 _ARRAY_TYPES: Final = frozenset(
     ["|b1", "|i1", "|u1", *(_ORDER + each for each in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "M8[us]"))]
@@ -242,8 +243,12 @@ class ArrayColumn(Column):
 
     @property
     def value_type(self) -> type | None:
-        """Of integers."""
-        return int if self.array.dtype.kind in "iu" else None
+        """Of numbers and truth values."""
+        return _TYPE_OF_KIND.get(self.array.dtype.kind)
+
+    def narrowed(self) -> Column:
+        """Implements ``Column``."""
+        return narrowed(self.array) if self.array.dtype == np.int64 else self
 
     def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """The array, if it has this type."""

@@ -18,8 +18,8 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, Final
 
-from flowlet.columns.column import Column, ColumnVisitor, IndexArray
-from flowlet.columns.column_kinds import ArrayColumn, ConstantColumn, ListColumn, joined, narrowed
+from flowlet.columns.column import Column, IndexArray
+from flowlet.columns.column_kinds import ArrayColumn, ConstantColumn, ListColumn, joined
 from netstack.late import dataclass
 from netstack.late import numpy as np
 
@@ -99,7 +99,7 @@ class Columns:
 
     def narrowed(self) -> Columns:
         """The same records, integers of 64 bits in as few bytes as will do.  There is at least one."""
-        return self._with(tuple([column.accept(_NARROWING) for column in self.fields]), self.key_position)
+        return self._with(tuple([column.narrowed() for column in self.fields]), self.key_position)
 
     def widened(self) -> Columns:
         """The same records, narrow integers with 64 bits again: nobody calculates with narrow ones."""
@@ -128,17 +128,6 @@ class Columns:
         return Columns(
             len(fields[0]), fields, self.shape, self.field_names, key, self.record_type, self.maker, self.record_key
         )
-
-
-class _Narrowing(ColumnVisitor[Column]):
-    def visit_any(self, column: Column) -> Column:
-        return column
-
-    def visit_array(self, column: ArrayColumn) -> Column:
-        return narrowed(column.array) if column.array.dtype == np.int64 else column
-
-
-_NARROWING: Final = _Narrowing()
 
 
 def try_concatenate(tables: Sequence[Columns]) -> Columns | None:

@@ -8,7 +8,7 @@ Source: PyFlink ``pyflink.common.serialization``, where the classes wrap Java ob
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from flowlet.common.checks import check_number, known_charset
 from flowlet.common.not_yet import explain_missing_names
@@ -105,6 +105,56 @@ class DeserializationSchema(ABC):
     def get_produced_type(self) -> TypeInformation:
         """The type of the records; any, unless overridden."""
         return PickledBytesTypeInfo()
+
+
+class TypedDeserializationSchema(DeserializationSchema):
+    """Texts as values of a declared type.
+
+    A message that does not fit fails the job, unless parse errors are ignored: then what does not fit is None.  A
+    subclass has ``_decode``, which gives the text or its parts, and ``_read``, which makes a value of them.
+    """
+
+    _what: ClassVar[str]  # a message is, in errors
+    _errors: ClassVar[tuple[type[Exception], ...]]  # of what does not fit
+    _decode: Callable[[bytes], Any]
+    _read: Callable[[Any], Any]
+
+    def __init__(self, type_info: TypeInformation, *, ignores_parse_errors: bool) -> None:
+        self._type_info = type_info
+        self._ignores_parse_errors = ignores_parse_errors
+
+    def deserialize(self, message: bytes) -> Any:
+        """The value; None for a message without one.  ValueError: it does not fit."""
+        if message is None:
+            return None
+        try:
+            found = self._decode(message)
+            return None if found is None else self._read(found)
+        except self._errors as error:
+            if self._ignores_parse_errors:
+                self.num_unparsable_records += 1
+                return None
+            raise ValueError(
+                f"{self._what} does not fit {self._type_info}: {error}; it is {bytes(message[:200])!r}"
+            ) from error
+
+    def get_produced_type(self) -> TypeInformation:
+        """The type that was given."""
+        return self._type_info
+
+    def _lenient(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The same function; if parse errors are ignored, one that gives None for a part that does not fit."""
+        if not self._ignores_parse_errors:
+            return read
+
+        def read_or_none(part: Any) -> Any:
+            try:
+                return read(part)
+            except self._errors:
+                self.num_unparsable_fields += 1
+                return None
+
+        return read_or_none
 
 
 class SimpleStringSchema(SerializationSchema, DeserializationSchema):

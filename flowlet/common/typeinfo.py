@@ -481,6 +481,16 @@ COMPOSITE_TYPES: Final = (TupleTypeInfo, RowTypeInfo, MapTypeInfo, *ARRAY_TYPES)
 """The types whose values have parts with types of their own."""
 
 
+def named_fields(type_info: TypeInformation) -> list[tuple[str, TypeInformation]]:
+    """The name and the type of each field of a row; those of a tuple are f0, f1, ..., and any other value is its only
+    field.
+    """
+    if isinstance(type_info, RowTypeInfo):
+        return list(zip(type_info.get_field_names(), type_info.get_field_types(), strict=True))
+    types = type_info.get_field_types() if isinstance(type_info, TupleTypeInfo) else [type_info]
+    return [(f"f{position}", each) for position, each in enumerate(types)]
+
+
 def part_types(type_info: TypeInformation) -> Sequence[TypeInformation]:
     """The types of a value's parts: of the fields of a tuple or row, the keys and values of a map, or the elements of
     an array.

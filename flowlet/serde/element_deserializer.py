@@ -29,7 +29,7 @@ from typing import Any, Final
 from flowlet.columns import Columns, Shape
 from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.common.types import Row
-from flowlet.errors import SerdeError
+from flowlet.errors import FlowletError, SerdeError
 from flowlet.records import Chunk, StreamElement
 from flowlet.serde.column_format import RecordFormat
 from flowlet.serde.column_reader import ChannelDictionary, decode_column, decode_records, decode_timestamps
@@ -111,24 +111,38 @@ _WRITE_BYTES: Final = 2 << 20  # Flink's
 
 
 class SpillFile:
-    """Bytes in a file: appended, then read as a whole.
+    """Bytes in a file: appended, then read.
 
     Threading: one thread.
     Life cycle: ``close``, or drop it; views stay valid until they are dropped.
 
+    Args:
+        directory: of the file; None: the system's folder for temporary files.
+        what: is in it, for errors.
+        error_type: of these.
+        buffering: the bytes of memory through which small pieces are written; 0: none.
+
     Raises:
-        SerdeError: the file cannot be created or written; the message names the directory.  Also from ``append``,
-            ``view``, ``pieces``.
+        FlowletError: the file cannot be created or written, such as on a full disk; the message names the directory.
+            Also from ``append``, ``view``, ``read``.
     """
 
-    __slots__ = ("__weakref__", "_close", "_directory", "_file", "_map", "_size")
+    __slots__ = ("__weakref__", "_close", "_directory", "_error_type", "_file", "_map", "_size", "_what")
 
-    def __init__(self, directory: str | None) -> None:
+    def __init__(
+        self,
+        directory: str | None,
+        what: str = "an element too large for memory",
+        error_type: type[FlowletError] = SerdeError,
+        buffering: int = _WRITE_BYTES,
+    ) -> None:
         self._directory = tempfile.gettempdir() if directory is None else directory
+        self._what = what
+        self._error_type = error_type
         self._size = 0
         self._map: mmap.mmap | None = None
         with self._translated():
-            self._file = tempfile.TemporaryFile(dir=self._directory, buffering=_WRITE_BYTES)  # noqa: SIM115 - closed below
+            self._file = tempfile.TemporaryFile(dir=self._directory, buffering=buffering)  # noqa: SIM115 - closed below
         self._close = weakref.finalize(self, self._file.close)
 
     def __len__(self) -> int:
@@ -139,8 +153,10 @@ class SpillFile:
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
         """Write ``data`` at the end."""
+        left = memoryview(data)
         with self._translated():
-            self._file.write(data)
+            while left:
+                left = left[self._file.write(left) :]
         self._size += len(data)
 
     def view(self) -> memoryview:
@@ -150,14 +166,11 @@ class SpillFile:
             self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
 
-    def pieces(self, piece_bytes: int) -> Iterator[bytes]:
-        """All bytes in pieces of this size; ``append`` may follow."""
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """So many bytes from an offset on, or up to the end; ``append`` may follow."""
         with self._translated():
             self._file.flush()
-        for start in range(0, self._size, piece_bytes):
-            with self._translated():
-                piece = os.pread(self._file.fileno(), piece_bytes, start)
-            yield piece
+            return os.pread(self._file.fileno(), num_bytes, start)
 
     def close(self) -> None:
         """Close the file; the disk space is freed when no view is left."""
@@ -174,9 +187,7 @@ class SpillFile:
         try:
             yield
         except OSError as error:
-            raise SerdeError(
-                f"an element too large for memory cannot be kept in a file in {self._directory}: {error}"
-            ) from error
+            raise self._error_type(f"{self._what} cannot be kept in a file in {self._directory}: {error}") from error
 
 
 @dataclass(eq=False)
@@ -226,7 +237,8 @@ class ElementDeserializer:
         for start in range(0, len(definition), piece_bytes):
             yield definition[start : start + piece_bytes]
         if self._spilled is not None:
-            yield from self._spilled.pieces(piece_bytes)
+            for start in range(0, len(self._spilled), piece_bytes):
+                yield self._spilled.read(start, piece_bytes)
         for start in range(0, len(self._partial), piece_bytes):
             yield bytes(self._partial[start : start + piece_bytes])
 

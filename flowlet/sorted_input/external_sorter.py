@@ -15,9 +15,7 @@ Format:     of a block: bytes of the codes and of the records, number of records
 Source:     Flink ``ExternalSorter``, ``SortingDataInput``, ``ChannelWriterOutputView``.
 """
 
-import contextlib
 import struct
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -28,7 +26,7 @@ from flowlet.columns.table import exact_type
 from flowlet.errors import FlowletError
 from flowlet.io.chunk_content import ChunkContent, estimated_bytes
 from flowlet.records import Chunk
-from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_deserializer import ElementDeserializer, SpillFile
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input.sorted_block import Block, RunKeys, integer_codes, joined, joined_chunks, merged
 from netstack.late import dataclass
@@ -58,34 +56,37 @@ class SpilledRun:
     def __init__(
         self, blocks: Iterable[Block], directory: str | None, limits: ElementLimits, name: str, most_bytes: int
     ) -> None:
-        self._directory = tempfile.gettempdir() if directory is None else directory
         self._limits = limits
         self._name = name
         self._most_bytes = most_bytes
-        self.num_bytes = 0
-        with self._translated():
-            self._file = tempfile.TemporaryFile(buffering=0, dir=self._directory)  # noqa: SIM115 - closed by ``close``
+        self._file = SpillFile(directory, f"{name}: an input that is sorted by key", FlowletError, buffering=0)
         try:
             for block in blocks:
                 self._write(block)
-            self._file.seek(0)
         except BaseException:
             self.close()
             raise
 
     def __repr__(self) -> str:
-        return f"<SpilledRun of {self.num_bytes} bytes in {self._directory}{', closed' if self._file.closed else ''}>"
+        return f"<SpilledRun in {self._file!r}>"
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the file."""
+        return len(self._file)
 
     def blocks(self) -> Iterator[Block]:
         """The blocks in order; called once."""
         deserializer = ElementDeserializer(name=f"{self._name}, a sorted run in a file", limits=self._limits)
-        num_left = self.num_bytes
-        while num_left:
-            num_bytes_of_codes, num_bytes, num_rows, width = _HEADER.unpack(self._read(_HEADER.size))
-            num_left -= _HEADER.size + num_bytes_of_codes + num_bytes
+        offset = 0
+        while offset < self.num_bytes:
+            num_bytes_of_codes, num_bytes, num_rows, width = _HEADER.unpack(self._file.read(offset, _HEADER.size))
+            start_of_codes = offset + _HEADER.size
+            start = start_of_codes + num_bytes_of_codes
+            offset = start + num_bytes
             dtype = np.dtype(f"S{width}") if width else _NUMBER
-            codes = np.frombuffer(self._read(num_bytes_of_codes), dtype, num_rows)
-            elements = deserializer.feed(memoryview(self._read(num_bytes)))
+            codes = np.frombuffer(self._file.read(start_of_codes, num_bytes_of_codes), dtype, num_rows)
+            elements = deserializer.feed(memoryview(self._file.read(start, num_bytes)))
             chunks = [each for each in elements if isinstance(each, Chunk)]
             arrays = [each.timestamp_array for each in chunks if each.timestamp_array is not None]
             stamps = np.concatenate(arrays) if arrays else None
@@ -104,31 +105,8 @@ class SpilledRun:
             return
         codes = np.ascontiguousarray(block.codes).tobytes()
         width = 0 if block.codes.dtype.kind == "u" else block.codes.dtype.itemsize
-        data = b"".join((_HEADER.pack(len(codes), len(records), len(block), width), codes, records))
-        self.num_bytes += len(data)
-        view = memoryview(data)
-        with self._translated():
-            while len(view):
-                view = view[self._file.write(view) :]
-
-    def _read(self, num_bytes: int) -> bytes:
-        data = bytearray()
-        with self._translated():
-            while len(data) < num_bytes:
-                more = self._file.read(num_bytes - len(data))
-                if not more:
-                    raise OSError(f"the file ends at byte {self._file.tell()}")
-                data += more
-        return bytes(data)
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise FlowletError(
-                f"{self._name}: an input that is sorted by key cannot be kept in a file in {self._directory}: {error}"
-            ) from error
+        header = _HEADER.pack(len(codes), len(records), len(block), width)
+        self._file.append(b"".join((header, codes, records)))
 
 
 _OBJECT_BYTES: Final = 60  # of a Python object beside what it holds; not measured closely

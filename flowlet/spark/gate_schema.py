@@ -33,6 +33,7 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
     Types,
+    named_fields,
 )
 from flowlet.common.types import are_positions
 from flowlet.errors import FlowletError
@@ -96,10 +97,8 @@ class GateSchema:
             case ArrowTypeInfo():
                 columns = tuple([_arrow_column(gate, each) for each in type_info.schema])
                 return cls(gate, type_info, columns, type_info.schema)
-            case RowTypeInfo():
-                pairs = list(zip(type_info.get_field_names(), type_info.get_field_types(), strict=True))
-            case TupleTypeInfo():
-                pairs = [(f"f{index}", each) for index, each in enumerate(type_info.get_field_types())]
+            case RowTypeInfo() | TupleTypeInfo():
+                pairs = named_fields(type_info)
             case _:
                 pairs = [("value", type_info)]
         columns = tuple(_column(gate, name, each) for name, each in pairs)
@@ -162,8 +161,7 @@ def spark_type_of(type_info: TypeInformation) -> st.DataType | None:
         case MapTypeInfo():
             return st.MapType(_inner(type_info.key_type_info), _inner(type_info.value_type_info))
         case RowTypeInfo():
-            pairs = zip(type_info.get_field_names(), type_info.get_field_types(), strict=True)
-            return st.StructType([st.StructField(name, _inner(each)) for name, each in pairs])
+            return st.StructType([st.StructField(name, _inner(each)) for name, each in named_fields(type_info)])
         case _:
             raise SchemaMismatchError(f"Spark has no type for {type_info!r}")
 

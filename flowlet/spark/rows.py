@@ -238,14 +238,7 @@ def _in_order(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def records_of(schema: GateSchema, columns: Sequence[list[Any]]) -> list[Any]:
     """Records in the shape of the gate's type: rows, tuples or single values."""
-    match schema.type_info:
-        case RowTypeInfo():
-            make = Row(*schema.type_info.get_field_names())
-            return [make(*values) for values in zip(*columns, strict=True)]
-        case TupleTypeInfo():
-            return list(zip(*columns, strict=True))
-        case _:
-            return columns[0]
+    return shaped(list(map(ListColumn, columns)), schema.type_info).to_list() if columns else []
 
 
 def _free_row(row: Any) -> Any:

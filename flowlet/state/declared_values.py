@@ -39,6 +39,7 @@ from flowlet.common.typeinfo import (
     RowTypeInfo,
     TupleTypeInfo,
     TypeInformation,
+    named_fields,
 )
 from flowlet.common.types import Row, field_names_of
 from flowlet.errors import FlowletError
@@ -325,10 +326,7 @@ def _check_part(type_info: TypeInformation, value: Any) -> None:
         case RowTypeInfo() if isinstance(value, Row) and len(value) == len(type_info.get_field_types()):
             names = field_names_of(value)
             fields = dict(zip(names or type_info.get_field_names(), value, strict=True))
-            parts = [
-                (each, fields.get(name))
-                for name, each in zip(type_info.get_field_names(), type_info.get_field_types(), strict=True)
-            ]
+            parts = [(each, fields.get(name)) for name, each in named_fields(type_info)]
         case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if isinstance(
             value, list | tuple | np.ndarray
         ):

@@ -18,7 +18,6 @@ from operator import is_
 from typing import Any, Final
 
 from flowlet.columns import ArrayColumn, Column, Columns, ListColumn, Shape
-from flowlet.columns.column import ColumnVisitor
 from flowlet.common.typeinfo import (
     BasicTypeInfo,
     PickledBytesTypeInfo,
@@ -34,7 +33,6 @@ from flowlet.typed.value_conversion import TypeMismatchError, exact_type, value_
 from netstack.late import dataclass
 from netstack.late import numpy as np
 
-_KINDS: Final[dict[str, type]] = {"i": int, "f": float, "b": bool}
 _FLOAT: Final = BasicTypeInfo.FLOAT_TYPE_INFO()
 
 
@@ -155,7 +153,7 @@ class RecordConversion:
         return Chunk(list(map(self.convert, chunk.records())), chunk.timestamps)
 
     def _covers_columns(self, columns: Columns) -> bool:
-        kinds = [column.accept(_KIND_OF) for column in columns.fields]
+        kinds = [column.value_type for column in columns.fields]
         match columns.shape:
             case Shape.TUPLE:
                 return self.covers(tuple, kinds, may_round=True)
@@ -179,19 +177,6 @@ def _covers(declared: TypeInformation, kind: type | None, *, may_round: bool) ->
     if declared == _FLOAT:
         return may_round and kind is float
     return kind is not None and exact_type(declared) is kind
-
-
-class _KindOf(ColumnVisitor["type | None"]):
-    """The exact type of all values of a column; None: unknown."""
-
-    def visit_any(self, column: Column) -> type | None:
-        return column.value_type
-
-    def visit_array(self, column: ArrayColumn) -> type | None:
-        return column.value_type or _KINDS.get(column.array.dtype.kind)
-
-
-_KIND_OF: Final = _KindOf()
 
 
 def _first_out_of_range(column: Column, declared: TypeInformation) -> int | None:

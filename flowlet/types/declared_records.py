@@ -31,6 +31,7 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     Types,
     holds_any_object,
+    named_fields,
 )
 from flowlet.common.types import alike_fields, are_positions, rows_of
 from flowlet.errors import SerdeError
@@ -249,13 +250,10 @@ def column_order(names: Sequence[str], type_info: TypeInformation, gate: str) ->
     match type_info:
         case PickledBytesTypeInfo():
             return tuple(range(len(names)))
-        case RowTypeInfo():
-            wanted = type_info.get_field_names()
         case ArrowTypeInfo():
             wanted = type_info.schema.names
         case _:
-            size = len(type_info.get_field_types()) if isinstance(type_info, TupleTypeInfo) else 1
-            wanted = [f"f{position}" for position in range(size)]
+            wanted = [name for name, _ in named_fields(type_info)]
     if list(names) == list(wanted):  # an Arrow schema may have two columns of one name
         return tuple(range(len(names)))
     if are_positions(wanted) and not isinstance(type_info, ArrowTypeInfo):

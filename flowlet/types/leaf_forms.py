@@ -66,14 +66,14 @@ class GateForm(ABC):
     Args:
         name: of the type, for messages: the declared type, or Arrow's own.
         arrow_type: of the arrays.
-        classes: of the values; their subclasses fit, too.
+        classes: of the values; their subclasses fit, too, but for ``bool``, which is no number.
     """
 
     __slots__ = ("_classes", "arrow_type", "name")
     is_plain: bool = False
     """Whether the array holds the values themselves, so that a cast of Arrow makes it."""
 
-    def __init__(self, name: object, arrow_type: pa.DataType, classes: tuple[type, ...] = (object,)) -> None:
+    def __init__(self, name: object, arrow_type: pa.DataType, classes: tuple[type, ...] = (object, bool)) -> None:
         self.name = name
         self.arrow_type = arrow_type
         self._classes = classes
@@ -97,7 +97,7 @@ class GateForm(ABC):
         return self._array(values, kinds)
 
     def _fits(self, kind: type) -> bool:
-        return issubclass(kind, self._classes)
+        return kind in self._classes or (kind is not bool and issubclass(kind, self._classes))
 
     def mismatch(self, value: Any) -> ValueMismatchError:
         """The error for a value that does not fit."""
@@ -301,10 +301,9 @@ class LeafForm(GateForm):
         self._limits = _RANGES.get(arrow_type)
 
     def _fits(self, kind: type) -> bool:
-        if kind in self._classes:
-            return True
-        is_other = kind is bool or (self.arrow_type == pa.date32() and issubclass(kind, datetime.datetime))
-        return not self._is_exact and not is_other and super()._fits(kind)
+        if self._is_exact or (self.arrow_type == pa.date32() and issubclass(kind, datetime.datetime)):
+            return kind in self._classes
+        return super()._fits(kind)
 
     def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
         if self.arrow_type.id in _UNZONED and getattr(self.arrow_type, "tz", None) is None:
@@ -428,12 +427,6 @@ _SCALE: Final = struct.Struct(">i")
 _INSTANT: Final = struct.Struct(">qi")
 
 
-def _write_big_integer(value: Any) -> bytes:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise mismatch(value, "BigInteger")
-    return _integer_bytes(value)
-
-
 def _integer_bytes(value: int) -> bytes:
     # One bit more than the number has, for the sign; without it 128 would be read as -128.
     return value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "big", signed=True)
@@ -445,8 +438,6 @@ def _read_big_integer(data: bytes) -> int:
 
 def _write_decimal(value: Any) -> bytes:
     """Keeps trailing zeros.  Refuses -0, because Java's zero has no sign."""
-    if not isinstance(value, decimal.Decimal):
-        raise mismatch(value, "BigDecimal")
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or (sign and not value) or abs(exponent) > _MAX_SCALE:
         raise ValueMismatchError(
@@ -468,16 +459,14 @@ def _read_decimal(data: bytes) -> decimal.Decimal:
     return decimal.Decimal((int(unscaled < 0), decimal.Decimal(unscaled).as_tuple().digits, -scale))
 
 
-def _write_instant(value: Any) -> bytes:
-    if not isinstance(value, Instant):
-        raise mismatch(value, "Instant")
-    return _INSTANT.pack(value.seconds, value.nanos)
-
-
 _BASIC: Final = {
-    BasicType.BIG_INT: (_write_big_integer, _read_big_integer),
-    BasicType.BIG_DEC: (_write_decimal, _read_decimal),
-    BasicType.INSTANT: (_write_instant, lambda data: Instant(*_INSTANT.unpack(data))),
+    BasicType.BIG_INT: (_integer_bytes, _read_big_integer, int),
+    BasicType.BIG_DEC: (_write_decimal, _read_decimal, decimal.Decimal),
+    BasicType.INSTANT: (
+        lambda value: _INSTANT.pack(value.seconds, value.nanos),
+        lambda data: Instant(*_INSTANT.unpack(data)),
+        Instant,
+    ),
 }
 
 
@@ -486,14 +475,17 @@ class BytesForm(GateForm):
 
     Args:
         type_info: the declared type.
-        write: gives the bytes of a value; raises ValueMismatchError: it is not of the type.
+        write: gives the bytes of a value; raises ValueMismatchError: the type does not hold it.
         read: gives the value; may raise anything for corrupt bytes.
+        classes: as in ``GateForm``.
     """
 
     __slots__ = ("read", "write")
 
-    def __init__(self, type_info: object, write: Callable[[Any], bytes], read: Callable[[bytes], Any]) -> None:
-        super().__init__(type_info, pa.binary())
+    def __init__(
+        self, type_info: object, write: Callable[[Any], bytes], read: Callable[[bytes], Any], *classes: type
+    ) -> None:
+        super().__init__(type_info, pa.binary(), classes)
         self.write = write
         self.read = read
 
@@ -522,6 +514,7 @@ def bytes_form(type_info: TypeInformation) -> BytesForm:
                 type_info,
                 lambda value: bytes(message_of_batch(value, schema)),
                 lambda data: batch_of_message(pa.py_buffer(data), schema),
+                object,
             )
         case _:
             raise TypeError(f"no column of {type_info!r}")
@@ -571,8 +564,6 @@ def text_bytes_form(type_info: TypeInformation, *, is_character: bool) -> BytesF
     """Texts with lone surrogates, which Arrow's lack."""
 
     def write(value: Any) -> bytes:
-        if not isinstance(value, str):
-            raise mismatch(value, "String")
         if is_character:
             _check_characters([value])
         return value.encode(ENCODING, SURROGATES)
@@ -583,4 +574,4 @@ def text_bytes_form(type_info: TypeInformation, *, is_character: bool) -> BytesF
             _check_characters([value])
         return value
 
-    return BytesForm(type_info, write, read)
+    return BytesForm(type_info, write, read, str)

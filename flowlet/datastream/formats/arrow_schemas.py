@@ -5,7 +5,6 @@ Rules: every function raises JobGraphError if its demands are not met.  The mess
     type, and says what to do.  Only programs with a schema import pyarrow.
 """
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,10 +16,9 @@ from flowlet.common.typeinfo import (
     DateTypeInfo,
     InferredTypeInfo,
     LocalTimeTypeInfo,
-    RowTypeInfo,
     TimestampTypeInfo,
-    TupleTypeInfo,
     TypeInformation,
+    named_fields,
 )
 from flowlet.errors import JobGraphError
 from flowlet.types.leaf_forms import arrow_type_of
@@ -174,13 +172,7 @@ def schema_with_sum(schema: Any, column: str) -> Any:
 def declared_schema(declared: TypeInformation) -> Any:
     """The schema of a declared type, which must be of rows, tuples or single values."""
     declared = declared.inferred if isinstance(declared, InferredTypeInfo) else declared
-    if isinstance(declared, RowTypeInfo):
-        names: Iterable[str] = declared.get_field_names()
-        types = declared.get_field_types()
-    else:
-        types = declared.get_field_types() if isinstance(declared, TupleTypeInfo) else [declared]
-        names = [f"f{index}" for index in range(len(types))]
-    return pa.schema([pa.field(name, _arrow_type(each, declared)) for name, each in zip(names, types, strict=True)])
+    return pa.schema([pa.field(name, _arrow_type(each, declared)) for name, each in named_fields(declared)])
 
 
 def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:

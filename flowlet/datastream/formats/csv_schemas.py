@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any, Final, Self
 
 from flowlet.common.checks import check_kind
-from flowlet.common.serialization import DeserializationSchema, SerializationSchema
-from flowlet.common.typeinfo import ARRAY_TYPES, PrimitiveArrayTypeInfo, RowTypeInfo, TypeInformation
+from flowlet.common.serialization import SerializationSchema, TypedDeserializationSchema
+from flowlet.common.typeinfo import ARRAY_TYPES, PrimitiveArrayTypeInfo, RowTypeInfo, TypeInformation, named_fields
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
 from flowlet.common.values.field_values import Convert, FieldForm, field_form, known_form, plain_list
 from flowlet.datastream.formats.bulk_formats import checked_character, checked_text
@@ -86,7 +86,7 @@ class _Builder:
         return self
 
 
-class CsvRowDeserializationSchema(DeserializationSchema):
+class CsvRowDeserializationSchema(TypedDeserializationSchema):
     """Lines as rows; made by ``CsvRowDeserializationSchema.Builder(type_info)``.
 
     A line that does not fit fails the job, unless parse errors are ignored: then a field that does not fit is None, and
@@ -94,41 +94,28 @@ class CsvRowDeserializationSchema(DeserializationSchema):
     counted.
     """
 
+    _what = "a line"
+    _errors = (ValueError, TypeError, csv.Error)
+
     def __init__(
         self, type_info: RowTypeInfo, characters: _Characters, *, allows_comments: bool, ignores_parse_errors: bool
     ) -> None:
-        self._type_info = type_info
+        super().__init__(type_info, ignores_parse_errors=ignores_parse_errors)
+        self._decode = partial(str, encoding="utf-8")
+        self._names = type_info.get_field_names()
         self._characters = characters
         self._allows_comments = allows_comments
-        self._ignores_parse_errors = ignores_parse_errors
         self._parts = [
-            (name, self._lenient(_reader(kind, characters, self._lenient))) for name, kind in _named(type_info)
+            (name, self._lenient(_reader(kind, characters, self._lenient))) for name, kind in named_fields(type_info)
         ]
         self._dialect = csv.reader([], **characters.dialect()).dialect  # made once: it costs more than reading a line
 
     def __reduce__(self) -> Any:
         return _restored_reader, (self._type_info, self._characters, self._allows_comments, self._ignores_parse_errors)
 
-    def deserialize(self, message: bytes) -> Row | None:
-        """The row; None for a message without one, and for a comment.  ValueError: it does not fit."""
-        if message is None:
+    def _read(self, text: str) -> Row | None:
+        if self._allows_comments and text.startswith("#"):
             return None
-        try:
-            text = bytes(message).decode()
-            return None if self._allows_comments and text.startswith("#") else self._row(text)
-        except (ValueError, TypeError, csv.Error) as error:
-            if self._ignores_parse_errors:
-                self.num_unparsable_records += 1
-                return None
-            raise ValueError(
-                f"a line does not fit {self._type_info}: {error}; it is {bytes(message[:200])!r}"
-            ) from error
-
-    def get_produced_type(self) -> TypeInformation:
-        """The type that was given."""
-        return self._type_info
-
-    def _row(self, text: str) -> Row:
         if len(text) > csv.field_size_limit():
             csv.field_size_limit(_MAX_FIELD_CHARS)
         # With a line end of its own: behind an escaped one Python would wait for another line.
@@ -145,21 +132,7 @@ class CsvRowDeserializationSchema(DeserializationSchema):
         if num_missing:
             self.num_unparsable_fields += num_missing
             values += [None] * num_missing
-        return restored_row(self._type_info.get_field_names(), values, _INSERT)
-
-    def _lenient(self, read: Callable[[str], Any]) -> Callable[[str], Any]:
-        """The same function; if parse errors are ignored, one that gives None for a text that does not fit."""
-        if not self._ignores_parse_errors:
-            return read
-
-        def read_or_none(text: str) -> Any:
-            try:
-                return read(text)
-            except ValueError:
-                self.num_unparsable_fields += 1
-                return None
-
-        return read_or_none
+        return restored_row(self._names, values, _INSERT)
 
     class Builder(_Builder):
         """Builds a ``CsvRowDeserializationSchema``."""
@@ -204,7 +177,7 @@ class CsvRowSerializationSchema(SerializationSchema):
         self._type_info = type_info
         self._characters = characters
         self._names = type_info.get_field_names()
-        self._parts = [(name, _writer(kind, characters)) for name, kind in _named(type_info)]
+        self._parts = [(name, _writer(kind, characters)) for name, kind in named_fields(type_info)]
         self._end = _LINE_END + characters.line_end
         self._lines: list[str] = []  # one at most, while it is written
         self._write = csv.writer(_Lines(self._lines), lineterminator=self._end, **characters.dialect()).writerow
@@ -273,10 +246,6 @@ def _without_line_end(text: str) -> str:
         if text.endswith(end):
             return text[: -len(end)]
     return text
-
-
-def _named(type_info: RowTypeInfo) -> list[tuple[str, TypeInformation]]:
-    return list(zip(type_info.get_field_names(), type_info.get_field_types(), strict=True))
 
 
 # ---------------------------------------------------------------- fields as values, and back
@@ -360,7 +329,7 @@ def _written_array(characters: _Characters, write: Callable[[Any], str], allows_
 def _checked_type(type_info: Any) -> RowTypeInfo:
     check_kind(type_info, RowTypeInfo, "a schema of CSV needs the type of a row, such as Types.ROW_NAMED([...], [...])")
     row: RowTypeInfo = type_info
-    for name, kind in _named(row):
+    for name, kind in named_fields(row):
         inner = kind.elem_type if isinstance(kind, ARRAY_TYPES) and field_form(kind) is None else kind
         if field_form(inner) is None:
             raise JobGraphError(

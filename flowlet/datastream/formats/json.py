@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, NoReturn, Self
 import msgspec
 
 from flowlet.common.checks import check_kind
-from flowlet.common.serialization import DeserializationSchema, SerializationSchema
+from flowlet.common.serialization import SerializationSchema, TypedDeserializationSchema
 from flowlet.common.typeinfo import (
     BasicType,
     BasicTypeInfo,
@@ -41,7 +41,6 @@ from flowlet.common.values.field_values import (
     Convert,
     FieldForm,
     checked_double,
-    checked_float,
     field_form,
     is_bytes,
     known_form,
@@ -53,6 +52,7 @@ from flowlet.common.values.field_values import (
 )
 from flowlet.datastream.formats.json_lines import encoded_json
 from flowlet.errors import JobGraphError
+from flowlet.typed.value_conversion import compiled
 
 __all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
@@ -72,14 +72,13 @@ _EXACT: Final = {
         for kind, bits in {BasicType.BYTE: 7, BasicType.SHORT: 15, BasicType.INT: 31, BasicType.LONG: 63}.items()
     },
 }
-_CHECKED: Final = {BasicType.FLOAT: checked_float, BasicType.DOUBLE: checked_double}
 _BYTES: Final = PrimitiveArrayTypeInfo(BasicTypeInfo.BYTE_TYPE_INFO())
 _NO_NUMBERS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}  # as Jackson writes them
 _BINARY: Final = known_form(_BYTES)
 _SIGNED: Final = known_form(BasicTypeInfo.BYTE_TYPE_INFO())
 
 
-class JsonRowDeserializationSchema(DeserializationSchema):
+class JsonRowDeserializationSchema(TypedDeserializationSchema):
     """Messages of JSON as values of a type; made by ``builder``.
 
     A message that is no JSON, or does not fit, fails the job, unless parse errors are ignored: then a part of it that
@@ -89,13 +88,16 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         JobGraphError: JSON has no form for the type.
     """
 
+    _what = "a message of JSON"
+    _errors = (ValueError, TypeError, ArithmeticError)
+
     def __init__(
         self, type_info: TypeInformation, *, fails_on_missing_field: bool = False, ignores_parse_errors: bool = False
     ) -> None:
-        self._type_info = type_info
-        self._is_exact = BasicType.BIG_DEC.value in repr(type_info)  # then numbers are read as decimals
+        super().__init__(type_info, ignores_parse_errors=ignores_parse_errors)
         self._fails_on_missing_field = fails_on_missing_field
-        self._ignores_parse_errors = ignores_parse_errors
+        is_exact = BasicType.BIG_DEC.value in repr(type_info)  # then numbers are read as decimals
+        self._decode = (_DECIMALS if is_exact else _FLOATS).decode
         self._read = _Reading(self._lenient, needs_all=fails_on_missing_field).converter(type_info)
 
     def __reduce__(self) -> Any:
@@ -105,39 +107,6 @@ class JsonRowDeserializationSchema(DeserializationSchema):
     def builder() -> "JsonRowDeserializationSchema.Builder":
         """A builder of a schema."""
         return JsonRowDeserializationSchema.Builder()
-
-    def deserialize(self, message: bytes) -> Any:
-        """The value; None for a message without one.  ValueError: it does not fit."""
-        if message is None:
-            return None
-        try:
-            found = (_DECIMALS if self._is_exact else _FLOATS).decode(message)
-            return None if found is None else self._read(found)
-        except (ValueError, TypeError, ArithmeticError) as error:
-            if self._ignores_parse_errors:
-                self.num_unparsable_records += 1
-                return None
-            raise ValueError(
-                f"a message of JSON does not fit {self._type_info}: {error}; it is {bytes(message[:200])!r}"
-            ) from error
-
-    def get_produced_type(self) -> TypeInformation:
-        """The type that was given."""
-        return self._type_info
-
-    def _lenient(self, convert: Convert) -> Convert:
-        """The same function; if parse errors are ignored, one that gives None for a value that does not fit."""
-        if not self._ignores_parse_errors:
-            return convert
-
-        def convert_or_none(value: Any) -> Any:
-            try:
-                return convert(value)
-            except (ValueError, TypeError, ArithmeticError):
-                self.num_unparsable_fields += 1
-                return None
-
-        return convert_or_none
 
     class Builder:
         """Builds a ``JsonRowDeserializationSchema``."""
@@ -385,8 +354,8 @@ class _Writing(_Rules):
 
     def leaf(self, type_info: TypeInformation, form: FieldForm) -> Convert:
         match type_info:
-            case BasicTypeInfo(basic_type=BasicType.FLOAT | BasicType.DOUBLE as kind):
-                return partial(_written_float, _CHECKED[kind])
+            case BasicTypeInfo(basic_type=BasicType.FLOAT | BasicType.DOUBLE):
+                return partial(_written_float, form.checked)
             case BasicTypeInfo() if type_info.basic_type is not BasicType.INSTANT:
                 return form.checked
             case _:
@@ -433,21 +402,19 @@ def _quick_row(type_info: RowTypeInfo) -> Convert | None:
     conditions = [
         f"({(test or '').format(field)} or {field} is None)" for test, field in zip(tests, fields, strict=True)
     ]
-    lines = [
-        "def convert(v, Row=Row, NAMES=NAMES, INF=INF, tuple=tuple):",
-        "    kind = type(v)",
-        "    if kind is tuple: values = v",
-        "    elif kind is Row and (v._fields is None or v._fields == NAMES): values = v._values",
-        "    else: return None",
-        f"    if len(values) != {len(fields)}: return None",
-        f"    {', '.join(fields)}, = values",
-        f"    if {' and '.join(conditions)}:",
-        f"        return {{{', '.join(f'{name!r}: {field}' for name, field in zip(names, fields, strict=True))}}}",
-    ]
-    namespace: dict[str, Any] = {"Row": Row, "NAMES": names, "INF": math.inf}
-    exec(compile("\n".join(lines), "<declared type>", "exec", dont_inherit=True), namespace)  # noqa: S102 - text of ours
-    convert: Convert = namespace["convert"]
-    return convert
+    return compiled(
+        {"Row": Row, "NAMES": names, "INF": math.inf, "tuple": tuple},
+        [
+            "kind = type(v)",
+            "if kind is tuple: values = v",
+            "elif kind is Row and (v._fields is None or v._fields == NAMES): values = v._values",
+            "else: return None",
+            f"if len(values) != {len(fields)}: return None",
+            f"{', '.join(fields)}, = values",
+            f"if {' and '.join(conditions)}:",
+            f"    return {{{', '.join(f'{name!r}: {field}' for name, field in zip(names, fields, strict=True))}}}",
+        ],
+    )
 
 
 def _written_float(checked: Callable[[Any], float], value: Any) -> float | str:

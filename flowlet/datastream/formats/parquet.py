@@ -7,7 +7,7 @@ Absent: readers, Avro, and the Hadoop configuration.
 
 from flowlet.common.checks import check_kind
 from flowlet.common.not_yet import explain_missing_names
-from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo
+from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo, named_fields
 from flowlet.connectors.files.api import BulkWriterFactory
 from flowlet.datastream.formats.bulk_formats import ParquetWriterFactory
 from flowlet.errors import JobGraphError
@@ -32,7 +32,7 @@ class ParquetBulkWriters:
         if isinstance(row_type, TupleTypeInfo):
             row_type = RowTypeInfo(row_type.get_field_types())
         check_kind(row_type, RowTypeInfo, "for_row_type() needs a type such as Types.ROW_NAMED(...)")
-        for name, field_type in zip(row_type.get_field_names(), row_type.get_field_types(), strict=True):
+        for name, field_type in named_fields(row_type):
             if arrow_type_of(field_type) is None:
                 raise JobGraphError(
                     f"for_row_type(): field {name!r} is {field_type!r}, for which no Parquet column is known"

@@ -80,7 +80,7 @@ def test_a_value_of_another_type_is_refused_with_its_field_and_value(
     form = bytes_form(type_info)
 
     with pytest.raises(ValueMismatchError, match=message):
-        form.write(value)
+        form.array_of([value])
 
 
 CORRUPT: list[tuple[TypeInformation, str, str]] = [
