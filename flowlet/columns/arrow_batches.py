@@ -59,7 +59,7 @@ def array_of_column(column: Column, field: Any) -> Any:
     Raises:
         TypeError: a value is not of it.
     """
-    return column.accept(_Typed(field))
+    return _Typed(field).visit(column)
 
 
 def batch_of_records(records: "Columns | list[Any]", schema: Any) -> Any:

@@ -38,10 +38,6 @@ from netstack.late import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from flowlet.columns.coded_column import CodedColumn
-    from flowlet.columns.column_kinds import ArrayColumn, ArrowColumn, ConstantColumn, ListColumn, OffsetColumn
-    from flowlet.columns.short_text_column import ShortTextColumn
-
     IndexArray = NDArray[np.intp]
     MaskArray = NDArray[np.bool_]
 else:
@@ -175,6 +171,7 @@ class Column(ABC):
 
     __slots__ = ()
 
+    visited_as: ClassVar[str] = "any"  # of ``_REPRESENTATIONS``
     is_constant: ClassVar[bool] = False  # whether it is one value many times
     has_objects: ClassVar[bool] = False  # whether it holds Python objects, not arrays
     may_have_nulls: ClassVar[bool] = False  # whether numbers of the same representation may have nulls among them
@@ -198,10 +195,6 @@ class Column(ABC):
     @abstractmethod
     def slice(self, start: int, stop: int) -> Column:
         """The values from ``start`` up to ``stop``; what is beyond the end is left out."""
-
-    @abstractmethod
-    def accept(self, visitor: ColumnVisitor[_T]) -> _T:
-        """Call the visitor's method for this representation."""
 
     def is_unchanging(self) -> bool:
         """Whether no value can change (``is_unchanging``): numbers, instants and texts, of which none is ever null."""
@@ -250,42 +243,26 @@ class Column(ABC):
         return self
 
 
-class ColumnVisitor(ABC, Generic[_T]):
-    """Handles a column by its representation: ``column.accept(visitor)``.
+_REPRESENTATIONS: Final = ("any", "array", "arrow", "coded", "constant", "list", "offsets", "short_texts")
 
-    A representation for which there is no method of its own is left to ``visit_any``.
+
+class ColumnVisitor(ABC, Generic[_T]):
+    """Handles a column by its representation, as ``ast.NodeVisitor`` does a node: a subclass has a method for each one
+    that it handles in a way of its own, ``visit_list`` for one that is ``visited_as`` a list.
     """
 
     __slots__ = ()
+    _methods: ClassVar[dict[str, Callable[[Any, Column], Any]]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._methods = {each: getattr(cls, f"visit_{each}", cls.visit_any) for each in _REPRESENTATIONS}
+
+    def visit(self, column: Column) -> _T:
+        """Call the method for this representation, or else ``visit_any``."""
+        found: _T = self._methods[column.visited_as](self, column)
+        return found
 
     @abstractmethod
     def visit_any(self, column: Column) -> _T:
         """Handle any column, by its values."""
-
-    def visit_array(self, column: ArrayColumn) -> _T:
-        """Numbers, truth values or instants in a numpy array."""
-        return self.visit_any(column)
-
-    def visit_list(self, column: ListColumn) -> _T:
-        """Python objects in a list."""
-        return self.visit_any(column)
-
-    def visit_constant(self, column: ConstantColumn) -> _T:
-        """One value many times."""
-        return self.visit_any(column)
-
-    def visit_coded(self, column: CodedColumn) -> _T:
-        """Codes of a dictionary."""
-        return self.visit_any(column)
-
-    def visit_arrow(self, column: ArrowColumn) -> _T:
-        """An Arrow array."""
-        return self.visit_any(column)
-
-    def visit_short_texts(self, column: ShortTextColumn) -> _T:
-        """Texts in 16 bytes each."""
-        return self.visit_any(column)
-
-    def visit_offsets(self, column: OffsetColumn) -> _T:
-        """Integers above a base."""
-        return self.visit_any(column)

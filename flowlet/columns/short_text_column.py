@@ -9,12 +9,12 @@ Absent:     other and longer texts: who makes columns keeps them in lists.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns.column import Column, ColumnVisitor, IndexArray, MaskArray
+from flowlet.columns.column import Column, IndexArray, MaskArray
 
 Packed16Array = NDArray[np.uint64]  # two integers for each text
 
@@ -63,9 +63,6 @@ def texts_of(packed16: Packed16Array) -> list[str]:
     return joined.decode("ascii").split("\0")
 
 
-_T = TypeVar("_T")
-
-
 class ShortTextColumn(Column):
     """Texts of at most 16 ASCII characters, the last one no NUL.
 
@@ -76,6 +73,7 @@ class ShortTextColumn(Column):
     """
 
     __slots__ = ("packed16",)
+    visited_as: ClassVar[str] = "short_texts"
     never_has_nulls: ClassVar[bool] = True
 
     def __init__(self, packed16: Packed16Array) -> None:
@@ -99,10 +97,6 @@ class ShortTextColumn(Column):
     def slice(self, start: int, stop: int) -> "ShortTextColumn":
         """A part, in the same memory."""
         return ShortTextColumn(self.packed16[start:stop])
-
-    def accept(self, visitor: ColumnVisitor[_T]) -> _T:
-        """See ``Column``."""
-        return visitor.visit_short_texts(self)
 
     @property
     def value_type(self) -> type:

@@ -185,7 +185,7 @@ def columns_of(values: list[Any]) -> Columns | None:
     if kind is tuple:
         numbers = None
         if len(values) >= _MIN_NUMBER_TUPLES:
-            from flowlet.columns.number_tuples import try_number_columns  # here: it makes tables at its import
+            from flowlet.columns.number_tuples import try_number_columns  # here, because it needs numpy at its import
 
             numbers = try_number_columns(values)
         if numbers is not None:

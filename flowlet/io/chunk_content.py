@@ -117,7 +117,7 @@ def estimated_bytes(chunk: Chunk) -> int:
     """The approximate serialized size in bytes, at least 1: from the columns, or from the largest of a few records."""
     columns = chunk.columns
     if columns is not None:
-        return max(1, sum(column.accept(_ESTIMATED_BYTES) for column in columns.fields))
+        return max(1, sum(map(_ESTIMATED_BYTES.visit, columns.fields)))
     return max(map(_record_bytes, _few_of(chunk.values))) * len(chunk)
 
 

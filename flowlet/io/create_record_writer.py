@@ -116,7 +116,7 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         """
         self._position = position
         self._are_keys = shape is Shape.KEYED or not self._is_column_key
-        return column.accept(self)
+        return self.visit(column)
 
     def visit_any(self, column: Column) -> None:
         """Beside their records."""

@@ -342,7 +342,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
 
     def slots(self, column: Column) -> SlotArray | None:
         """The slot of each key; None if they are of another kind than the keys before, or cannot be keys."""
-        return column.accept(self)
+        return self.visit(column)
 
     def visit_coded(self, column: CodedColumn) -> SlotArray | None:
         """By what is known of each code of the table."""

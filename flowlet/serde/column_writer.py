@@ -165,7 +165,7 @@ _NARROWED_ENCODER: Final = _NarrowedEncoder()
 
 def encode_int64(array: NDArray[np.int64]) -> bytes:
     """Encode integers of 64 bits, such as timestamps in milliseconds; at least one."""
-    return narrowed(array).accept(_NARROWED_ENCODER)
+    return _NARROWED_ENCODER.visit(narrowed(array))
 
 
 def encode_texts(values: Sequence[str]) -> bytes:
@@ -398,8 +398,7 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
         if table.shape in (Shape.TUPLE, Shape.OBJECT):
             return [encode_column(table.to_list())]
         raise SerdeError(f"rows of {len(table.fields)} fields, at most {MAX_FIELDS} can be sent")
-    encoder = _FieldEncoder(codes)
-    fields = [column.accept(encoder) for column in table.fields]
+    fields = list(map(_FieldEncoder(codes).visit, table.fields))
     if table.shape is Shape.SCALAR:
         return fields
     if table.shape is Shape.KEYED:
@@ -443,7 +442,7 @@ class _FieldEncoder(ColumnVisitor[bytes]):
         return framed(Kind.ARRAY, bytes((kind,)), raw(array, ARRAY_TYPES[kind]))
 
     def visit_offsets(self, column: OffsetColumn) -> bytes:
-        return column.accept(_NARROWED_ENCODER)
+        return _NARROWED_ENCODER.visit(column)
 
     def visit_constant(self, column: ConstantColumn) -> bytes:
         one = encode_column([column.value], depth=_CONSTANT_DEPTH)

@@ -125,7 +125,7 @@ class GateForm(ABC):
 
 def array_of_column(form: GateForm, column: Column) -> pa.Array:
     """As ``array_of``; an array of the right type stays as it is."""
-    return column.accept(_ArrayOf(form))
+    return _ArrayOf(form).visit(column)
 
 
 class _ArrayOf(ColumnVisitor[pa.Array]):

@@ -31,7 +31,7 @@ from flowlet.common.serialization import Encoder
 from flowlet.common.types import fields_of_records
 from flowlet.common.values.field_values import is_missing
 from flowlet.datastream.connectors.base import WriterInitContext
-from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema
+from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema, csv_dialect
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
 from flowlet.sinks.commit_runner import BadRecordError
@@ -145,15 +145,8 @@ class CsvWriter(FormatWriter):
 
     def _csv_writer(self, file: Any, line_end: str) -> Any:
         schema = self._schema
-        return csv.writer(
-            file,
-            delimiter=schema.column_separator,
-            lineterminator=line_end,
-            quotechar=schema.quote_char,
-            quoting=csv.QUOTE_NONE if schema.quote_char is None else csv.QUOTE_MINIMAL,
-            escapechar=schema.escape_char,
-            doublequote=schema.escape_char is None,
-        )
+        dialect = csv_dialect(schema.column_separator, schema.quote_char, schema.escape_char)
+        return csv.writer(file, lineterminator=line_end, **dialect)
 
 
 def check_has_text(value: Any, name: str) -> None:

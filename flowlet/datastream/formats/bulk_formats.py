@@ -10,6 +10,7 @@ Source: PyFlink ``pyflink.datastream.formats.csv``, ``pyflink.datastream.formats
 Absent: what a schema says only of reading (comments, the first row, strict headers, properties).
 """
 
+import csv
 from dataclasses import field, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -177,6 +178,18 @@ class ParquetWriterFactory(BulkWriterFactory):
     row_type: RowTypeInfo
     utc_timestamp: bool
     suffix: ClassVar[str] = ".parquet"
+
+
+def csv_dialect(delimiter: str, quote: str | None, escape: str | None) -> dict[str, Any]:
+    """The arguments of Python's ``csv``."""
+    return {
+        "delimiter": delimiter,
+        "quotechar": quote,
+        "escapechar": escape,
+        "quoting": csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL,
+        "doublequote": escape is None,
+        "strict": True,
+    }
 
 
 def checked_text(text: Any, method: str, *, may_be_empty: bool = True) -> str:

@@ -23,7 +23,7 @@ from flowlet.common.serialization import SerializationSchema, TypedDeserializati
 from flowlet.common.typeinfo import ARRAY_TYPES, PrimitiveArrayTypeInfo, RowTypeInfo, TypeInformation, named_fields
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
 from flowlet.common.values.field_values import Convert, FieldForm, field_form, known_form, plain_list
-from flowlet.datastream.formats.bulk_formats import checked_character, checked_text
+from flowlet.datastream.formats.bulk_formats import checked_character, checked_text, csv_dialect
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 
@@ -50,16 +50,7 @@ class _Characters:
 
     def dialect(self) -> dict[str, Any]:
         """The arguments of Python's ``csv``."""
-        quoting = csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL
-        doubles = self.escape is None
-        return {
-            "delimiter": self.delimiter,
-            "quotechar": self.quote,
-            "escapechar": self.escape,
-            "quoting": quoting,
-            "doublequote": doubles,
-            "strict": True,
-        }
+        return csv_dialect(self.delimiter, self.quote, self.escape)
 
 
 class _Builder:
@@ -123,7 +114,8 @@ class CsvRowDeserializationSchema(TypedDeserializationSchema):
         num_missing = len(self._parts) - len(fields)
         if num_missing and not (self._ignores_parse_errors and fields and num_missing > 0):
             raise ValueError(f"{len(self._parts)} fields are expected, got {len(fields)}")
-        values, name = [], ""
+        values = []
+        name = ""
         try:
             for (name, read), field in zip(self._parts, fields, strict=False):  # noqa: B007 - read below
                 values.append(read(field))

@@ -2,7 +2,7 @@
 
 import contextlib
 import struct
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,6 @@ from flowlet.columns import (
     CodedColumn,
     Column,
     Columns,
-    ColumnVisitor,
     ConstantColumn,
     ListColumn,
     NameTable,
@@ -34,7 +33,6 @@ from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from tests.flowlet.serde.exact import ANY_ATOM, FLOATS, INTS, TEXTS, columns, exact
 
-T = TypeVar("T")
 NAN_WITH_PAYLOAD = struct.unpack(">d", bytes.fromhex("7ff8000000000123"))[0]
 
 
@@ -145,9 +143,6 @@ class Range(Column):
 
     def slice(self, start: int, stop: int) -> Column:
         raise NotImplementedError
-
-    def accept(self, visitor: ColumnVisitor[T]) -> T:
-        return visitor.visit_any(self)
 
     def is_unchanging(self) -> bool:
         return True

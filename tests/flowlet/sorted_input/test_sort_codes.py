@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, column_of
-from flowlet.columns.coded_column import CodedColumn, NameTable
+from flowlet.columns.column_kinds import CodedColumn, NameTable
 from flowlet.common.types import Row
 from flowlet.keys.exact_keys import exact_key
 from flowlet.sorted_input.sorted_block import CodeArray, RunKeys, as_bytes, codes_of, integer_codes
