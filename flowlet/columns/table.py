@@ -108,6 +108,16 @@ class Columns:
             return self
         return self._with(tuple(fields), self.key_position)
 
+    def position_of(self, field: int | str | None) -> int | None:
+        """The position of a field (None: the record itself, if it is a scalar); None if there is no such field."""
+        if field is None:
+            return 0 if self.shape is Shape.SCALAR else None
+        if isinstance(field, str):
+            return self.field_names.index(field) if field in self.field_names else None
+        if self.shape is Shape.SCALAR:
+            return 0 if field == 0 else None
+        return field % len(self.fields) if -len(self.fields) <= field < len(self.fields) else None
+
     def is_unchanging(self) -> bool:
         """Whether no value of any field can change."""
         return all(column.is_unchanging() for column in self.fields)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape, column_of
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, column_of
 from flowlet.columns.column import INSTANT, NumberKind, Numbers
 from flowlet.kernels.grouping import (
     Accumulator,
@@ -35,7 +35,6 @@ from flowlet.kernels.grouping import (
 )
 from flowlet.keys.key_columns import key_for
 from flowlet.keys.key_index import KeyIndex, SlotArray, grown
-from netstack.late import dataclass
 
 
 class Aggregate(Enum):
@@ -63,33 +62,6 @@ class Aggregate(Enum):
         return self in (Aggregate.MIN_BY, Aggregate.MAX_BY)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The form that all records must have."""
-
-    shape: Shape
-    num_fields: int
-    field_names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, columns: Columns) -> "Layout":
-        """The layout of columns."""
-        return cls(columns.shape, len(columns.fields), columns.field_names)
-
-    def position(self, field: int | str | None) -> int | None:
-        """The position of a field; None if records have no such field.
-
-        ``field`` None means the record itself, if it is a scalar.
-        """
-        if field is None:
-            return 0 if self.shape is Shape.SCALAR else None
-        if isinstance(field, str):
-            return self.field_names.index(field) if field in self.field_names else None
-        if self.shape is Shape.SCALAR:
-            return 0 if field == 0 else None
-        return field % self.num_fields if -self.num_fields <= field < self.num_fields else None
-
-
 class ColumnarReduction:
     """The running result of each key, in columns.
 
@@ -106,7 +78,8 @@ class ColumnarReduction:
         self._skips_nulls = skips_nulls
         self._index = KeyIndex(allows_null=skips_nulls)
         self._seen: KeyIndex | None = None  # of keys that were asked for (``unseen``)
-        self._layout: Layout | None = None  # set by the first records, like everything below
+        # No records, of the form that all must have; set by the first ones, like everything below.
+        self._layout: Columns | None = None
         self._position = 0
         # One per field; for the aggregated field, the values that the kept records had.
         self._stores: list[FieldStore] = []
@@ -273,13 +246,15 @@ class ColumnarReduction:
         return numbers if self._accumulator.takes(numbers.array) else None
 
     def _is_of_layout(self, columns: Columns) -> bool:
-        layout = Layout.of(columns)
-        if self._layout is None:
-            position = layout.position(self._field)
+        layout = self._layout
+        if layout is None:
+            position = columns.position_of(self._field)
             if position is None:
                 return False
-            self._layout, self._position = layout, position
-        return layout == self._layout
+            self._position = position
+            layout = self._layout = columns.slice(0, 0)
+        is_alike = columns.shape is layout.shape and len(columns.fields) == len(layout.fields)
+        return is_alike and columns.field_names == layout.field_names
 
     def _filled(self, numbers: Numbers) -> NDArray[Any]:
         if numbers.is_valid is None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.columns import ArrowColumn, Columns
+from flowlet.columns.column import NumberKind
 from flowlet.common.watermark_strategy import TimestampAssigner
 
 _PER_MILLISECOND: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
@@ -52,12 +53,7 @@ class TimeColumn(TimestampAssigner):
             raise TypeError(f"with_event_time({self.name!r}): the rows have the columns {list(columns.field_names)}")
         column = columns.fields[columns.field_names.index(self.name)]
         numbers = column.numbers()
-        if (
-            numbers is not None
-            and numbers.is_valid is None
-            and numbers.kind.arrow_type is None
-            and not numbers.kind.is_instant
-        ):
+        if numbers is not None and numbers.is_valid is None and numbers.kind == NumberKind():
             if numbers.array.dtype == np.int64:
                 return numbers.array
             raise TypeError(

@@ -353,9 +353,9 @@ def _form_unless_more(cls: type, base: type, form: _Form) -> _Form:
 
 
 def _form_of_content(key: Any, cls: type) -> _Form:
-    content = content_of(cls)
-    form = _form_by(content.parts_of, qualified_name(cls))
-    if content.is_pickled and _is_changed_by_hashing(key, form):
+    parts_of, is_pickled = content_of(cls)
+    form = _form_by(parts_of, qualified_name(cls))
+    if is_pickled and _is_changed_by_hashing(key, form):
         # For good: an instance that keeps its hash already shows it no more.
         reason = "it keeps its hash, which is another one in every process: leave that out in __getstate__"
         return _Refusal(str(refusal(cls, reason)))
@@ -437,45 +437,38 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 def key_bytes(exact: Any) -> bytes:
     """The bytes of an exact key.  Raises KeyTypeError: it is of a type that no exact key has."""
-    match exact:
-        case bool():
-            return b"?1" if exact else b"?0"
-        case str():
-            return b"s" + exact.encode("utf-8", "surrogatepass")
-        case int():
-            return b"i" + exact.to_bytes((exact.bit_length() + 8) // 8, "big", signed=True)
-        case bytes():
-            return b"b" + exact
-        case None:
-            return b"n"
-        case tuple():
-            return b"t" + _joined([key_bytes(part) for part in exact])
-        case _:
-            return _rarer_key_bytes(exact)
+    kind = type(exact)
+    if kind is str:
+        return b"s" + exact.encode("utf-8", "surrogatepass")
+    if kind is int:
+        return b"i" + exact.to_bytes((exact.bit_length() + 8) // 8, "big", signed=True)
+    if kind is tuple:
+        return b"t" + _joined([key_bytes(part) for part in exact])
+    if isinstance(exact, type):
+        return b"c" + f"{exact.__module__}.{exact.__qualname__}".encode()
+    if kind not in _RARER_BYTES:
+        if isinstance(exact, str):  # the name of a field, which may be of a subclass
+            return key_bytes(str.__str__(exact))
+        raise KeyTypeError(f"a key of type {kind.__name__} cannot be kept in RocksDB; use the state back end 'hashmap'")
+    return _RARER_BYTES[kind](exact)
 
 
-def _rarer_key_bytes(exact: Any) -> bytes:
-    match exact:
-        case type():
-            return b"c" + f"{exact.__module__}.{exact.__qualname__}".encode()
-        case frozenset():
-            return b"f" + _joined(sorted(map(key_bytes, exact)))
-        case datetime.datetime():
-            return b"D" + exact.replace(fold=0).isoformat().encode()
-        case datetime.date():
-            return b"d" + exact.isoformat().encode()
-        case datetime.time():
-            return b"h" + exact.replace(fold=0).isoformat().encode()
-        case datetime.timedelta():
-            return b"u" + key_bytes(exact // _MICROSECOND)
-        case decimal.Decimal():
-            # Equal decimals are one key, and may have other digits.
-            return b"m" + (str(exact).encode() if exact.is_infinite() else key_bytes(exact.as_integer_ratio()))
-        case _:
-            pass
-    raise KeyTypeError(
-        f"a key of type {type(exact).__name__} cannot be kept in RocksDB; use the state back end 'hashmap'"
-    )
+def _decimal_bytes(exact: decimal.Decimal) -> bytes:
+    """Equal decimals are one key, and may have other digits."""
+    return b"m" + (str(exact).encode() if exact.is_infinite() else key_bytes(exact.as_integer_ratio()))
+
+
+_RARER_BYTES: Final[dict[type, Callable[[Any], bytes]]] = {
+    NoneType: lambda _: b"n",
+    bool: lambda exact: b"?1" if exact else b"?0",
+    bytes: lambda exact: b"b" + exact,
+    frozenset: lambda exact: b"f" + _joined(sorted(map(key_bytes, exact))),
+    datetime.datetime: lambda exact: b"D" + exact.replace(fold=0).isoformat().encode(),
+    datetime.date: lambda exact: b"d" + exact.isoformat().encode(),
+    datetime.time: lambda exact: b"h" + exact.replace(fold=0).isoformat().encode(),
+    datetime.timedelta: lambda exact: b"u" + key_bytes(exact // _MICROSECOND),
+    decimal.Decimal: _decimal_bytes,
+}
 
 
 def _joined(parts: list[bytes]) -> bytes:

@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import types
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from flowlet.columns.column import values_of
 from flowlet.errors import KeyTypeError
@@ -55,17 +55,9 @@ def qualified_name(named: Any) -> str:
     return first_name(named.__module__, named.__qualname__)
 
 
-class Content(NamedTuple):
-    """How an instance of a class is taken apart into keys; ``is_pickled``: as pickle does, since the class does not
-    name its fields.
-    """
-
-    parts_of: PartsOf
-    is_pickled: bool
-
-
-def content_of(cls: type) -> Content:
-    """How the instances of a class are taken apart.
+def content_of(cls: type) -> tuple[PartsOf, bool]:
+    """How an instance of a class is taken apart into keys; and whether pickle does it so, since the class does not name
+    its fields.
 
     Raises:
         KeyTypeError: its instances are not sure to be the same key in every process; the message says why.
@@ -79,7 +71,7 @@ def content_of(cls: type) -> Content:
                 f"without an {name} of its own it goes by its place in memory, which is another one in every process",
             )
     names = _compared_fields(cls)
-    return Content(_reduced_by(cls), is_pickled=True) if names is None else Content(values_of(names), is_pickled=False)
+    return (_reduced_by(cls), True) if names is None else (values_of(names), False)
 
 
 def _compared_fields(cls: type) -> list[str] | None:

@@ -398,12 +398,6 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         slots[~is_valid] = self._null_slot
         return slots
 
-    def _of_nulls(self, num_keys: int) -> SlotArray:
-        """Of a chunk without another key, which does not tell of what kind the others are."""
-        if self._null_slot is None:
-            self._null_slot = self._numbers.num_codes
-        return np.full(num_keys, self._null_slot, np.intp)
-
     def _past_null(self, codes: SlotArray) -> SlotArray:
         if self._null_slot is not None:
             codes += codes >= self._null_slot
@@ -422,7 +416,9 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
             return self.visit_any(ArrayColumn(np.fromiter(values, np.float64, len(values))))
         kinds = set(map(type, values))
         if kinds == {type(None)} and self._allows_null and self._kind is not KeyKind.OBJECT:
-            return self._of_nulls(len(values))
+            if self._null_slot is None:  # which does not tell of what kind the other keys are
+                self._null_slot = self._numbers.num_codes
+            return np.full(len(values), self._null_slot, np.intp)
         are_numbers = int in kinds or (self._allows_null and not kinds.isdisjoint(_INSTANTS))
         if are_numbers or not self._are_objects():
             return None

@@ -25,7 +25,7 @@ from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.user_functions.aggregations import Aggregation
-from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction, Layout
+from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_index import KeyIndex, Slots
@@ -135,7 +135,7 @@ def column_of_key(columns: Columns, field: int | str | None) -> Column | None:
     """The column of keys: where the sender called the selector and saw what it gave, or the field that it selects."""
     position = columns.key_position
     if position is None and field is not None and columns.shape is not Shape.SCALAR:
-        position = Layout.of(columns).position(field)
+        position = columns.position_of(field)
     return None if position is None else columns.fields[position]
 
 

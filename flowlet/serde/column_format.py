@@ -22,16 +22,12 @@ Format: ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the list
 """
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from flowlet.errors import SerdeError
 from flowlet.serde.element_limits import MAX_FIELDS
-
-if TYPE_CHECKING:
-    from flowlet.columns import Columns
-    from flowlet.records import Chunk
 
 
 class Kind:
@@ -129,16 +125,3 @@ def check_end(end: int, payload: memoryview) -> None:
     """Check that a payload ends at ``end``.  Raises SerdeError: bytes are left."""
     if end != len(payload):
         raise SerdeError(f"{len(payload) - end} bytes are left behind the last column")
-
-
-class RecordFormat(Protocol):
-    """Writes and reads the column of the records in a chunk, of which both sides know more than that they are objects.
-
-    One implementer: ``DeclaredRecords`` stands on a floor above.
-    """
-
-    def encode(self, chunk: "Chunk") -> bytes:
-        """The records of a chunk, at least one, as one column.  Raises SerdeError, ElementTooLargeError."""
-
-    def decode(self, view: memoryview, offset: int, num_records: int) -> "tuple[Columns | list[Any], int]":
-        """Read the records at ``offset``; return them and the offset after them.  Raises SerdeError."""

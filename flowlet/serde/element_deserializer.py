@@ -24,14 +24,13 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.columns import Columns, Shape
 from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.common.types import Row
 from flowlet.errors import FlowletError, SerdeError
 from flowlet.records import Chunk, StreamElement
-from flowlet.serde.column_format import RecordFormat
 from flowlet.serde.column_reader import ChannelDictionary, decode_column, decode_records, decode_timestamps
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import (
@@ -53,12 +52,15 @@ from flowlet.serde.element_serializer import (
 )
 from netstack.late import dataclass
 
+if TYPE_CHECKING:
+    from flowlet.types.declared_records import DeclaredRecords
+
 _FLAGS: Final = FLAG_TIMESTAMPS | FLAG_KEYS | FLAG_KEY_FIELD
 _BY_TAG: Final = {form.tag: form for form in CONTROL_FORMS.values()}
 _SERIALIZER: Final = StreamElementSerializer()  # stands in messages
 
 
-def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: RecordFormat | None) -> Chunk:
+def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: "DeclaredRecords | None") -> Chunk:
     _, version, flags, num_records = CHUNK_HEADER.unpack_from(body)
     if version != CHUNK_VERSION or flags & ~_FLAGS:
         raise SerdeError(f"a chunk of version {version} with flags {flags}, known is version {CHUNK_VERSION}")
@@ -205,7 +207,7 @@ class ElementDeserializer:
 
     name: str = "channel"
     limits: ElementLimits = field(default=DEFAULT_ELEMENT_LIMITS, kw_only=True)
-    declared: RecordFormat | None = field(default=None, kw_only=True)
+    declared: "DeclaredRecords | None" = field(default=None, kw_only=True)
     _dictionary: ChannelDictionary = field(init=False, default_factory=ChannelDictionary)
     # An incomplete element, from its length field on; empty while it is in a file.
     _partial: bytearray = field(init=False, default_factory=bytearray)

@@ -18,7 +18,7 @@ Absent: Flink's single records (tags 0 and 1): records travel in chunks.
 import struct
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.errors import SerdeError
@@ -34,11 +34,14 @@ from flowlet.records import (
     Watermark,
     WatermarkStatus,
 )
-from flowlet.serde.column_format import Kind, RecordFormat, framed
+from flowlet.serde.column_format import Kind, framed
 from flowlet.serde.column_reader import ChannelDictionary
 from flowlet.serde.column_writer import CodeWriter, encode_column, encode_int64, table_parts
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from netstack.late import dataclass
+
+if TYPE_CHECKING:
+    from flowlet.types.declared_records import DeclaredRecords
 
 TAGS_OF_RECORDS: Final = (0, 1)
 TAG_CHUNK: Final = 64
@@ -94,7 +97,7 @@ class StreamElementSerializer:
     """
 
     max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes
-    declared: RecordFormat | None = None
+    declared: "DeclaredRecords | None" = None
 
     def __repr__(self) -> str:
         return "StreamElementSerializer()"

@@ -222,19 +222,6 @@ _to_local_time: Final = _of_class(datetime.time, "a datetime.time", _without_zon
 _to_local_timestamp: Final = _of_class(datetime.datetime, "a datetime.datetime", _without_zone)
 
 
-def _to_seconds(value: Any) -> datetime.time:
-    time: datetime.time = _to_time(value)
-    return time.replace(microsecond=0)
-
-
-def _to_signed_bytes(value: Any) -> list[int]:
-    return [each - 256 if each > 127 else each for each in _to_bytes(value)]  # Java's bytes have a sign
-
-
-def _to_shortest_float(value: Any) -> float:
-    return float(str(np.float32(_to_float32(value))))
-
-
 # ---------------------------------------------------------------- types without parts
 
 
@@ -262,18 +249,23 @@ _PLAIN: Final[dict[TypeInformation, _PlainType]] = {
     Types.BOOLEAN(): _PlainType(_to_bool, bool),
     **{BasicTypeInfo(kind): _PlainType(_integer_converter(bits), int) for kind, bits in INTEGER_BITS.items()},
     Types.BIG_INT(): _PlainType(_whole, int, is_nullable=True),
-    Types.FLOAT(): _PlainType(_to_float32, collected=_to_shortest_float),
+    Types.FLOAT(): _PlainType(_to_float32, collected=lambda value: float(str(np.float32(_to_float32(value))))),
     Types.DOUBLE(): _PlainType(_real, float),
     Types.BIG_DEC(): _PlainType(_to_decimal, decimal.Decimal, is_nullable=True),
     Types.INSTANT(): _PlainType(_to_instant, Instant, is_nullable=True),
     Types.SQL_DATE(): _PlainType(_to_date, datetime.date, is_nullable=True),
-    Types.SQL_TIME(): _PlainType(_to_time, is_nullable=True, collected=_to_seconds),
+    Types.SQL_TIME(): _PlainType(
+        _to_time, is_nullable=True, collected=lambda value: _to_time(value).replace(microsecond=0)
+    ),
     Types.SQL_TIMESTAMP(): _PlainType(_to_timestamp, is_nullable=True),
     LocalTimeTypeInfo(_LOCAL.LOCAL_DATE): _PlainType(_to_date, is_nullable=True),
     LocalTimeTypeInfo(_LOCAL.LOCAL_TIME): _PlainType(_to_local_time, is_nullable=True),
     LocalTimeTypeInfo(_LOCAL.LOCAL_DATE_TIME): _PlainType(_to_local_timestamp, is_nullable=True),
     Types.LIST(Types.BYTE()): _PlainType(_to_bytes),
-    Types.PRIMITIVE_ARRAY(Types.BYTE()): _PlainType(_to_bytes, collected=_to_signed_bytes),
+    Types.PRIMITIVE_ARRAY(Types.BYTE()): _PlainType(
+        _to_bytes,
+        collected=lambda value: memoryview(_to_bytes(value)).cast("b").tolist(),  # Java's bytes have a sign
+    ),
 }
 
 

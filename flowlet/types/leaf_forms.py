@@ -208,16 +208,8 @@ _RANGES: Final = {
     pa.time64("us"): (pa.int64(), 0, _MICROS_PER_DAY - 1),
     pa.timestamp("us"): (pa.int64(), MIN_MICROS, MAX_MICROS),
 }
-_INTEGERS: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-# Types whose values are those of the other type, too.
-_SAME_VALUES: Final = frozenset(
-    {
-        *((narrow, wide) for index, wide in enumerate(_INTEGERS) for narrow in _INTEGERS[:index]),
-        (pa.float32(), pa.float64()),
-        (pa.large_string(), pa.string()),
-        (pa.large_binary(), pa.binary()),
-    }
-)
+# Types whose values are those of the other type, too; so are integers of fewer bits.
+_SAME_VALUES: Final = {pa.float32(): pa.float64(), pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
 def python_values(array: pa.Array) -> list[Any]:
@@ -243,7 +235,8 @@ def fitting_array(array: pa.Array, declared: Any) -> pa.Array:
     are_lists = pa.types.is_list(found) and pa.types.is_list(wanted)
     if found == wanted or (are_lists and wanted is not None and found.value_type == wanted.value_type):
         return array
-    if (found, wanted) in _SAME_VALUES:
+    are_integers = pa.types.is_signed_integer(found) and pa.types.is_signed_integer(wanted)
+    if (are_integers and found.bit_width < wanted.bit_width) or wanted == _SAME_VALUES.get(found):
         return array.cast(wanted)
     values = preview(array.slice(0, 3).to_pylist())
     raise ValueMismatchError(f"{values} of Arrow's type {found}, declared is {declared!r}: cast it to {wanted}")
