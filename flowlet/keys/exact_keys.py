@@ -438,17 +438,15 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 def key_bytes(exact: Any) -> bytes:
     """The bytes of an exact key.  Raises KeyTypeError: it is of a type that no exact key has."""
     kind = type(exact)
-    if kind is str:
+    if isinstance(exact, str):
         return b"s" + exact.encode("utf-8", "surrogatepass")
-    if kind is int:
+    if isinstance(exact, int) and kind is not bool:
         return b"i" + exact.to_bytes((exact.bit_length() + 8) // 8, "big", signed=True)
-    if kind is tuple:
+    if isinstance(exact, tuple):
         return b"t" + _joined([key_bytes(part) for part in exact])
     if isinstance(exact, type):
         return b"c" + f"{exact.__module__}.{exact.__qualname__}".encode()
     if kind not in _RARER_BYTES:
-        if isinstance(exact, str):  # the name of a field, which may be of a subclass
-            return key_bytes(str.__str__(exact))
         raise KeyTypeError(f"a key of type {kind.__name__} cannot be kept in RocksDB; use the state back end 'hashmap'")
     return _RARER_BYTES[kind](exact)
 

@@ -4,7 +4,7 @@ no array for them.  ``ChannelDictionary``: the texts that the dictionary codes o
 Hot path: C code per column.
 
 Side:       pure.
-Format:     ``column_format``.
+Format:     ``column_writer``.
 Rules:      a sender numbers texts from 0 and sends each text once, in front of the first codes that need it.  When its
             dictionary is full, it starts a new generation with an empty one.  A column that refers to another
             generation, or to more or fewer texts than were sent, is corrupt.
@@ -42,7 +42,7 @@ from flowlet.columns import (
 from flowlet.columns.short_text_column import PACKED16_BYTES
 from flowlet.common.types import rows_of
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import (
+from flowlet.serde.column_writer import (
     ARRAY_TYPES,
     BASE,
     CODED_HEADER,
@@ -60,9 +60,9 @@ from flowlet.serde.column_format import (
     check_length,
     column_at,
     constant_at,
+    encode_column,
     num_fields_of,
 )
-from flowlet.serde.column_writer import encode_column
 from flowlet.serde.flat_classes import Maker, maker_of
 from flowlet.serde.pickles.class_references import class_of
 from flowlet.serde.pickles.record_pickle import is_of_another_program, loads_all, loads_value, of_running_program

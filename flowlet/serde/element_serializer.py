@@ -1,27 +1,45 @@
-"""Serializes stream elements.
+"""Serializes stream elements; assembles them from the buffers of one channel, and decodes them.  ``SpillFile`` has the
+bytes of a large, incomplete element.
 
-Hot path, per chunk; per record see ``columns``.
+Hot path, per buffer, chunk and element; per record see ``columns``.
 
-Side:   pure.
-Format: ``i32 length``, then the bytes, of which the first is the tag; big-endian: 2, watermark: i64 milliseconds.  3,
-        latency marker: i64 milliseconds, 16 bytes operator id, i32 subtask.  4, watermark status: i32, 0 active, -1
-        idle.  5, record attributes: u8, 1 for backlog.  6, watermark of one subpartition: i32 subpartition, i64
-        milliseconds.  64, chunk: u8 version, u8 flags (1 timestamps, 2 keys, 4 the key is a field), u32 number of
-        records, [column of timestamps], [column of keys, or u8 position of the key field], column of values.  65,
-        dictionary of the channel: u8 version, u32 generation, u32 number of texts, column of texts; only in front of
-        in-flight data of a checkpoint.  66, completion mark: i64 number.
-Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags from 64 on are ours.
-        ``ResultPartition.emit_record`` cuts the bytes into buffers.
-Absent: Flink's single records (tags 0 and 1): records travel in chunks.
+Side:       task.  ``StreamElementSerializer`` is pure.
+Invariants: every byte is used, or it is an error; the decoded element holds no reference to the bytes.  The file has no
+            name, so nothing is left however the process ends.  An element comes out exactly once, with its last byte,
+            wherever the bytes are cut.  No reference to a view remains after ``feed``.  After an error every further
+            ``feed`` raises it again.  A length is accepted only up to the limit, and memory is taken only as the bytes
+            arrive.
+Format:     ``i32 length``, then the bytes, of which the first is the tag; big-endian: 2, watermark: i64 milliseconds.
+            3, latency marker: i64 milliseconds, 16 bytes operator id, i32 subtask.  4, watermark status: i32, 0 active,
+            -1 idle.  5, record attributes: u8, 1 for backlog.  6, watermark of one subpartition: i32 subpartition, i64
+            milliseconds.  64, chunk: u8 version, u8 flags (1 timestamps, 2 keys, 4 the key is a field), u32 number of
+            records, [column of timestamps], [column of keys, or u8 position of the key field], column of values.  65,
+            dictionary of the channel: u8 version, u32 generation, u32 number of texts, column of texts; only in front
+            of in-flight data of a checkpoint.  66, completion mark: i64 number.
+Source:     Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags from 64 on are ours.
+            ``ResultPartition.emit_record`` cuts the bytes into buffers.  Flink ``SpanningWrapper``: one file per large
+            record, written through a buffer of 2 MiB.  Flink ``SpillingAdaptiveSpanningRecordDeserializer``,
+            ``NonSpanningWrapper``.
+Absent:     Flink's single records (tags 0 and 1): records travel in chunks.  Reserving the disk space in advance: a
+            length from the network is not trusted.
+Units:      bytes; offsets count from the first byte of the channel.
 """
 
+import contextlib
+import mmap
+import os
 import struct
-from collections.abc import Callable
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from flowlet.columns import Columns, Shape
 from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
-from flowlet.errors import SerdeError
+from flowlet.common.types import Row
+from flowlet.errors import FlowletError, SerdeError
 from flowlet.records import (
     ACTIVE,
     IDLE,
@@ -34,10 +52,9 @@ from flowlet.records import (
     Watermark,
     WatermarkStatus,
 )
-from flowlet.serde.column_format import Kind, framed
-from flowlet.serde.column_reader import ChannelDictionary
-from flowlet.serde.column_writer import CodeWriter, encode_column, encode_int64, table_parts
-from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
+from flowlet.serde.column_reader import ChannelDictionary, decode_column, decode_records, decode_timestamps
+from flowlet.serde.column_writer import CodeWriter, Kind, encode_column, encode_int64, framed, table_parts
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from netstack.late import dataclass
 
 if TYPE_CHECKING:
@@ -179,3 +196,318 @@ def serialize_dictionary(dictionary: ChannelDictionary) -> bytes:
         return b""
     header = DICTIONARY_HEADER.pack(TAG_DICTIONARY, DICTIONARY_VERSION)
     return LENGTH.pack(len(header) + len(definition)) + header + definition
+
+
+_FLAGS: Final = FLAG_TIMESTAMPS | FLAG_KEYS | FLAG_KEY_FIELD
+_BY_TAG: Final = {form.tag: form for form in CONTROL_FORMS.values()}
+_SERIALIZER: Final = StreamElementSerializer()  # stands in messages
+
+
+def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: "DeclaredRecords | None") -> Chunk:
+    _, version, flags, num_records = CHUNK_HEADER.unpack_from(body)
+    if version != CHUNK_VERSION or flags & ~_FLAGS:
+        raise SerdeError(f"a chunk of version {version} with flags {flags}, known is version {CHUNK_VERSION}")
+    if num_records > MAX_CHUNK_RECORDS:
+        raise SerdeError(f"a chunk of {num_records} records, allowed are {MAX_CHUNK_RECORDS}")
+    offset, timestamps = CHUNK_HEADER.size, None
+    if flags & FLAG_TIMESTAMPS:
+        timestamps, offset = decode_timestamps(body, offset, num_records)
+    if declared is not None and flags & ~FLAG_TIMESTAMPS:
+        raise SerdeError("a chunk with keys, which records of a declared type do not bring along")
+    keys, key_position = None, None
+    if flags & FLAG_KEYS:
+        keys, offset = decode_column(body, offset, num_records)
+    elif flags & FLAG_KEY_FIELD:
+        key_position, offset = body[offset], offset + 1
+    if declared is None:
+        records, offset = decode_records(body, offset, num_records, dictionary)
+    else:
+        records, offset = declared.decode(body, offset, num_records)
+    if offset != len(body):
+        raise SerdeError(f"{len(body) - offset} bytes are left behind the chunk")
+    if isinstance(records, Columns):
+        if key_position is not None and key_position != records.key_position:
+            if key_position >= len(records.fields):
+                raise SerdeError(f"the key is field {key_position} of records with {len(records.fields)} fields")
+            records = records.with_key_position(key_position)
+        if keys is None and records.shape is not Shape.OBJECT:
+            return Chunk.of_columns(records, timestamps)
+        # From here on only lists are known for objects of a class, so the keys must be taken out of the columns now.
+        if keys is None and records.key_position is not None:
+            keys = records.fields[records.key_position].to_list()
+        records = records.to_list()
+    chunk = Chunk(records, None if timestamps is None else timestamps.tolist())
+    if keys is not None:
+        chunk.keys = list(keys)
+    elif key_position is not None:
+        chunk.keys = _keys_at(records, key_position)
+    return chunk
+
+
+def _keys_at(records: list[Any], position: int) -> list[Any]:
+    """The key field of each record; a record without fields is its own key."""
+    try:
+        return [record[position] if isinstance(record, tuple | Row) else (record,)[position] for record in records]
+    except (IndexError, TypeError) as error:
+        raise SerdeError(f"the key is field {position} of records that have no such field") from error
+
+
+_WRITE_BYTES: Final = 2 << 20  # Flink's
+
+
+class SpillFile:
+    """Bytes in a file: appended, then read.
+
+    Threading: one thread.
+    Life cycle: ``close``, or drop it; views stay valid until they are dropped.
+
+    Args:
+        directory: of the file; None: the system's folder for temporary files.
+        what: is in it, for errors.
+        error_type: of these.
+        buffering: the bytes of memory through which small pieces are written; 0: none.
+
+    Raises:
+        FlowletError: the file cannot be created or written, such as on a full disk; the message names the directory.
+            Also from ``append``, ``view``, ``read``.
+    """
+
+    __slots__ = ("__weakref__", "_close", "_directory", "_error_type", "_file", "_map", "_size", "_what")
+
+    def __init__(
+        self,
+        directory: str | None,
+        what: str = "an element too large for memory",
+        error_type: type[FlowletError] = SerdeError,
+        buffering: int = _WRITE_BYTES,
+    ) -> None:
+        self._directory = tempfile.gettempdir() if directory is None else directory
+        self._what = what
+        self._error_type = error_type
+        self._size = 0
+        self._map: mmap.mmap | None = None
+        with self._translated():
+            self._file = tempfile.TemporaryFile(dir=self._directory, buffering=buffering)  # noqa: SIM115 - closed below
+        self._close = weakref.finalize(self, self._file.close)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"<SpillFile of {self._size} bytes in {self._directory}{'' if self._close.alive else ', closed'}>"
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        """Write ``data`` at the end."""
+        left = memoryview(data)
+        with self._translated():
+            while left:
+                left = left[self._file.write(left) :]
+        self._size += len(data)
+
+    def view(self) -> memoryview:
+        """All bytes, memory-mapped; call ``append`` no more."""
+        with self._translated():
+            self._file.flush()
+            self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
+        return memoryview(self._map)
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """So many bytes from an offset on, or up to the end; ``append`` may follow."""
+        with self._translated():
+            self._file.flush()
+            return os.pread(self._file.fileno(), num_bytes, start)
+
+    def close(self) -> None:
+        """Close the file; the disk space is freed when no view is left."""
+        with contextlib.suppress(OSError):  # flushing failed, but the bytes are not needed
+            self._close()
+        if self._map is not None:
+            # The traceback of an error may still hold a view; the mapping is then freed with it.
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._error_type(f"{self._what} cannot be kept in a file in {self._directory}: {error}") from error
+
+
+@dataclass(eq=False)
+class ElementDeserializer:
+    """Collects the bytes of one channel and decodes its elements.
+
+    Threading: one thread.
+    Ownership: views stay the caller's and may be overwritten once ``feed`` has returned.
+    Life cycle: ``close``, or drop it.
+
+    Args:
+        limits: the largest element, and the size from which an incomplete one is kept in a file.
+        declared: of the records, if their sender is not trusted: nothing else is read; None: chunks of any objects.
+    """
+
+    name: str = "channel"
+    limits: ElementLimits = field(default=DEFAULT_ELEMENT_LIMITS, kw_only=True)
+    declared: "DeclaredRecords | None" = field(default=None, kw_only=True)
+    _dictionary: ChannelDictionary = field(init=False, default_factory=ChannelDictionary)
+    # An incomplete element, from its length field on; empty while it is in a file.
+    _partial: bytearray = field(init=False, default_factory=bytearray)
+    # The incomplete element once it is too large for memory.
+    _spilled: SpillFile | None = field(init=False, default=None)
+    _spilled_size: int = field(init=False, default=0)  # the full size of that element, with its length field
+    _offset: int = field(init=False, default=0)  # where in the channel the next or incomplete element begins
+    _error: str | None = field(init=False, default=None)
+
+    def __repr__(self) -> str:
+        state = "broken" if self._error is not None else f"{self._num_gathered} bytes of an element"
+        return (
+            f"<ElementDeserializer of {self.name} at offset {self._offset}: "
+            f"{state}{'' if self._spilled is None else ', in a file'}>"
+        )
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether an element is incomplete."""
+        return self._num_gathered > 0
+
+    def unconsumed(self, piece_bytes: int) -> Iterator[bytes]:
+        """The dictionary and the bytes of the incomplete element, in pieces; exhaust it before the next ``feed``.
+
+        Another deserializer that is fed these pieces is in the same state.  An unaligned checkpoint keeps them (Flink's
+        ``getUnconsumedBuffer``).
+        """
+        definition = serialize_dictionary(self._dictionary)
+        for start in range(0, len(definition), piece_bytes):
+            yield definition[start : start + piece_bytes]
+        if self._spilled is not None:
+            for start in range(0, len(self._spilled), piece_bytes):
+                yield self._spilled.read(start, piece_bytes)
+        for start in range(0, len(self._partial), piece_bytes):
+            yield bytes(self._partial[start : start + piece_bytes])
+
+    def feed(self, view: memoryview) -> list[StreamElement]:
+        """Take the next bytes; return the elements that they complete.
+
+        Raises:
+            SerdeError: the bytes are corrupt; names the channel, the offset of the element and the serializer.
+        """
+        if self._error is not None:
+            raise SerdeError(self._error)
+        try:
+            return self._feed(view)
+        except SerdeError as error:
+            self._error = f"{self.name}: corrupt stream in the element at offset {self._offset}: {error}"
+            self.close()
+            raise SerdeError(self._error) from error
+
+    def close(self) -> None:
+        """Drop an incomplete element and its file."""
+        self._partial = bytearray()
+        if self._spilled is not None:
+            self._spilled.close()
+            self._spilled = None
+
+    @property
+    def _num_gathered(self) -> int:
+        return len(self._partial) if self._spilled is None else len(self._spilled)
+
+    def _feed(self, view: memoryview) -> list[StreamElement]:
+        elements: list[StreamElement] = []
+        position = 0
+        if self._spilled is not None:
+            position = self._complete_spilled(self._spilled, view, elements)
+        elif self._partial:
+            position = self._complete_partial(view, elements)
+        decode, max_length = self._decode, self.limits.max_element_bytes
+        end = len(view)
+        while end - position >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(view, position)
+            if not 0 < length <= max_length:
+                self._checked_length(view, position)  # raises the error
+            element_end = position + LENGTH.size + length
+            if element_end > end:
+                break
+            decode(view[position + LENGTH.size : element_end], elements)
+            self._offset += element_end - position
+            position = element_end
+        if position < end:
+            self._partial += view[position:]
+        return elements
+
+    def _complete_partial(self, view: memoryview, elements: list[StreamElement]) -> int:
+        """Complete the element that began in earlier buffers; return how many bytes of ``view`` it took."""
+        partial = self._partial
+        taken = min(max(0, LENGTH.size - len(partial)), len(view))
+        partial += view[:taken]
+        if len(partial) < LENGTH.size:
+            return taken
+        size = LENGTH.size + self._checked_length(partial, 0)
+        missing = size - len(partial)
+        if missing > len(view) - taken > self.limits.spill_above_bytes - len(partial):
+            spilled = self._spilled = SpillFile(self.limits.spill_directory)
+            self._spilled_size = size
+            spilled.append(partial)
+            self._partial = bytearray()
+            spilled.append(view[taken:])
+            return len(view)
+        partial += view[taken : taken + missing]
+        taken = min(taken + missing, len(view))
+        if len(partial) == size:
+            self._decode_gathered(memoryview(partial), elements)
+            # Not clear(): that would keep a large element's memory, and fails if an error's traceback still refers to
+            # the bytes.
+            self._partial = bytearray()
+        return taken
+
+    def _complete_spilled(self, spilled: SpillFile, view: memoryview, elements: list[StreamElement]) -> int:
+        taken = min(self._spilled_size - len(spilled), len(view))
+        spilled.append(view[:taken])
+        if len(spilled) == self._spilled_size:
+            self._decode_gathered(spilled.view(), elements)
+            self.close()
+        return taken
+
+    def _decode_gathered(self, framed: memoryview, elements: list[StreamElement]) -> None:
+        self._decode(framed[LENGTH.size :], elements)
+        self._offset += len(framed)
+
+    def _decode(self, body: memoryview, elements: list[StreamElement]) -> None:
+        """Decode the element in ``body`` and append it.
+
+        Raises:
+            SerdeError: the bytes are corrupt; the message names the serializer.
+        """
+        tag = body[0]
+        try:
+            if tag == TAG_CHUNK:
+                elements.append(_decode_chunk(body, self._dictionary, self.declared))
+            elif tag == TAG_DICTIONARY:
+                _, version = DICTIONARY_HEADER.unpack_from(body)
+                if version != DICTIONARY_VERSION:
+                    raise SerdeError(f"a dictionary of version {version}, known is version {DICTIONARY_VERSION}")
+                self._dictionary.define(body[DICTIONARY_HEADER.size :])
+            elif tag in _BY_TAG:
+                form = _BY_TAG[tag]
+                elements.append(form.make(*form.layout.unpack(body[1:])))
+            else:
+                single = ", a single record, in a stream of chunks" if tag in TAGS_OF_RECORDS else ""
+                raise SerdeError(f"found tag {tag}{single}")
+        except SerdeError as error:
+            raise SerdeError(f"{_SERIALIZER!r}: {error}") from error
+        except (struct.error, KeyError, ValueError, IndexError) as error:
+            # Too few bytes, an unknown status, invalid UTF-8, or a raw column whose size is no multiple of its item
+            # size.
+            raise SerdeError(
+                f"{_SERIALIZER!r}: tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}"
+            ) from error
+
+    def _checked_length(self, data: memoryview | bytearray, position: int) -> int:
+        length: int = LENGTH.unpack_from(data, position)[0]
+        if not 0 < length <= self.limits.max_element_bytes:
+            raise SerdeError(
+                f"its length is {length}, allowed are 1 to {self.limits.max_element_bytes} bytes; both ends must have "
+                f"the same limit (a job's option {MAX_RECORD_BYTES_OPTION!r})"
+            )
+        return length

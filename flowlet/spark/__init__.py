@@ -5,8 +5,7 @@
 
 # Sorted first, because this import must be the first one: it says which extra is missing.
 from flowlet.spark.available import MissingSparkError
-from flowlet.spark.data_source import register
+from flowlet.spark.data_source import GateSink, register
 from flowlet.spark.gate_schema import SchemaMismatchError, type_info_of
-from flowlet.spark.gate_sink import GateSink
 
 __all__ = ["GateSink", "MissingSparkError", "SchemaMismatchError", "register", "type_info_of"]

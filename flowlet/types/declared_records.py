@@ -10,7 +10,7 @@ Hot path: C code per column (``gate_forms``).
 Side:       pure.
 Invariants: the decoder is made of the declared types, so it reads nothing else.  Chunks carry no keys: a reader takes
             them from the records, so no sender can give a record another's.
-Format:     a column (``column_format``).  PACKED: msgpack of tuples.  BATCH: ``gate_forms``.
+Format:     a column (``column_writer``).  PACKED: msgpack of tuples.  BATCH: ``gate_forms``.
 """
 
 import itertools
@@ -36,7 +36,7 @@ from flowlet.common.typeinfo import (
 from flowlet.common.types import alike_fields, are_positions, rows_of
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
-from flowlet.serde.column_format import MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, column_at, framed
+from flowlet.serde.column_writer import MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, column_at, framed
 from flowlet.serde.element_limits import FREE_CELLS
 from flowlet.serde.type_serializer import ValueMismatchError
 

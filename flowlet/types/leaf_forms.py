@@ -47,8 +47,7 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.errors import SerdeError
 from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
-from flowlet.serde.column_format import ENCODING, SURROGATES
-from flowlet.serde.column_writer import are_apart
+from flowlet.serde.column_writer import ENCODING, SURROGATES, are_apart
 from flowlet.serde.element_limits import MAX_MICROS, MIN_MICROS
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.serde.type_serializer import ValueMismatchError, mismatch, preview

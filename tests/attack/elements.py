@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow
 
 from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.serde.column_format import FIELDS, Kind, framed
+from flowlet.serde.column_writer import FIELDS, Kind, framed
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
     CHUNK_VERSION,

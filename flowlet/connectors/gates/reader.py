@@ -42,7 +42,7 @@ from flowlet.graph.partitioner import KeyGroups
 from flowlet.messages.control_messages import CountedPartition, GateCounts
 from flowlet.operators.source_reader import ReaderElement, Source, SourceReaderBase
 from flowlet.records import Chunk
-from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_serializer import ElementDeserializer
 from flowlet.serde.type_serializer import preview
 from flowlet.state.state_snapshots import StateShare
 from flowlet.types.declared_records import DeclaredRecords, declared_records

@@ -16,7 +16,7 @@ import csv
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from flowlet.common.checks import check_kind
 from flowlet.common.serialization import SerializationSchema, TypedDeserializationSchema
@@ -86,7 +86,7 @@ class CsvRowDeserializationSchema(TypedDeserializationSchema):
     """
 
     _what = "a line"
-    _errors = (ValueError, TypeError, csv.Error)
+    _errors: ClassVar[tuple[type[Exception], ...]] = (ValueError, TypeError, csv.Error)
 
     def __init__(
         self, type_info: RowTypeInfo, characters: _Characters, *, allows_comments: bool, ignores_parse_errors: bool

@@ -89,7 +89,7 @@ class JsonRowDeserializationSchema(TypedDeserializationSchema):
     """
 
     _what = "a message of JSON"
-    _errors = (ValueError, TypeError, ArithmeticError)
+    _errors: ClassVar[tuple[type[Exception], ...]] = (ValueError, TypeError, ArithmeticError)
 
     def __init__(
         self, type_info: TypeInformation, *, fails_on_missing_field: bool = False, ignores_parse_errors: bool = False

@@ -18,8 +18,7 @@ from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.common.types import Row, RowKind, field_names_of
 from flowlet.io.record_writer import beside_keys, sendable
 from flowlet.records import Chunk, PickledRecord
-from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from flowlet.serde.pickles.record_pickle import loads_record
 from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput
 from tests.flowlet.operators.harness import RecordingOutput

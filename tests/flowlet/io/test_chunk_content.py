@@ -27,7 +27,7 @@ from flowlet.io.create_record_writer import create_record_writer
 from flowlet.io.input_processor import InputProcessor
 from flowlet.io.record_writer import RecordWriterOptions
 from flowlet.records import Chunk, ControlElement, PickledRecord, Watermark
-from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_serializer import ElementDeserializer
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.serde.exact import exact

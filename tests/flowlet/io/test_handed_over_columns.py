@@ -26,7 +26,7 @@ from flowlet.io.create_record_writer import create_record_writer
 from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
 from flowlet.keys.column_key import ColumnKey
 from flowlet.records import Chunk, Watermark
-from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_serializer import ElementDeserializer
 from netstack.buffer.network_buffer import BufferContent
 from tests.flowlet.serde.exact import exact
 from tests.flowlet.task.local_network import LocalNetwork

@@ -14,8 +14,7 @@ from flowlet.columns import Columns, Shape
 from flowlet.common.types import Row, RowKind, field_names_of
 from flowlet.io.record_writer import as_it_is, beside_keys, sendable
 from flowlet.records import Chunk
-from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from tests.flowlet.serde.exact import ANY_ATOM, INTS, TEXTS, Name, exact
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import SerdeError
-from flowlet.serde import column_format as module
+from flowlet.serde import column_writer as module
 from flowlet.serde.column_reader import decode_column
 from flowlet.serde.column_writer import encode_column
 from tests.flowlet.serde.exact import Level, columns, exact

@@ -19,8 +19,7 @@ from flowlet.records import (
     StreamElement,
     Watermark,
 )
-from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_serializer import CONTROL_FORMS, StreamElementSerializer
+from flowlet.serde.element_serializer import CONTROL_FORMS, ElementDeserializer, StreamElementSerializer
 from flowlet.serde.pickles.record_pickle import dumps_record
 from tests.flowlet.serde.exact import INTS, columns, exact
 

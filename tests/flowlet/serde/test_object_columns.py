@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
-from flowlet.serde import column_format as module
+from flowlet.serde import column_writer as module
 from flowlet.serde.column_reader import decode_column
 from flowlet.serde.column_writer import MIN_OBJECTS, are_apart, encode_column
-from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from flowlet.serde.flat_classes import flat_class_of
 from flowlet.serde.pickles.class_references import class_of, class_reference
 from tests.flowlet.serde import records_of_classes as records

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import Kind, column_at, framed
 from flowlet.serde.column_reader import ChannelDictionary, decode_records, decode_short_texts
-from flowlet.serde.column_writer import encode_short_texts
+from flowlet.serde.column_writer import Kind, column_at, encode_short_texts, framed
 from tests.flowlet.columns.test_short_texts import SHORT, heads_of
 
 

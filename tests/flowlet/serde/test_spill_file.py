@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import SerdeError
-from flowlet.serde.element_deserializer import SpillFile
+from flowlet.serde.element_serializer import SpillFile
 
 
 def open_files(directory: Path) -> int:

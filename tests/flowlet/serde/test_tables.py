@@ -26,11 +26,10 @@ from flowlet.columns.column import UNCHANGING
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk
-from flowlet.serde import column_format as module
+from flowlet.serde import column_writer as module
 from flowlet.serde.column_reader import MAX_CHARACTERS, ChannelDictionary, decode_records, decode_timestamps
 from flowlet.serde.column_writer import encode_codes, encode_column, table_parts
-from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from tests.flowlet.serde.exact import ANY_ATOM, FLOATS, INTS, TEXTS, columns, exact
 
 NAN_WITH_PAYLOAD = struct.unpack(">d", bytes.fromhex("7ff8000000000123"))[0]

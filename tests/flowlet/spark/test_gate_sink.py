@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 
-from flowlet.spark.gate_sink import collecting_rarely
+from flowlet.spark.data_source import collecting_rarely
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from flowlet.graph.partitioner import Forward, Partitioner
 from flowlet.messages.control_messages import FromTask, MarkPassed
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
-from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_serializer import ElementDeserializer
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.local_input_channel import LocalInputChannel

@@ -9,8 +9,7 @@ from flowlet.chain.stream_operator import InputStatus
 from flowlet.io import input_processor
 from flowlet.io.input_processor import InputProcessor
 from flowlet.records import Chunk, ControlElement
-from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.gate_channels import BufferOrEvent

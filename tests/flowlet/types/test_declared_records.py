@@ -18,11 +18,17 @@ from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
-from flowlet.serde import column_format as form
+from flowlet.serde import column_writer as form
 from flowlet.serde.column_writer import encode_column
-from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementTooLargeError
-from flowlet.serde.element_serializer import CHUNK_HEADER, CHUNK_VERSION, LENGTH, TAG_CHUNK, StreamElementSerializer
+from flowlet.serde.element_serializer import (
+    CHUNK_HEADER,
+    CHUNK_VERSION,
+    LENGTH,
+    TAG_CHUNK,
+    ElementDeserializer,
+    StreamElementSerializer,
+)
 from flowlet.serde.type_serializer import ValueMismatchError
 from flowlet.types.declared_records import DeclaredRecords
 from flowlet.types.gate_forms import gate_form

@@ -30,7 +30,7 @@ from flowlet.operators.process_operator import ProcessOperator
 from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
-from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_serializer import ElementDeserializer
 from flowlet.state.state_snapshots import AGGREGATES, KeyedStateSnapshot
 from flowlet.task.one_input_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask

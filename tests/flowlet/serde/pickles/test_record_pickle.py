@@ -17,11 +17,10 @@ from hypothesis import given
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk, PickledRecord
-from flowlet.serde import column_format as module
+from flowlet.serde import column_writer as module
 from flowlet.serde.column_reader import decode_column
 from flowlet.serde.column_writer import encode_column
-from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_record, loads_value
 from tests.flowlet.serde.exact import NESTED, exact
 from tests.flowlet.serde.records_of_classes import FLAT, PICKLED
