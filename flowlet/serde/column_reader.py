@@ -64,8 +64,13 @@ from flowlet.serde.column_writer import (
     num_fields_of,
 )
 from flowlet.serde.flat_classes import Maker, maker_of
-from flowlet.serde.pickles.class_references import class_of
-from flowlet.serde.pickles.record_pickle import is_of_another_program, loads_all, loads_value, of_running_program
+from flowlet.serde.pickles.record_pickle import (
+    class_of,
+    is_of_another_program,
+    loads_all,
+    loads_value,
+    of_running_program,
+)
 from netstack.late import dataclass
 
 MAX_TEXTS: Final = 1 << 16  # codes have 16 bits

@@ -65,8 +65,13 @@ from flowlet.errors import SerdeError
 from flowlet.records import PickledRecord
 from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.flat_classes import flat_class_of, parts_of_dicts
-from flowlet.serde.pickles.class_references import class_reference
-from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_record
+from flowlet.serde.pickles.record_pickle import (
+    PickleWithClasses,
+    class_reference,
+    dumps_record,
+    dumps_value,
+    loads_record,
+)
 
 
 class Kind:

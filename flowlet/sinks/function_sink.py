@@ -22,7 +22,7 @@ from flowlet.errors import ClosedOutputError, FlowletError, StateRestoreError
 from flowlet.operators.user_function import RecordOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.commit_runner import END
-from flowlet.typed.java_text import printed_text
+from flowlet.typed.value_conversion import printed_text
 
 # A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay
 # whole.
@@ -49,7 +49,7 @@ class PrintSink(StreamOperator):
 
     A line is ``identifier:subtask> `` and the text of the record; the subtask, counted from 1, only if there are
     several, and no prefix if there is neither.  The text is ``str`` of the record, or with a declared type what Java
-    prints (``flowlet.typed.java_text``).  Lines keep their order among those that functions of the chain print.
+    prints (``flowlet.typed.value_conversion``).  Lines keep their order among those that functions of the chain print.
     """
 
     def __init__(

@@ -45,8 +45,7 @@ from flowlet.ingest.description import GateDescription, GateError, GateTypeError
 from flowlet.ingest.partition_writer import DEFAULT_LIMITS, PartitionWriter, PushLimits
 from flowlet.ingest.producer import GateClient, open_gate
 from flowlet.serde.type_serializer import preview
-from flowlet.spark.gate_schema import GateSchema
-from flowlet.spark.rows import BatchConverter, RowConverter
+from flowlet.spark.gate_schema import BatchConverter, GateSchema, RowConverter
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 

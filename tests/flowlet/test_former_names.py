@@ -14,11 +14,11 @@ from flowlet.former_names import FIRST_NAMES, RENAMED, first_name, first_names, 
 from flowlet.keys.exact_keys import key_group
 from flowlet.serde.deploy_blobs import DeploymentError, load_object
 from flowlet.serde.pickles import program_pickle
-from flowlet.serde.pickles.class_references import class_of
 from flowlet.serde.pickles.former_classes import RunningClasses, loads_former
 from flowlet.serde.pickles.program_pickle import dumps
 from flowlet.serde.pickles.record_pickle import (
     PickleWithClasses,
+    class_of,
     dumps_record,
     dumps_value,
     loads_all,

@@ -60,7 +60,7 @@ from flowlet.errors import FlowletError
 from flowlet.records import Chunk
 from flowlet.sinks.commit_runner import ChunkWriter
 from flowlet.timers.time_api import ProcessingTimeService
-from flowlet.typed.java_text import written_text
+from flowlet.typed.value_conversion import written_text
 from netstack.late import dataclass
 
 MakeFormat = Callable[[BinaryIO], FormatWriter]

@@ -2,7 +2,7 @@
 program that runs.
 
 Side:       pure.
-Rules:      a class that goes by value (``class_references``) is written as its form (name, kind, fields or members) and
+Rules:      a class that goes by value (``record_pickle``) is written as its form (name, kind, fields or members) and
             as its definition.  A program that starts from the state of another one takes its own class of that name;
             readers without the program (``flowlet.state_reader``), and a job that goes on after a failure, take the
             definition.  An instance gets its fields by their names.  A field that was added gets its default; one that
@@ -27,9 +27,8 @@ from typing import Any, Final, NamedTuple
 
 from flowlet.errors import SerdeError
 from flowlet.former_names import present_name
-from flowlet.serde.pickles.class_references import class_of, reference_by_value
 from flowlet.serde.pickles.program_pickle import ProgramPickler
-from flowlet.serde.pickles.record_pickle import loads_value
+from flowlet.serde.pickles.record_pickle import class_of, loads_value, reference_by_value
 
 FindClass = Callable[[str, str], "type | None"]
 """The class of the running program, by its module and its qualified name; None: it has none."""

@@ -1,14 +1,21 @@
-"""Pickles single values of any type, the fastest way that is exact.
+"""Pickles single values of any type, the fastest way that is exact; serializes classes, of which a process makes each
+once.
 
 Hot path: one call of C's pickler if the reader can import all classes.  If it cannot (a class is of the main module),
 C's pickler asks about each object, and the classes are kept beside the pickle, so that a column of records sends each
 class once.
 
 Side:       pure.
-Invariants: reading gives what pickle gives, with identity within the value.
+Invariants: reading gives what pickle gives, with identity within the value.  The same bytes give the same class for all
+            records of a process, unless its module is reloaded.
+Rules:      stored state may name our classes by former names (``flowlet.former_names``).  A class that other processes
+            can import is sent by name.  A class of the main module, or one that is not found under its name, is sent by
+            value, as cloudpickle does.  It is sent as it was the first time: later changes to a class stay in its
+            process.
 Format:     a pickle, which begins with 0x80; or 0, u32 size of a class table, the table, a pickle.  A class table has
-            for each class a u32 size and so many bytes (``class_references``); the pickle refers to a class by its
-            place in the table.
+            for each class a u32 size and so many bytes (``class_reference``); the pickle refers to a class by its place
+            in the table.
+Units:      each cache of classes holds ``MAX_CLASSES``.
 """
 
 import io
@@ -25,11 +32,83 @@ from typing import Any, Final
 import cloudpickle
 
 from flowlet.errors import SerdeError
-from flowlet.former_names import RENAMED
+from flowlet.former_names import RENAMED, present_name
 from flowlet.serde.pickles import program_pickle
-from flowlet.serde.pickles.class_pickle import is_importable
-from flowlet.serde.pickles.class_references import NAME_ERRORS, class_of, loads, reference_by_value
+from flowlet.serde.pickles.class_pickle import classes_stay, is_importable
 from flowlet.serde.pickles.pickle_parts import describe_unpicklable
+
+MAX_CLASSES: Final = 256
+NAME_ERRORS: Final = (AttributeError, ImportError)
+"""Errors that unpickling raises for a name that does not exist."""
+_by_value: Final[set[type]] = set()  # Any thread; single set operations.
+_classes: Final[dict[bytes, type]] = {}  # Any thread; single dict operations.
+
+
+@lru_cache(MAX_CLASSES)
+def class_reference(cls: type) -> bytes:
+    """The bytes of a class.  Raises SerdeError: the class cannot be pickled; the message names it."""
+    try:
+        return program_pickle.dumps(cls, 5)
+    except Exception as error:
+        raise SerdeError(
+            f"class {cls.__qualname__} cannot be pickled to be sent: {describe_unpicklable(cls, error)}"
+        ) from error
+
+
+def reference_by_value(cls: type) -> bytes | None:
+    """The bytes of a class that must be sent by value; None if its name will do.
+
+    Raises SerdeError: as ``class_reference``.
+    """
+    if cls not in _by_value:
+        if cls.__module__ == "builtins" or is_importable(cls):
+            return None
+        if len(_by_value) >= MAX_CLASSES:
+            _by_value.clear()
+        _by_value.add(cls)
+    return class_reference(cls)
+
+
+class PresentUnpickler(pickle.Unpickler):
+    """Reads pickles in which our classes may have former names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The class or function."""
+        return super().find_class(*present_name(module, name))
+
+
+def loads(data: bytes | memoryview) -> Any:
+    """The value of a pickle, in which our classes may have former names.  Raises what rebuilding it raises.
+
+    Pickles of this version stay with C's unpickler alone.
+    """
+    try:
+        return pickle.loads(data)  # noqa: S301 - from an authenticated peer of the same cluster
+    except NAME_ERRORS:
+        if not RENAMED:
+            raise
+        return PresentUnpickler(io.BytesIO(data)).load()
+
+
+def class_of(reference: bytes) -> type:
+    """The class in ``reference``.  Raises SerdeError: it holds no class."""
+    cls = _classes.get(reference)
+    if cls is None:
+        try:
+            with classes_stay():
+                cls = loads(reference)
+        except Exception as error:
+            raise SerdeError(f"a class cannot be read: {type(error).__name__}: {error}") from error
+        if not isinstance(cls, type):
+            raise SerdeError(f"a {type(cls).__name__} instead of a class")
+        if is_importable(cls):
+            return cls  # not cached: its module may be reloaded
+        if len(_classes) >= MAX_CLASSES:
+            _classes.clear()
+        # If two threads read the same bytes at once, both must keep the same class.
+        cls = _classes.setdefault(reference, cls)
+    return cls
+
 
 PROTOCOL: Final = 5
 _WITH_CLASSES: Final = 0

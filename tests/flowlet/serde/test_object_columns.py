@@ -22,7 +22,7 @@ from flowlet.serde.column_reader import decode_column
 from flowlet.serde.column_writer import MIN_OBJECTS, are_apart, encode_column
 from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from flowlet.serde.flat_classes import flat_class_of
-from flowlet.serde.pickles.class_references import class_of, class_reference
+from flowlet.serde.pickles.record_pickle import class_of, class_reference
 from tests.flowlet.serde import records_of_classes as records
 from tests.flowlet.serde.exact import ANY_ATOM, INTS, TEXTS, exact
 from tests.flowlet.serde.records_of_classes import FLAT, PICKLED

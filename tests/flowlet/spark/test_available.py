@@ -22,7 +22,7 @@ except ImportError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["flowlet.spark", "flowlet.spark.rows"])
+@pytest.mark.parametrize("module", ["flowlet.spark", "flowlet.spark.gate_schema"])
 def test_without_pyspark_the_error_names_the_extra(module: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(module=module)]
 

@@ -22,8 +22,7 @@ from flowlet.columns import Columns
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import LocalTimeTypeInfo, TypeInformation, Types
 from flowlet.common.types import Row
-from flowlet.spark.gate_schema import GateSchema, SchemaMismatchError, spark_type_of
-from flowlet.spark.rows import BatchConverter, RowConverter
+from flowlet.spark.gate_schema import BatchConverter, GateSchema, RowConverter, SchemaMismatchError, spark_type_of
 from flowlet.types.leaf_forms import arrow_type_of
 
 EVENT = Types.ROW_NAMED(["user", "name", "amount"], [Types.LONG(), Types.STRING(), Types.DOUBLE()])

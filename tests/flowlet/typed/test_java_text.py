@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowlet.common import Row, TypeInformation, Types
 from flowlet.common.written_values import number_text
-from flowlet.typed.java_text import float_text, printed_text
+from flowlet.typed.value_conversion import float_text, printed_text
 
 
 @pytest.mark.parametrize(

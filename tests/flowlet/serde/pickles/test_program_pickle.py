@@ -12,7 +12,7 @@ import pytest
 
 from flowlet.errors import SerdeError
 from flowlet.serde.pickles import program_pickle
-from flowlet.serde.pickles.class_references import class_of
+from flowlet.serde.pickles.record_pickle import class_of
 
 Dumps = Callable[[Any], bytes]
 SOURCE = """
