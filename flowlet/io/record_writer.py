@@ -44,7 +44,7 @@ from flowlet.records import (
     Watermark,
     WatermarkStatus,
 )
-from flowlet.serde.element_limits import ElementTooLargeError
+from flowlet.serde.column_writer import ElementTooLargeError
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.flat_classes import flat_class_of, maker_of, parts_of_dicts
 from netstack.late import dataclass

@@ -5,7 +5,8 @@ rest.  One core, chunks of 2,000, encode + decode per value: str 20 + 17 ns, int
 (``bench wordcount``).  Objects of flat classes: see ``flat_classes``.
 
 Side:       pure.
-Units:      sizes in bytes; numbers inside columns little-endian, in headers big-endian as everywhere in Flink.
+Units:      a cell is a value of a column, or a part of a container; about 60 bytes of memory at most.  Sizes in bytes;
+            numbers inside columns little-endian, in headers big-endian as everywhere in Flink.
 Format:     ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the list of values, as ``record_pickle``
             writes it.  PACKED: msgpack of a few tuples.  CONSTANT: a column with the one value that all have.  INT8 ..
             INT64, FLOAT64: raw numbers, for int and float.  BOOL: one byte each.  OFFSETS: i64 base, u8 bytes per
@@ -14,7 +15,7 @@ Format:     ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the 
             bytes per text (1 to 16), then ASCII, each text filled up with NULs.  CODED: u32 generation, u32 number of
             texts known before, u32 number of new ones, a column of the new ones if there are any, then u16 codes; see
             ``column_reader``.  ARRAY: u8 index into ``ARRAY_TYPES``, then raw numbers.  ARROW: a record batch of one
-            field as an Arrow IPC stream. TUPLES: u16 number of fields, then a column for each.  ROWS: the same after a
+            field as an Arrow IPC stream.  TUPLES: u16 number of fields, then a column for each.  ROWS: the same after a
             column of field names (None for unnamed rows).  DICTS: u16 number of keys, a column of these, then a column
             of values for each key.  OBJECTS: u32 size of a head; the head: u16 number of fields, a column of their
             names, a class reference; a column for each field.  PICKLES: u16 number of class tables; if there are any, a
@@ -63,8 +64,7 @@ from flowlet.columns.table import exact_type, is_constant, try_transpose
 from flowlet.common.types import Row, parts_of
 from flowlet.errors import SerdeError
 from flowlet.records import PickledRecord
-from flowlet.serde.element_limits import MAX_FIELDS
-from flowlet.serde.flat_classes import flat_class_of, parts_of_dicts
+from flowlet.serde.flat_classes import MAX_FIELDS, flat_class_of, parts_of_dicts
 from flowlet.serde.pickles.record_pickle import (
     PickleWithClasses,
     class_reference,
@@ -83,6 +83,13 @@ class Kind:
     BATCH = 28  # 22 to 26 were columns of declared types; 27 was BATCH with a pickle for each of any objects
 
 
+class ElementTooLargeError(SerdeError):
+    """Several records stand for more values than a reader accepts at once; fewer records may do."""
+
+
+# An element may stand for so many cells, and one more for each of its bytes: constants, nulls and containers cost few
+# bytes or none.  2 Mi cells are a chunk of 65,536 rows with 32 such columns.
+FREE_CELLS: Final = 1 << 21
 # Of 17 records of a declared type an Arrow message takes twice the time of msgpack, of 64 the same.
 MAX_PACKED_DECLARED: Final = 32
 HAS_KINDS: Final = 1  # flags of BATCH

@@ -29,12 +29,12 @@ from typing import Any, Final
 import msgspec
 
 from flowlet.errors import SerdeError
-from flowlet.serde.element_limits import MAX_FIELDS
 from netstack.late import dataclass
 
 Parts = tuple[tuple[str, ...], list[Sequence[Any]]]
 Maker = Callable[[Sequence[Sequence[Any]]], list[Any]]
 
+MAX_FIELDS: Final = 255  # of a record whose fields travel as columns
 _MAX_CLASSES: Final = 256
 # A class is flat only if it inherits each of these from ``object``, or does not have it.
 _OF_OBJECT: Final = (

@@ -41,7 +41,6 @@ from flowlet.common.typeinfo import (
     ArrowTypeInfo,
     BasicType,
     BasicTypeInfo,
-    LocalTimeTypeInfo,
     MapTypeInfo,
     PickledBytesTypeInfo,
     RowTypeInfo,
@@ -58,30 +57,21 @@ from flowlet.errors import FlowletError
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 from flowlet.types.declared_records import column_order
 from flowlet.types.gate_forms import exact_array, shaped
-from flowlet.types.leaf_forms import arrow_type_of, classes_of_arrow, instants_array
+from flowlet.types.leaf_forms import LEAVES, arrow_type_of, classes_of_arrow, instants_array
 from netstack.late import dataclass
 
-_TimeType = LocalTimeTypeInfo.TimeType
-
-# A column of the Spark type fits a gate of the type beside it.  ``type_info_of`` chooses the first entry for a Spark
-# type.
-_LEAVES: Final[tuple[tuple[st.DataType, TypeInformation], ...]] = (
-    (st.StringType(), Types.STRING()),
-    (st.BooleanType(), Types.BOOLEAN()),
-    (st.ByteType(), Types.BYTE()),
-    (st.ShortType(), Types.SHORT()),
-    (st.IntegerType(), Types.INT()),
-    (st.LongType(), Types.LONG()),
-    (st.FloatType(), Types.FLOAT()),
-    (st.DoubleType(), Types.DOUBLE()),
-    (st.BinaryType(), Types.PRIMITIVE_ARRAY(Types.BYTE())),
-    (st.DateType(), Types.SQL_DATE()),
-    (st.DateType(), LocalTimeTypeInfo(_TimeType.LOCAL_DATE)),
-    (st.TimestampType(), Types.SQL_TIMESTAMP()),
-    (st.TimestampType(), Types.INSTANT()),
-    (st.TimestampNTZType(), LocalTimeTypeInfo(_TimeType.LOCAL_DATE_TIME)),
-)
-_SPARK: Final[Mapping[TypeInformation, st.DataType]] = {flink: spark for spark, flink in _LEAVES}
+_TIME: Final = pa.time64("us")
+# A column of the Spark type fits a gate of the type in front of it; ``type_info_of`` chooses the first one.  Spark has
+# no times of a day, and its points in time are those of Arrow without a zone, in UTC.
+_SPARK: Final[Mapping[TypeInformation, st.DataType]] = {
+    **{
+        each: from_arrow_type(kind, prefer_timestamp_ntz=True)
+        for each, kind in LEAVES.items()
+        if kind != pa.time64("us")
+    },
+    Types.SQL_TIMESTAMP(): st.TimestampType(),
+    Types.INSTANT(): st.TimestampType(),
+}
 
 
 class SchemaMismatchError(FlowletError):
@@ -129,11 +119,6 @@ class GateSchema:
     def is_single(self) -> bool:
         """Whether a record is the value of the only column."""
         return not isinstance(self.type_info, RowTypeInfo | TupleTypeInfo | PickledBytesTypeInfo | ArrowTypeInfo)
-
-    @property
-    def takes_batches(self) -> bool:
-        """Whether a record is a whole record batch."""
-        return isinstance(self.type_info, ArrowTypeInfo)
 
     def check_spark(self, schema: st.StructType) -> tuple[int, ...]:
         """The position in ``schema`` of each of the gate's columns.
@@ -201,7 +186,7 @@ def type_info_of(data_type: st.DataType) -> TypeInformation:
         case st.DecimalType():
             return Types.BIG_DEC()
         case _:
-            found = next((flink for spark, flink in _LEAVES if _is_same(data_type, spark)), None)
+            found = next((flink for flink, spark in _SPARK.items() if _is_same(data_type, spark)), None)
             if found is None:
                 raise SchemaMismatchError(f"no gate takes values of Spark's type {data_type.simpleString()}")
             return found
@@ -354,7 +339,7 @@ class RowConverter:
     def _payload(self, values: Sequence[Sequence[Any]]) -> Columns | pa.RecordBatch | list[Any]:
         schema = self._schema
         pairs = list(zip(schema.columns or (), values, strict=True))
-        if schema.takes_batches:
+        if isinstance(schema.type_info, ArrowTypeInfo):
             arrays = [self._array(column, each) for column, each in pairs]
             return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema)
         if schema.arrow_schema is None:

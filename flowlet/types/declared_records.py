@@ -36,8 +36,7 @@ from flowlet.common.typeinfo import (
 from flowlet.common.types import alike_fields, are_positions, rows_of
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
-from flowlet.serde.column_writer import MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, column_at, framed
-from flowlet.serde.element_limits import FREE_CELLS
+from flowlet.serde.column_writer import FREE_CELLS, MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, column_at, framed
 from flowlet.serde.type_serializer import ValueMismatchError
 
 if TYPE_CHECKING:

@@ -48,8 +48,14 @@ from flowlet.common.types import Row, RowKind, alike_fields, are_positions, rows
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.arrow_serializer import batch_of_message, num_values
-from flowlet.serde.column_writer import HAS_KINDS, MAX_PACKED_DECLARED, TEXTS_ARE_BYTES, Kind, framed
-from flowlet.serde.element_limits import ElementTooLargeError
+from flowlet.serde.column_writer import (
+    HAS_KINDS,
+    MAX_PACKED_DECLARED,
+    TEXTS_ARE_BYTES,
+    ElementTooLargeError,
+    Kind,
+    framed,
+)
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 from flowlet.types.leaf_forms import (
     CharacterForm,

@@ -48,7 +48,6 @@ from flowlet.common.typeinfo import (
 from flowlet.errors import SerdeError
 from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
 from flowlet.serde.column_writer import ENCODING, SURROGATES, are_apart
-from flowlet.serde.element_limits import MAX_MICROS, MIN_MICROS
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.serde.type_serializer import ValueMismatchError, mismatch, preview
 
@@ -168,7 +167,7 @@ class _ArrayOf(ColumnVisitor[pa.Array]):
 # ---------------------------------------------------------------- Arrow's types
 
 _TimeType = LocalTimeTypeInfo.TimeType
-_LEAVES: Final[Mapping[TypeInformation, pa.DataType]] = {
+LEAVES: Final[Mapping[TypeInformation, pa.DataType]] = {
     Types.STRING(): pa.string(),
     Types.BOOLEAN(): pa.bool_(),
     Types.BYTE(): pa.int8(),
@@ -190,22 +189,24 @@ _LEAVES: Final[Mapping[TypeInformation, pa.DataType]] = {
 def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
     """The Arrow type for values of a declared type; None if there is none."""
     match type_info:
-        case _ if isinstance(type_info, ARRAY_TYPES) and type_info not in _LEAVES:
+        case _ if isinstance(type_info, ARRAY_TYPES) and type_info not in LEAVES:
             element = arrow_type_of(type_info.elem_type)
             return None if element is None else pa.list_(element)
         case RowTypeInfo():
             types = [arrow_type_of(each) for each in type_info.get_field_types()]
             return None if None in types else pa.struct(list(zip(type_info.get_field_names(), types, strict=True)))
         case _:
-            return _LEAVES.get(type_info)
+            return LEAVES.get(type_info)
 
 
+_MIN_MICROS: Final = -62_135_596_800_000_000  # the years 1 to 9999
+_MAX_MICROS: Final = 253_402_300_799_999_999
 _MICROS_PER_DAY: Final = 24 * 3600 * 1_000_000
 # The integers that are values of a type, where not all are.
 _RANGES: Final = {
-    pa.date32(): (pa.int32(), MIN_MICROS // _MICROS_PER_DAY, MAX_MICROS // _MICROS_PER_DAY),
+    pa.date32(): (pa.int32(), _MIN_MICROS // _MICROS_PER_DAY, _MAX_MICROS // _MICROS_PER_DAY),
     pa.time64("us"): (pa.int64(), 0, _MICROS_PER_DAY - 1),
-    pa.timestamp("us"): (pa.int64(), MIN_MICROS, MAX_MICROS),
+    pa.timestamp("us"): (pa.int64(), _MIN_MICROS, _MAX_MICROS),
 }
 # Types whose values are those of the other type, too; so are integers of fewer bits.
 _SAME_VALUES: Final = {pa.float32(): pa.float64(), pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}

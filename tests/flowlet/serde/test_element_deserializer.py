@@ -20,8 +20,7 @@ from flowlet.records import (
     StreamElement,
     Watermark,
 )
-from flowlet.serde.element_limits import ElementLimits
-from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
+from flowlet.serde.element_serializer import ElementDeserializer, ElementLimits, StreamElementSerializer
 from tests.flowlet.serde.exact import columns
 
 ELEMENTS: list[StreamElement] = [

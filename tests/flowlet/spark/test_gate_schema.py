@@ -160,7 +160,6 @@ def test_a_gate_of_record_batches_takes_its_fields_by_name() -> None:
         0,
         1,
     )
-    assert gate.takes_batches
     assert not gate.is_single
     assert gate.arrow_schema == ARROW.schema
 

@@ -20,13 +20,13 @@ from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde import column_writer as form
 from flowlet.serde.column_writer import encode_column
-from flowlet.serde.element_limits import ElementTooLargeError
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
     CHUNK_VERSION,
     LENGTH,
     TAG_CHUNK,
     ElementDeserializer,
+    ElementTooLargeError,
     StreamElementSerializer,
 )
 from flowlet.serde.type_serializer import ValueMismatchError
