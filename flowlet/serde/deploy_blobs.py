@@ -14,7 +14,6 @@ Format:     a blob is one pickle, or several that one unpickler reads: first the
 
 import contextlib
 import io
-import pickle
 import sys
 import threading
 import warnings
@@ -23,7 +22,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.errors import FlowletError, JobSubmissionError
-from flowlet.former_names import RENAMED
 from flowlet.messages.program_bundle import ProgramBundle, divide, join
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_pickle import Replaced, program_classes_change, put_back
@@ -262,8 +260,7 @@ def load_object(blob: bytes, what: str, code: ProgramBundle = _NO_CODE) -> Any:
 
 def _loads(blob: bytes) -> Any:
     file = io.BytesIO(blob)
-    # A job store may have the blobs of a former version.
-    unpickler = PresentUnpickler(file) if RENAMED else pickle.Unpickler(file)  # noqa: S301 - see the module's invariants
+    unpickler = PresentUnpickler(file)  # a job store may have the blobs of a former version
     loaded = unpickler.load()
     while file.tell() < len(blob):
         loaded = unpickler.load()

@@ -23,7 +23,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import cloudpickle
@@ -44,6 +44,7 @@ _made: Final[WeakSet[type]] = WeakSet()  # classes that came from pickles.  Any 
 _unfinished: Final[WeakSet[type]] = WeakSet()  # those of them whose attributes are not all there yet; as ``_made``
 _keeps_classes: ContextVar[bool] = ContextVar("whether classes that are here already stay as they are", default=False)
 
+T = TypeVar("T")
 Reduction = tuple[Any, ...]
 Replaced = dict[type, dict[str, tuple[Any, Any]]]
 """Attributes of a program's classes that reading has replaced: the former value and the one that was set, by name."""
@@ -125,27 +126,27 @@ def send_programs_by_value(thing: Any) -> None:
 
 
 @contextlib.contextmanager
-def classes_stay() -> Iterator[None]:
+def value_in_block(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """In the block, a variable of this context has another value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def classes_stay() -> contextlib.AbstractContextManager[None]:
     """Keep the classes that this process has as they are while pickles are read in the block: results are no newer than
     they.
     """
-    token = _keeps_classes.set(True)
-    try:
-        yield
-    finally:
-        _keeps_classes.reset(token)
+    return value_in_block(_keeps_classes, value=True)
 
 
-@contextlib.contextmanager
-def program_classes_change(replaced: Replaced) -> Iterator[None]:
+def program_classes_change(replaced: Replaced) -> contextlib.AbstractContextManager[None]:
     """In the block, reading a class of the program sets its attributes; ``replaced`` takes the former ones, for
     ``put_back``.
     """
-    token = _replaced.set(replaced)
-    try:
-        yield
-    finally:
-        _replaced.reset(token)
+    return value_in_block(_replaced, replaced)
 
 
 def put_back(replaced: Replaced) -> None:

@@ -23,7 +23,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import lru_cache
 from types import FunctionType
@@ -32,9 +32,9 @@ from typing import Any, Final
 import cloudpickle
 
 from flowlet.errors import SerdeError
-from flowlet.former_names import RENAMED, present_name
+from flowlet.former_names import present_name
 from flowlet.serde.pickles import program_pickle
-from flowlet.serde.pickles.class_pickle import classes_stay, is_importable
+from flowlet.serde.pickles.class_pickle import classes_stay, is_importable, value_in_block
 from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 
 MAX_CLASSES: Final = 256
@@ -85,8 +85,6 @@ def loads(data: bytes | memoryview) -> Any:
     try:
         return pickle.loads(data)  # noqa: S301 - from an authenticated peer of the same cluster
     except NAME_ERRORS:
-        if not RENAMED:
-            raise
         return PresentUnpickler(io.BytesIO(data)).load()
 
 
@@ -174,14 +172,9 @@ def dumps_value(value: Any) -> bytes:
     return b"".join((_HEADER.pack(_WITH_CLASSES, len(data.table)), data.table, data))
 
 
-@contextmanager
-def classes_found_by(find_class: Callable[[bytes], Any]) -> Iterator[None]:
+def classes_found_by(find_class: Callable[[bytes], Any]) -> AbstractContextManager[None]:
     """Let ``find_class`` give the classes of all class tables that this thread reads meanwhile."""
-    token = _find_class.set(find_class)
-    try:
-        yield
-    finally:
-        _find_class.reset(token)
+    return value_in_block(_find_class, find_class)
 
 
 def is_of_another_program() -> bool:
@@ -226,8 +219,6 @@ def loads_all(pickles: Sequence[memoryview], tables: Sequence[bytes], places: Se
         try:
             return list(map(_loads, pickles))
         except NAME_ERRORS:
-            if not RENAMED:
-                raise
             return list(map(loads, pickles))
     find_class = _find_class.get(class_of)
     classes = [(), *[tuple(map(find_class, _references_in(table))) for table in tables]]
