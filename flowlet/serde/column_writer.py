@@ -519,7 +519,7 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
     return [header(kind, head, *fields), head, *fields]
 
 
-class _FieldEncoder(ColumnVisitor[bytes]):
+class _FieldEncoder(_NarrowedEncoder):
     """Encodes one field.
 
     Args:
@@ -548,9 +548,6 @@ class _FieldEncoder(ColumnVisitor[bytes]):
             return framed(Kind.BOOL, raw(array, array.dtype))
         kind = _ARRAY_KINDS[array.dtype]
         return framed(Kind.ARRAY, bytes((kind,)), raw(array, ARRAY_TYPES[kind]))
-
-    def visit_offsets(self, column: OffsetColumn) -> bytes:
-        return _NARROWED_ENCODER.visit(column)
 
     def visit_constant(self, column: ConstantColumn) -> bytes:
         one = encode_column([column.value], depth=_CONSTANT_DEPTH)

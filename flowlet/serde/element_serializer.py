@@ -232,7 +232,6 @@ def serialize_dictionary(dictionary: ChannelDictionary) -> bytes:
 
 _FLAGS: Final = FLAG_TIMESTAMPS | FLAG_KEYS | FLAG_KEY_FIELD
 _BY_TAG: Final = {form.tag: form for form in CONTROL_FORMS.values()}
-_SERIALIZER: Final = StreamElementSerializer()  # stands in messages
 
 
 def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: "DeclaredRecords | None") -> Chunk:
@@ -527,12 +526,12 @@ class ElementDeserializer:
                 single = ", a single record, in a stream of chunks" if tag in TAGS_OF_RECORDS else ""
                 raise SerdeError(f"found tag {tag}{single}")
         except SerdeError as error:
-            raise SerdeError(f"{_SERIALIZER!r}: {error}") from error
+            raise SerdeError(f"StreamElementSerializer(): {error}") from error
         except (struct.error, KeyError, ValueError, IndexError) as error:
             # Too few bytes, an unknown status, invalid UTF-8, or a raw column whose size is no multiple of its item
             # size.
             raise SerdeError(
-                f"{_SERIALIZER!r}: tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}"
+                f"StreamElementSerializer(): tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}"
             ) from error
 
     def _checked_length(self, data: memoryview | bytearray, position: int) -> int:

@@ -25,6 +25,7 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
     integer_limits,
+    named_fields,
 )
 from flowlet.common.values.conversion import Convert
 from flowlet.errors import DeclaredTypeError
@@ -57,9 +58,7 @@ class RecordConversion:
     def __init__(self, output: DeclaredOutput, show: Convert, operator: str, subtask: int) -> None:
         self.type_info = output.type_info
         # Of the fields of a tuple or row, or of the record itself.
-        self._types = [output.type_info]
-        if isinstance(output.type_info, TupleTypeInfo | RowTypeInfo):
-            self._types = output.type_info.get_field_types()
+        self._types = [each for _, each in named_fields(output.type_info)]
         self._show = show
         self._operator = operator
         self._subtask = subtask

@@ -230,10 +230,11 @@ def fitting_array(array: pa.Array, declared: Any) -> pa.Array:
         ValueMismatchError: the array is of another type.
     """
     wanted = arrow_type_of(declared)
+    assert wanted is not None, "it has one"
     found = array.type
     # The elements of a list may have another name.
     are_lists = pa.types.is_list(found) and pa.types.is_list(wanted)
-    if found == wanted or (are_lists and wanted is not None and found.value_type == wanted.value_type):
+    if found == wanted or (are_lists and found.value_type == wanted.value_type):
         return array
     are_integers = pa.types.is_signed_integer(found) and pa.types.is_signed_integer(wanted)
     if (are_integers and found.bit_width < wanted.bit_width) or wanted == _SAME_VALUES.get(found):
@@ -556,7 +557,7 @@ class PickledForm(GateForm):
 def text_bytes_form(type_info: TypeInformation, *, is_character: bool) -> BytesForm:
     """Texts with lone surrogates, which Arrow's lack."""
 
-    def write(value: Any) -> bytes:
+    def write(value: str) -> bytes:
         if is_character:
             _check_characters([value])
         return value.encode(ENCODING, SURROGATES)

@@ -25,7 +25,15 @@ from flowlet.columns import (
 from flowlet.columns.short_text_column import try_short_texts
 
 ROOT = Path(flowlet.__file__).parent
-KINDS = {ArrayColumn, ArrowColumn, CodedColumn, ConstantColumn, ListColumn, OffsetColumn, ShortTextColumn}
+KINDS: set[type[Column]] = {
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    ConstantColumn,
+    ListColumn,
+    OffsetColumn,
+    ShortTextColumn,
+}
 NAMES = {kind.__name__ for kind in KINDS}
 
 

@@ -19,14 +19,13 @@ from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde import column_writer as form
-from flowlet.serde.column_writer import encode_column
+from flowlet.serde.column_writer import ElementTooLargeError, encode_column
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
     CHUNK_VERSION,
     LENGTH,
     TAG_CHUNK,
     ElementDeserializer,
-    ElementTooLargeError,
     StreamElementSerializer,
 )
 from flowlet.serde.type_serializer import ValueMismatchError
