@@ -22,7 +22,7 @@ from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.operators.source_reader import Source
 from flowlet.serde.pickles import program_pickle
-from flowlet.serde.pickles.pickle_parts import describe_unpicklable
+from flowlet.serde.pickles.program_pickle import describe_unpicklable
 from flowlet.splits.split_kinds import FileSet, PlannedSplit, PlannedSplits
 
 

@@ -78,8 +78,8 @@ class ColumnarReduction:
         self._skips_nulls = skips_nulls
         self._index = KeyIndex(allows_null=skips_nulls)
         self._seen: KeyIndex | None = None  # of keys that were asked for (``unseen``)
-        # No records, of the form that all must have; set by the first ones, like everything below.
-        self._layout: Columns | None = None
+        # Shape, number and names of fields that all records must have; set by the first ones, like everything below.
+        self._layout: tuple[Shape, int, tuple[str, ...]] | None = None
         self._position = 0
         # One per field; for the aggregated field, the values that the kept records had.
         self._stores: list[FieldStore] = []
@@ -246,15 +246,14 @@ class ColumnarReduction:
         return numbers if self._accumulator.takes(numbers.array) else None
 
     def _is_of_layout(self, columns: Columns) -> bool:
-        layout = self._layout
-        if layout is None:
+        layout = (columns.shape, len(columns.fields), columns.field_names)
+        if self._layout is None:
             position = columns.position_of(self._field)
             if position is None:
                 return False
             self._position = position
-            layout = self._layout = columns.slice(0, 0)
-        is_alike = columns.shape is layout.shape and len(columns.fields) == len(layout.fields)
-        return is_alike and columns.field_names == layout.field_names
+            self._layout = layout
+        return layout == self._layout
 
     def _filled(self, numbers: Numbers) -> NDArray[Any]:
         if numbers.is_valid is None:
@@ -339,7 +338,8 @@ class ColumnarReduction:
 
     def _columns(self, fields: list[Column]) -> Columns:
         assert self._layout is not None, "there were records"
-        return Columns(len(fields[0]), tuple(fields), self._layout.shape, self._layout.field_names)
+        shape, _, names = self._layout
+        return Columns(len(fields[0]), tuple(fields), shape, names)
 
 
 def _are_same(values: list[Any], keys: list[Any]) -> bool:

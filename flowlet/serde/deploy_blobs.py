@@ -25,7 +25,7 @@ from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.messages.program_bundle import ProgramBundle, divide, join
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_pickle import Replaced, program_classes_change, put_back
-from flowlet.serde.pickles.pickle_parts import FoundPart, describe_unpicklable, find_largest, find_objects
+from flowlet.serde.pickles.program_pickle import FoundPart, describe_unpicklable, find_largest, find_objects
 from flowlet.serde.pickles.record_pickle import PresentUnpickler
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from flowlet.errors import SerdeError
 from flowlet.former_names import present_name
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_pickle import classes_stay, is_importable, value_in_block
-from flowlet.serde.pickles.pickle_parts import describe_unpicklable
+from flowlet.serde.pickles.program_pickle import describe_unpicklable
 
 MAX_CLASSES: Final = 256
 NAME_ERRORS: Final = (AttributeError, ImportError)

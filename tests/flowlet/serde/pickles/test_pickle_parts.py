@@ -1,9 +1,9 @@
-"""Tests for ``flowlet.serde.pickles.pickle_parts``."""
+"""Tests for ``flowlet.serde.pickles.program_pickle``."""
 
 import threading
 from typing import Any
 
-from flowlet.serde.pickles.pickle_parts import describe_unpicklable
+from flowlet.serde.pickles.program_pickle import describe_unpicklable
 
 
 class Number(int):
