@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, column_of
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape, column_of
 from flowlet.columns.column import INSTANT, NumberKind, Numbers
 from flowlet.kernels.grouping import (
     Accumulator,
