@@ -64,11 +64,7 @@ _TIME: Final = pa.time64("us")
 # A column of the Spark type fits a gate of the type in front of it; ``type_info_of`` chooses the first one.  Spark has
 # no times of a day, and its points in time are those of Arrow without a zone, in UTC.
 _SPARK: Final[Mapping[TypeInformation, st.DataType]] = {
-    **{
-        each: from_arrow_type(kind, prefer_timestamp_ntz=True)
-        for each, kind in LEAVES.items()
-        if kind != pa.time64("us")
-    },
+    **{each: from_arrow_type(kind, prefer_timestamp_ntz=True) for each, kind in LEAVES.items() if kind != _TIME},
     Types.SQL_TIMESTAMP(): st.TimestampType(),
     Types.INSTANT(): st.TimestampType(),
 }
