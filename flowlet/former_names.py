@@ -24,7 +24,7 @@ windows.window_columns_snapshot > windows.window_columns_operator > windows.wind
 common.settings.tuning_options > common.flinks_options: IgnoredOptionWarning
 columns.array_column > columns.column_kinds: ArrayColumn
 columns.arrow_column > columns.column_kinds: ArrowColumn
-columns.coded_column > columns.column_kinds: CodedColumn
+columns.coded_column > columns.column_kinds: CodedColumn NameTable
 columns.constant_column > columns.column_kinds: ConstantColumn
 columns.list_column > columns.column_kinds: ListColumn
 columns.offset_column > columns.column_kinds: OffsetColumn
