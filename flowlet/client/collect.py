@@ -39,7 +39,8 @@ from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.messages.control_messages import InputChannelDescriptor
 from flowlet.records import Chunk
-from flowlet.serde.element_serializer import LARGEST_ELEMENT_LIMITS, ElementDeserializer
+from flowlet.serde.element_limits import LARGEST_ELEMENT_LIMITS
+from flowlet.serde.element_serializer import ElementDeserializer
 from flowlet.tm.task_deployment import channel_spec
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.config import NetstackConfig

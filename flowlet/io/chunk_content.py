@@ -24,7 +24,8 @@ from flowlet.columns import (
     ShortTextColumn,
 )
 from flowlet.records import Chunk, PickledRecord
-from flowlet.serde.element_serializer import DEFAULT_ELEMENT_LIMITS, StreamElementSerializer
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
+from flowlet.serde.element_serializer import StreamElementSerializer
 
 # Fewer records are serialized: sharing a buffer with others is cheaper than a buffer for them alone.  Not measured
 # closely.

@@ -40,12 +40,8 @@ from flowlet.records import (
     Watermark,
     WatermarkStatus,
 )
-from flowlet.serde.element_serializer import (
-    DEFAULT_ELEMENT_LIMITS,
-    ElementDeserializer,
-    ElementLimits,
-    StreamElementSerializer,
-)
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all

@@ -19,8 +19,7 @@ Format:     ``i32 length``, then the bytes, of which the first is the tag; big-e
 Source:     Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags from 64 on are ours.
             ``ResultPartition.emit_record`` cuts the bytes into buffers.  Flink ``SpanningWrapper``: one file per large
             record, written through a buffer of 2 MiB.  Flink ``SpillingAdaptiveSpanningRecordDeserializer``,
-            ``NonSpanningWrapper``: 5 MiB in memory, at least 100 KiB.  ``max_element_bytes`` is ours; a job sets it for
-            the records between its tasks (``flowlet.max-record-bytes``).
+            ``NonSpanningWrapper``.
 Absent:     Flink's single records (tags 0 and 1): records travel in chunks.  Reserving the disk space in advance: a
             length from the network is not trusted.
 Units:      bytes; offsets count from the first byte of the channel.
@@ -38,9 +37,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from flowlet.columns import Columns, Shape
-from flowlet.common.job_settings import DEFAULT_MAX_RECORD_BYTES, LARGEST_MAX_RECORD_BYTES, MAX_RECORD_BYTES_OPTION
+from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.common.types import Row
-from flowlet.errors import ConfigError, FlowletError, SerdeError
+from flowlet.errors import FlowletError, SerdeError
 from flowlet.records import (
     ACTIVE,
     IDLE,
@@ -55,42 +54,11 @@ from flowlet.records import (
 )
 from flowlet.serde.column_reader import ChannelDictionary, decode_column, decode_records, decode_timestamps
 from flowlet.serde.column_writer import CodeWriter, Kind, encode_column, encode_int64, framed, table_parts
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.types.declared_records import DeclaredRecords
-
-MIN_SPILL_BYTES: Final = 100 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class ElementLimits:
-    """Limits of one task's elements.  Sender and receiver must agree on ``max_element_bytes``.
-
-    ``max_element_bytes``: larger elements are refused, by the sender if it can tell.  ``spill_above_bytes``: an
-        incomplete element above
-    this size goes to a file.  ``spill_directory``: of that file; None: the system's directory for temporary files.
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
-
-    max_element_bytes: int = DEFAULT_MAX_RECORD_BYTES
-    spill_above_bytes: int = 5 << 20
-    spill_directory: str | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_element_bytes <= LARGEST_MAX_RECORD_BYTES:
-            raise ConfigError(
-                f"max_element_bytes is {self.max_element_bytes}, allowed are 1 to {LARGEST_MAX_RECORD_BYTES}"
-            )
-        if self.spill_above_bytes < MIN_SPILL_BYTES:
-            raise ConfigError(f"spill_above_bytes is {self.spill_above_bytes}, allowed are {MIN_SPILL_BYTES} and more")
-
-
-DEFAULT_ELEMENT_LIMITS: Final = ElementLimits()
-# For a reader that leaves the limit to its sender.
-LARGEST_ELEMENT_LIMITS: Final = ElementLimits(LARGEST_MAX_RECORD_BYTES)
 
 TAGS_OF_RECORDS: Final = (0, 1)
 TAG_CHUNK: Final = 64

@@ -26,7 +26,8 @@ from flowlet.columns.table import exact_type
 from flowlet.errors import FlowletError
 from flowlet.io.chunk_content import ChunkContent, estimated_bytes
 from flowlet.records import Chunk
-from flowlet.serde.element_serializer import DEFAULT_ELEMENT_LIMITS, ElementDeserializer, ElementLimits, SpillFile
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_serializer import ElementDeserializer, SpillFile
 from flowlet.sorted_input.sorted_block import Block, RunKeys, integer_codes, joined, joined_chunks, merged
 from netstack.late import dataclass
 

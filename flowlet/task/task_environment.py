@@ -20,7 +20,7 @@ from flowlet.common.job_settings import BatchSettings, StateSettings
 from flowlet.graph.partitioner import Partitioner
 from flowlet.messages.control_messages import FromTask
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.serde.element_serializer import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.state.state_backends import SharedFiles
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate

@@ -25,7 +25,7 @@ from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader, SourceReaderBase
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
-from flowlet.serde.element_serializer import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.task.one_input_stream_task import create_stream_task
 from flowlet.task.operator_services import operator_id_of
 from flowlet.task.stream_task import StreamTask

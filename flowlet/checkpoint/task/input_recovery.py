@@ -40,7 +40,8 @@ from flowlet.keys.key_columns import column_key_groups
 from flowlet.messages.control_messages import RestoredEdge, StateHandle, SubtaskEntry, TaskDeploymentDescriptor
 from flowlet.records import Chunk, StreamElement
 from flowlet.serde.deploy_blobs import load_partitioner
-from flowlet.serde.element_serializer import ElementDeserializer, ElementLimits
+from flowlet.serde.element_limits import ElementLimits
+from flowlet.serde.element_serializer import ElementDeserializer
 from flowlet.serde.pickles.former_classes import FormerClassError
 from flowlet.serde.pickles.record_pickle import classes_found_by
 from netstack.late import dataclass

@@ -13,7 +13,8 @@ from flowlet.errors import SerdeError
 from flowlet.io import chunk_content
 from flowlet.io.chunk_content import MAX_CONTENT_BYTES, ChunkContent, estimated_bytes
 from flowlet.records import Chunk, PickledRecord
-from flowlet.serde.element_serializer import DEFAULT_ELEMENT_LIMITS, ElementDeserializer, ElementLimits
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_serializer import ElementDeserializer
 from flowlet.serde.pickles.record_pickle import dumps_record
 
 MAX_ELEMENT_BYTES = 10_000  # in the place of 16 MiB

@@ -21,13 +21,8 @@ from flowlet.records import (
     StreamElement,
     Watermark,
 )
-from flowlet.serde.element_serializer import (
-    DEFAULT_ELEMENT_LIMITS,
-    MIN_SPILL_BYTES,
-    ElementDeserializer,
-    ElementLimits,
-    StreamElementSerializer,
-)
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, MIN_SPILL_BYTES, ElementLimits
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
 from netstack.gate.gate_channels import BufferOrEvent

@@ -20,7 +20,8 @@ from flowlet.records import (
     StreamElement,
     Watermark,
 )
-from flowlet.serde.element_serializer import ElementDeserializer, ElementLimits, StreamElementSerializer
+from flowlet.serde.element_limits import ElementLimits
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from tests.flowlet.serde.exact import columns
 
 ELEMENTS: list[StreamElement] = [

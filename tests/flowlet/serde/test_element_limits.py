@@ -1,7 +1,7 @@
 import pytest
 
 from flowlet.errors import ConfigError
-from flowlet.serde.element_serializer import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 
 
 def test_by_default_64_mib_are_taken_and_5_mib_of_them_in_memory() -> None:

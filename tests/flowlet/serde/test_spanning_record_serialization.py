@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from flowlet.records import Chunk, StreamElement, Watermark
-from flowlet.serde.element_serializer import ElementDeserializer, ElementLimits, StreamElementSerializer
+from flowlet.serde.element_limits import ElementLimits
+from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.network_buffer import BufferRecycler, MemorySegment
 

@@ -19,7 +19,7 @@ from flowlet.columns import ArrayColumn, Column, Columns, ListColumn, Shape
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.records import Chunk
-from flowlet.serde.element_serializer import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input import external_sorter
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sorted_block import Block, as_bytes, codes_of

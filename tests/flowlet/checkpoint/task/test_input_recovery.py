@@ -10,7 +10,8 @@ from flowlet.checkpoint.task.snapshots import RecoveredStream
 from flowlet.errors import StateRestoreError
 from flowlet.io.input_processor import InputProcessor
 from flowlet.records import ACTIVE, IDLE, Chunk, CompletionMark, LatencyMarker, StreamElement, Watermark
-from flowlet.serde.element_serializer import DEFAULT_ELEMENT_LIMITS, ElementDeserializer
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
+from flowlet.serde.element_serializer import ElementDeserializer
 from tests.flowlet.checkpoint.task.test_classes_of_another_program import Program, running
 from tests.flowlet.io.test_input_processor import Head, Rig, send, serialized
 from tests.flowlet.task.local_network import LocalNetwork
