@@ -37,7 +37,7 @@ from typing import Final
 from flowlet.common.job_status import JobStatus
 from flowlet.graph import execution_events as events
 from flowlet.graph.execution_events import FailedRun, RegionOrder
-from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
+from flowlet.graph.restart_backoff_strategy import RestartStrategy
 from flowlet.messages.control_messages import CancelTask, FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState, Subtask
 from netstack.late import dataclass
@@ -119,7 +119,7 @@ class ExecutionGraph:
     ) -> None:
         self.executions = {each.attempt: each for each in executions}  # the newest of each subtask
         assert self.executions, "a job has at least one task"
-        self.strategy = strategy or NoRestart()
+        self.strategy = strategy or RestartStrategy()
         self.regions = regions or [{each.key for each in self.executions.values()}]
         self.order = order or RegionOrder.of([()] * len(self.regions))
         self.fails_as_one = fails_as_one

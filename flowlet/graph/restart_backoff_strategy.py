@@ -13,7 +13,6 @@ Rules:      failures that belong together (the tasks of one run of a region fail
 from collections import deque
 from collections.abc import Callable
 from dataclasses import field
-from typing import assert_never
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from netstack.late import dataclass
@@ -22,118 +21,67 @@ RandomInteger = Callable[[int, int], int]
 """``randint`` of a ``random.Random``: a number from the first to the second, both included."""
 
 
+@dataclass(slots=True, eq=False)
 class RestartStrategy:
-    """Whether a job starts again.  Threading: one thread."""
+    """Whether a job starts again.  Threading: one thread.
 
-    __slots__ = ()
+    Args:
+        settings: what the user chose; DEFAULT is as NONE.
+        randint: makes the jitter of exponential delays, so that jobs that failed together do not come back together.
+    """
 
-    def decide(self, now_ms: int) -> int | None:
-        """The job has failed: how long to wait before it starts again; None: it ends."""
-        return None
+    settings: RestartSettings = field(default_factory=RestartSettings)
+    randint: RandomInteger = lambda _low, _high: 0
+    _num_failures: int = field(init=False, default=0)  # of an exponential delay: since the backoff began
+    _failures_ms: deque[int] = field(init=False)  # when the last ones were, one more than a failure rate allows
+    _next_restart_ms: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self._failures_ms = deque(maxlen=self.settings.max_failures + 1)
 
     @property
     def can_restart(self) -> bool:
         """Whether ``decide`` will ever say yes: if not, what a restart needs is not kept."""
-        return True
+        settings = self.settings
+        if settings.kind is RestartKind.FIXED_DELAY:
+            return self._num_failures < settings.attempts
+        return settings.kind in (RestartKind.FAILURE_RATE, RestartKind.EXPONENTIAL_DELAY)
 
     @property
     def why_no_restart(self) -> str | None:
         """For people: why ``decide`` said no, with the option that allows more; None: it never says yes."""
-        return None
-
-
-class NoRestart(RestartStrategy):
-    """Every failure ends the job."""
-
-    @property
-    def can_restart(self) -> bool:
-        """Never."""
-        return False
-
-    def __str__(self) -> str:
-        return "none"
-
-
-@dataclass(slots=True)
-class FixedDelay(RestartStrategy):
-    """The same delay each time, for a number of restarts."""
-
-    attempts: int
-    delay_ms: int
-    _num_failures: int = 0
-
-    @property
-    def can_restart(self) -> bool:
-        """Until the attempts are used up."""
-        return self._num_failures < self.attempts
-
-    @property
-    def why_no_restart(self) -> str:
-        """The number of attempts."""
-        return f"restart-strategy.fixed-delay.attempts is {self.attempts}"
+        settings = self.settings
+        match settings.kind:
+            case RestartKind.FIXED_DELAY:
+                return f"restart-strategy.fixed-delay.attempts is {settings.attempts}"
+            case RestartKind.FAILURE_RATE:
+                allowed = f"restart-strategy.failure-rate.max-failures-per-interval is {settings.max_failures}"
+                return f"{allowed}, and there were {len(self._failures_ms)} failures within {settings.interval_ms} ms"
+            case RestartKind.EXPONENTIAL_DELAY:
+                limit = f"restart-strategy.exponential-delay.attempts-before-reset-backoff is {settings.max_attempts}"
+                return f"{limit}, and it never ran for {settings.reset_ms} ms without a failure"
+            case _:
+                return None
 
     def decide(self, now_ms: int) -> int | None:
-        """The delay, unless the attempts are used up."""
-        self._num_failures += 1
-        return self.delay_ms if self._num_failures <= self.attempts else None
+        """The job has failed: how long to wait before it starts again; None: it ends."""
+        settings = self.settings
+        match settings.kind:
+            case RestartKind.FIXED_DELAY:
+                self._num_failures += 1
+                return settings.delay_ms if self._num_failures <= settings.attempts else None
+            case RestartKind.FAILURE_RATE:  # the oldest failure of too many must not be within the interval
+                self._failures_ms.append(now_ms)
+                is_full = len(self._failures_ms) > settings.max_failures
+                return None if is_full and now_ms - self._failures_ms[0] <= settings.interval_ms else settings.delay_ms
+            case RestartKind.EXPONENTIAL_DELAY:
+                return self._exponential_delay_ms(now_ms)
+            case _:
+                return None
 
-    def __str__(self) -> str:
-        return f"fixed-delay, {self.attempts} attempts, {self.delay_ms} ms apart"
-
-
-@dataclass(slots=True)
-class FailureRate(RestartStrategy):
-    """The same delay each time, until there are more than ``max_failures`` within ``interval_ms``; old failures are
-    forgotten.
-    """
-
-    max_failures: int
-    interval_ms: int
-    delay_ms: int
-    _failures_ms: deque[int] = field(init=False)  # when the last ones were, one more than are allowed
-
-    def __post_init__(self) -> None:
-        self._failures_ms = deque(maxlen=self.max_failures + 1)
-
-    @property
-    def why_no_restart(self) -> str:
-        """The rate."""
-        allowed = f"restart-strategy.failure-rate.max-failures-per-interval is {self.max_failures}"
-        return f"{allowed}, and there were {len(self._failures_ms)} failures within {self.interval_ms} ms"
-
-    def decide(self, now_ms: int) -> int | None:
-        """The delay, unless the oldest failure of too many is within the interval."""
-        self._failures_ms.append(now_ms)
-        is_full = len(self._failures_ms) > self.max_failures
-        return None if is_full and now_ms - self._failures_ms[0] <= self.interval_ms else self.delay_ms
-
-    def __str__(self) -> str:
-        return (
-            f"failure-rate, at most {self.max_failures} failures within {self.interval_ms} ms, {self.delay_ms} ms apart"
-        )
-
-
-@dataclass(slots=True)
-class ExponentialDelay(RestartStrategy):
-    """Each delay longer than the one before, until the job has run for a while without a failure.
-
-    ``randint`` makes the jitter, so that jobs that failed together do not come back together.
-    """
-
-    settings: RestartSettings
-    randint: RandomInteger
-    _num_failures: int = 0  # since the backoff began
-    _next_restart_ms: int | None = None
-
-    @property
-    def why_no_restart(self) -> str:
-        """The number of attempts."""
-        limit = f"restart-strategy.exponential-delay.attempts-before-reset-backoff is {self.settings.max_attempts}"
-        return f"{limit}, and it never ran for {self.settings.reset_ms} ms without a failure"
-
-    def decide(self, now_ms: int) -> int | None:
-        """The delay, unless the attempts are used up; a failure before the last restart was due belongs to the one
-        before.
+    def _exponential_delay_ms(self, now_ms: int) -> int | None:
+        """Each delay is longer than the one before, until the job has run for a while without a failure; a failure
+        before the last restart was due belongs to the one before.
         """
         settings = self.settings
         if self._next_restart_ms is None or now_ms > self._next_restart_ms:
@@ -156,11 +104,20 @@ class ExponentialDelay(RestartStrategy):
         return max(settings.initial_backoff_ms, min(varied_ms, settings.max_backoff_ms))
 
     def __str__(self) -> str:
-        attempts = "any number of" if self.settings.max_attempts == -1 else str(self.settings.max_attempts)
-        return (
-            f"exponential-delay, {attempts} attempts, {self.settings.initial_backoff_ms} to "
-            f"{self.settings.max_backoff_ms} ms apart"
-        )
+        settings = self.settings
+        match settings.kind:
+            case RestartKind.FIXED_DELAY:
+                limit = f"{settings.attempts} attempts, {settings.delay_ms} ms"
+            case RestartKind.FAILURE_RATE:
+                limit = (
+                    f"at most {settings.max_failures} failures within {settings.interval_ms} ms, {settings.delay_ms} ms"
+                )
+            case RestartKind.EXPONENTIAL_DELAY:
+                attempts = "any number of" if settings.max_attempts == -1 else str(settings.max_attempts)
+                limit = f"{attempts} attempts, {settings.initial_backoff_ms} to {settings.max_backoff_ms} ms"
+            case _:
+                return "none"
+        return f"{settings.kind.value}, {limit} apart"
 
 
 def create_restart_strategy(settings: JobSettings, randint: RandomInteger) -> RestartStrategy:
@@ -168,20 +125,6 @@ def create_restart_strategy(settings: JobSettings, randint: RandomInteger) -> Re
     or none.
     """
     restart = settings.restart
-    match restart.kind:
-        case RestartKind.NONE:
-            return NoRestart()
-        case RestartKind.FIXED_DELAY:
-            return FixedDelay(restart.attempts, restart.delay_ms)
-        case RestartKind.FAILURE_RATE:
-            return FailureRate(restart.max_failures, restart.interval_ms, restart.delay_ms)
-        case RestartKind.EXPONENTIAL_DELAY:
-            return ExponentialDelay(restart, randint)
-        case RestartKind.DEFAULT:
-            return (
-                NoRestart()
-                if settings.checkpoints is None or not settings.checkpoints.is_periodic
-                else ExponentialDelay(RestartSettings(), randint)
-            )
-        case _:
-            assert_never(restart.kind)
+    if restart.kind is RestartKind.DEFAULT:
+        restart = RestartSettings(RestartKind.EXPONENTIAL_DELAY if settings.takes_checkpoints else RestartKind.NONE)
+    return RestartStrategy(restart, randint)

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import msgspec
 
+from flowlet.common.job_settings import RestartKind, RestartSettings
 from flowlet.graph.execution_events import Effect
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
+from flowlet.graph.restart_backoff_strategy import RestartStrategy
 from flowlet.messages.control_messages import FailureInfo
 from flowlet.messages.execution_state import ExecutionState
 
@@ -101,3 +103,8 @@ def handle(graph: ExecutionGraph, event: Event, now_ms: int, elapsed_ms: int | N
     graph.set_time(now_ms, elapsed_ms)
     event.tell(graph)
     return graph.take_effects()
+
+
+def fixed_delay(attempts: int, delay_ms: int) -> RestartStrategy:
+    """A strategy that allows so many restarts, each after this delay."""
+    return RestartStrategy(RestartSettings(RestartKind.FIXED_DELAY, attempts=attempts, delay_ms=delay_ms))

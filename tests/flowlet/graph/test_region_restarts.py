@@ -20,7 +20,6 @@ from flowlet.graph.execution_events import (
     SendMessage,
 )
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
-from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from tests.flowlet.graph.events import (
@@ -32,6 +31,7 @@ from tests.flowlet.graph.events import (
     SchedulingFailed,
     SlotsAllocated,
     TaskManagerLost,
+    fixed_delay,
     handle,
 )
 
@@ -78,7 +78,7 @@ def reported(task: str, state: ExecutionState, number: int = 0, cause: FailureIn
 
 def running(attempts: int = 9) -> ExecutionGraph:
     graph = ExecutionGraph(
-        vertices(), 100, FixedDelay(attempts, DELAY_MS), [[Subtask(task, 0) for task in each] for each in REGIONS]
+        vertices(), 100, fixed_delay(attempts, DELAY_MS), [[Subtask(task, 0) for task in each] for each in REGIONS]
     )
     handle(graph, slots(graph), 101)
     for task in TASKS:
@@ -466,7 +466,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(CHOICES), st.integers(0, 5), st.sampl
 
 def world_after(steps: list[tuple[str, int, FailureInfo]], attempts: int) -> World:
     graph = ExecutionGraph(
-        vertices(), 100, FixedDelay(attempts, DELAY_MS), [[Subtask(task, 0) for task in each] for each in REGIONS]
+        vertices(), 100, fixed_delay(attempts, DELAY_MS), [[Subtask(task, 0) for task in each] for each in REGIONS]
     )
     world = World(graph)
     for choice, number, cause in steps:

@@ -18,7 +18,6 @@ from flowlet.graph.execution_events import (
     SendMessage,
 )
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS, Execution, ExecutionGraph
-from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.graph.events import (
@@ -30,6 +29,7 @@ from tests.flowlet.graph.events import (
     SchedulingFailed,
     SlotsAllocated,
     TaskManagerLost,
+    fixed_delay,
     handle,
 )
 
@@ -66,7 +66,7 @@ def reported(task: str, run: int, state: ExecutionState, cause: FailureInfo | No
 
 
 def graph_after(*events: Event, attempts: int = 1) -> ExecutionGraph:
-    graph = ExecutionGraph(vertices(0), 100, FixedDelay(attempts, DELAY_MS))
+    graph = ExecutionGraph(vertices(0), 100, fixed_delay(attempts, DELAY_MS))
     for number, event in enumerate(events):
         handle(graph, event, 101 + number)
         graph.check_invariants()

@@ -15,7 +15,6 @@ from flowlet.graph.execution_events import (
     SendMessage,
 )
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
-from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.graph.events import (
@@ -25,6 +24,7 @@ from tests.flowlet.graph.events import (
     RestartDue,
     SlotsAllocated,
     TaskManagerLost,
+    fixed_delay,
     handle,
 )
 
@@ -45,7 +45,7 @@ class Cluster:
         ]
         regions = [[each.key] for each in vertices]
         order = RegionOrder.of([(), (), (0, 1), (0, 1), (2, 3), (2, 3)])
-        strategy = FixedDelay(attempts, 0)
+        strategy = fixed_delay(attempts, 0)
         self.graph = ExecutionGraph(vertices, 0, strategy, regions, order, fails_as_one=fails_as_one)
         self.now_ms = 1
         self.lost: list[str] = []

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from flowlet.graph.execution_graph import ExecutionGraph
-from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.jm.job_document import (
     JobView,
     counters_of,
@@ -18,7 +17,14 @@ from flowlet.jm.job_document import (
 from flowlet.jm.scheduler import attempt_id, new_executions, next_attempt
 from flowlet.messages.control_messages import OperatorMetrics, RegisterTaskManager, TaskMetrics, UserMetric
 from flowlet.messages.execution_state import ExecutionState
-from tests.flowlet.graph.events import CancelRequested, ExecutionReported, RestartDue, SlotsAllocated, handle
+from tests.flowlet.graph.events import (
+    CancelRequested,
+    ExecutionReported,
+    RestartDue,
+    SlotsAllocated,
+    fixed_delay,
+    handle,
+)
 from tests.flowlet.jm.scripted_task_manager import (
     COLLECT_ID,
     JOB_ID,
@@ -151,7 +157,7 @@ def fail_and_restart(view: JobView, now_ms: int, message: str = "boom") -> None:
 
 def restarting(attempts: int) -> JobView:
     """Deployed at 2,000."""
-    graph = ExecutionGraph(new_executions(JOB), 1_000, FixedDelay(attempts, 10))
+    graph = ExecutionGraph(new_executions(JOB), 1_000, fixed_delay(attempts, 10))
     handle(graph, SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
     return JobView(JOB, graph, {}, LOCATIONS)
 

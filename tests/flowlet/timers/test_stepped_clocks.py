@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from flowlet.common import Time
-from flowlet.common.job_settings import RestartSettings
+from flowlet.common.job_settings import RestartKind, RestartSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.datastream.state import StateTtlConfig, ValueStateDescriptor
 from flowlet.graph.execution_events import Effect, RestartAfter
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
-from flowlet.graph.restart_backoff_strategy import ExponentialDelay, FailureRate, RestartStrategy
+from flowlet.graph.restart_backoff_strategy import RestartStrategy
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.producer_api import ProducerApi
@@ -164,11 +164,6 @@ def test_the_time_to_live_of_state_is_by_the_wall_clock(step_ms: int, *, is_ther
     assert state.value() is None
 
 
-class Middle:
-    def randint(self, a: int, b: int) -> int:
-        return (a + b) // 2
-
-
 class FailingJob:
     """A job of one task, which fails again and again."""
 
@@ -208,9 +203,13 @@ class FailingJob:
         return delays[0]
 
 
+def failure_rate(max_failures: int) -> RestartStrategy:
+    return RestartStrategy(RestartSettings(RestartKind.FAILURE_RATE, max_failures=max_failures, delay_ms=100))
+
+
 STRATEGIES: list[tuple[Callable[[], RestartStrategy], list[int | None]]] = [
-    (lambda: FailureRate(2, 60_000, 100), [100, 100, None]),
-    (lambda: ExponentialDelay(RestartSettings(jitter=0.0), Middle().randint), [1000, 1500, 2250]),
+    (lambda: failure_rate(2), [100, 100, None]),
+    (lambda: RestartStrategy(RestartSettings(RestartKind.EXPONENTIAL_DELAY)), [1000, 1500, 2250]),
 ]
 
 
@@ -231,7 +230,7 @@ def test_restarts_are_counted_by_a_clock_that_nobody_sets(
 
 
 def test_failures_of_long_ago_are_forgotten_although_the_clock_was_put_back() -> None:
-    job = FailingJob(FailureRate(1, 60_000, 100))
+    job = FailingJob(failure_rate(1))
     assert job.fail() == 100
 
     job.wall_ms -= HOUR_MS
