@@ -22,12 +22,11 @@ import termios
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flowlet.client.remote import ClusterClient, JobDocument, JobManagerApi
 from flowlet.common.job_client import ProgressMode
 from flowlet.errors import FlowletError
-from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -72,62 +71,49 @@ def announce(client: ClusterClient, job_id: str, name: str) -> None:
     _write_line(f"job {name!r} {job_id}: {client.where_to_look(job_id)}")
 
 
-def describe(name: str, now: "Figures", before: "Figures | None") -> str:
+class Answer(NamedTuple):
+    """What the JobManager says of a job."""
+
+    at_s: float  # on the monotonic clock
+    job: JobDocument
+    checkpoints: JobDocument | None  # None: the job takes none
+
+
+def describe(name: str, now: Answer, before: Answer | None) -> str:
     """The line of a job: how long it runs, and what it does."""
-    parts = [f"{_short(name)} {now.state} {_duration(now.duration_ms)}"]
+    parts = [f"{_short(name)} {now.job['state']} {_duration(max(0, now.job['duration']))}"]
     if before is not None and now.at_s > before.at_s:
-        rate = max(0, now.num_records - before.num_records) / (now.at_s - before.at_s)
+        rate = max(0, _num_emitted(now.job) - _num_emitted(before.job)) / (now.at_s - before.at_s)
         parts.append(f"{rate:,.0f} records/s")
-    if now.busiest is not None:
-        operator, share = now.busiest
-        parts.append(f"busiest {_short(operator)} {share:.0%}")
-    if now.num_checkpoints is not None:
-        parts.append(f"{now.num_checkpoints} checkpoint{'' if now.num_checkpoints == 1 else 's'}")
-    if now.num_restarts:
-        parts.append(f"{now.num_restarts} restart{'' if now.num_restarts == 1 else 's'}")
+    busiest = max(now.job["vertices"], key=_busy_share, default=None)
+    if busiest is not None and _busy_share(busiest) > 0:
+        parts.append(f"busiest {_short(busiest['name'])} {_busy_share(busiest):.0%}")
+    if now.checkpoints is not None:
+        parts.append(_counted(now.checkpoints["counts"]["completed"], "checkpoint"))
+    if now.job["numRestarts"]:
+        parts.append(_counted(now.job["numRestarts"], "restart"))
     return " | ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures in one answer of the JobManager."""
-
-    at_s: float  # on the monotonic clock
-    state: str
-    duration_ms: int
-    num_records: int  # that sources have emitted
-    busiest: tuple[str, float] | None  # a vertex, and the share of the last minute in which its tasks computed
-    num_restarts: int
-    num_checkpoints: int | None  # completed; None: the job takes none
-
-    @classmethod
-    def of(cls, document: JobDocument, checkpoints: JobDocument | None, at_s: float) -> "Figures":
-        """From the documents of a job and of its checkpoints."""
-        sources = {node["id"] for node in document["plan"]["nodes"] if not node["inputs"]}
-        of_sources = [each for vertex in document["vertices"] if vertex["id"] in sources for each in vertex["subtasks"]]
-        shares = [(vertex["name"], _busy_share(vertex["subtasks"])) for vertex in document["vertices"]]
-        busiest = max(shares, key=lambda each: each[1], default=None)
-        return cls(
-            at_s,
-            document["state"],
-            max(0, document["duration"]),
-            sum(_num_emitted(each["metrics"]) for each in of_sources),
-            busiest if busiest is not None and busiest[1] > 0 else None,
-            document["numRestarts"],
-            None if checkpoints is None else checkpoints["counts"]["completed"],
-        )
+def _num_emitted(job: JobDocument) -> int:
+    """The records that its sources have emitted; a source may be chained to all that reads it: its task then emits
+    nothing.
+    """
+    sources = {node["id"] for node in job["plan"]["nodes"] if not node["inputs"]}
+    of_sources = [
+        each["metrics"] for vertex in job["vertices"] if vertex["id"] in sources for each in vertex["subtasks"]
+    ]
+    return sum((each["operators"] or [each])[0]["num_records_out"] for each in of_sources)
 
 
-def _num_emitted(metrics: Mapping[str, Any]) -> int:
-    """By the source, which may be chained to all that reads it: its task then emits nothing."""
-    operators = metrics["operators"]
-    found: int = operators[0]["num_records_out"] if operators else metrics["num_records_out"]
-    return found
+def _busy_share(vertex: Mapping[str, Any]) -> float:
+    """The share of the last minute in which its tasks computed."""
+    subtasks = vertex["subtasks"]
+    return sum(each["metrics"]["busy_ms_per_second"] for each in subtasks) / (1000 * max(1, len(subtasks)))
 
 
-def _busy_share(subtasks: list[Mapping[str, Any]]) -> float:
-    total = sum(each["metrics"]["busy_ms_per_second"] for each in subtasks)
-    return float(total) / (1000 * max(1, len(subtasks)))
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _short(name: str) -> str:
@@ -151,7 +137,7 @@ class _Progress:
         fd = _terminal_of_stderr()
         self._row = None if fd is None else LastRow(fd)
         self._lock = threading.Lock()
-        self._asked: concurrent.futures.Future[Figures] | None = None  # Guarded by _lock.
+        self._asked: concurrent.futures.Future[Answer] | None = None  # Guarded by _lock.
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flowlet-progress", daemon=True)
 
@@ -196,8 +182,8 @@ class _Progress:
             else:
                 self._row.show(line)
 
-    def _ask(self) -> Figures:
-        asked = self._client.begin(self._figures)
+    def _ask(self) -> Answer:
+        asked = self._client.begin(self._answer)
         with self._lock:
             self._asked = asked
             is_closing = self._is_closing.is_set()
@@ -205,10 +191,10 @@ class _Progress:
             asked.cancel()
         return asked.result()  # waits for the JobManager; ended by the timeout of the request, or close()
 
-    async def _figures(self, api: JobManagerApi) -> Figures:
+    async def _answer(self, api: JobManagerApi) -> Answer:
         document = await api.job(self._job_id)
         checkpoints = await api.checkpoints(self._job_id) if self._takes_checkpoints else None
-        return Figures.of(document, checkpoints, time.monotonic())
+        return Answer(time.monotonic(), document, checkpoints)
 
 
 class LastRow:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from flowlet.client import progress
-from flowlet.client.progress import Figures, LastRow, describe
+from flowlet.client.progress import Answer, LastRow, describe
 from flowlet.common.options.client_options import progress_mode
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink
@@ -297,21 +297,21 @@ def document(**more: Any) -> dict[str, Any]:
 
 def test_the_line_says_what_the_job_does() -> None:
     """Records of its sources since the last time, the vertex that computes most, checkpoints and restarts."""
-    before = Figures.of(document(), None, 10.0)
+    before = Answer(10.0, document(), None)
     first = describe("a job", before, None)
     later = document(numRestarts=2, duration=65_000, state="RESTARTING")
     later["vertices"][0]["subtasks"][0]["metrics"]["operators"] = [{"num_records_out": 7_000}]
-    second = describe("a job", Figures.of(later, {"counts": {"completed": 1}}, 12.0), before)
+    second = describe("a job", Answer(12.0, later, {"counts": {"completed": 1}}), before)
 
     assert first == "a job RUNNING 1:02:05 | busiest Map 93%"
     assert second == "a job RESTARTING 1:05 | 3,000 records/s | busiest Map 93% | 1 checkpoint | 2 restarts"
 
 
 def test_what_counts_anew_after_a_restart_is_no_negative_rate() -> None:
-    before = Figures.of(document(), None, 10.0)
+    before = Answer(10.0, document(), None)
     later = document(vertices=[])
 
-    assert describe("x" * 40, Figures.of(later, None, 11.0), before) == f"{'x' * 29}... RUNNING 1:02:05 | 0 records/s"
+    assert describe("x" * 40, Answer(11.0, later, None), before) == f"{'x' * 29}... RUNNING 1:02:05 | 0 records/s"
 
 
 def test_a_row_follows_the_size_of_the_terminal_and_is_cut_to_it() -> None:
@@ -354,7 +354,7 @@ def test_what_fails_while_it_is_shown_does_not_fail_the_job(
         released["job"].set()
         raise KeyError("plan")
 
-    monkeypatch.setattr(Figures, "of", fail)
+    monkeypatch.setattr(progress, "describe", fail)
     monkeypatch.setattr(progress, "_PLAIN_INTERVAL_S", 0.0)
     monkeypatch.setenv("FLOWLET_PROGRESS", "on")
     made = cluster.environment()
