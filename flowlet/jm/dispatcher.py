@@ -248,18 +248,20 @@ class Dispatcher:
 
     def task_managers(self) -> Document:
         """The document of ``GET /taskmanagers``: one item per TaskManager."""
-        return {"taskmanagers": [self._task_manager_document(session) for session in self.sessions.values()]}
-
-    def _task_manager_document(self, session: TaskManagerSession) -> Document:
-        return {
-            "id": session.tm_id,
-            "path": f"{session.registration.data_host}:{session.registration.data_port}",
-            "dataPort": session.registration.data_port,
-            "pid": session.registration.pid,
-            "timeSinceLastHeartbeat": round(session.silence_s * 1000),
-            "slotsNumber": session.registration.num_slots,
-            "freeSlots": self._slots.num_free_on(session.tm_id),
-        }
+        free = self._slots.free_by_task_manager()
+        documents = [
+            {
+                "id": session.tm_id,
+                "path": f"{session.registration.data_host}:{session.registration.data_port}",
+                "dataPort": session.registration.data_port,
+                "pid": session.registration.pid,
+                "timeSinceLastHeartbeat": round(session.silence_s * 1000),
+                "slotsNumber": session.registration.num_slots,
+                "freeSlots": free[session.tm_id],
+            }
+            for session in self.sessions.values()
+        ]
+        return {"taskmanagers": documents}
 
     async def close(self) -> None:
         """Cancel all jobs, wait ``shutdown_timeout_s`` for them to end, then close all sessions; idempotent.
@@ -289,25 +291,19 @@ class Dispatcher:
 
     def request_slots(self, master: JobMaster) -> None:
         """Start the job as soon as its slots are free; fail it if that takes too long."""
-        self.keeper.run_begins(
-            master.job_id, master.graph.attempt_number, lambda problem: self._run_kept(master, problem)
-        )
 
-    def _run_kept(self, master: JobMaster, problem: str | None) -> None:
-        if not master.graph.is_waiting_for_slots:  # it was cancelled meanwhile
-            return
-        if problem is None:
-            self._wait_for_slots(master)
-        else:
-            master.fail_scheduling(problem)
+        def kept(problem: str | None) -> None:
+            if not master.graph.is_waiting_for_slots:  # it was cancelled meanwhile
+                return
+            if problem is not None:
+                master.fail_scheduling(problem)
+                return
+            self._stop_waiting(master)  # for what was lost before it had slots
+            timeout_s, loop = self._config.slot_request_timeout_s, asyncio.get_running_loop()
+            self._timers[master.job_id] = loop.call_later(timeout_s, self._slots_timed_out, master)
+            self._schedule_waiting()
 
-    def _wait_for_slots(self, master: JobMaster) -> None:
-        loop = asyncio.get_running_loop()
-        self._stop_waiting(master)  # for what was lost before it had slots
-        self._timers[master.job_id] = loop.call_later(
-            self._config.slot_request_timeout_s, self._slots_timed_out, master
-        )
-        self._schedule_waiting()
+        self.keeper.run_begins(master.job_id, master.graph.attempt_number, kept)
 
     def _stop_waiting(self, master: JobMaster) -> None:
         timer = self._timers.pop(master.job_id, None)

@@ -150,9 +150,7 @@ class SlotPool:
     """The slots of all registered TaskManagers.  Threading: one thread."""
 
     def __init__(self) -> None:
-        # By TaskManager id, in the order of registration.
-        self._slots: dict[str, int] = {}
-        self._free: dict[str, int] = {}
+        self._slots: dict[str, int] = {}  # by TaskManager id, in the order of registration
         # By job id: the TaskManager id of each of its slots; None: the slot is lost.
         self._taken: dict[str, list[str | None]] = {}
 
@@ -167,20 +165,21 @@ class SlotPool:
     @property
     def num_free(self) -> int:
         """The number of slots that belong to no job."""
-        return sum(self._free.values())
+        return sum(self.free_by_task_manager().values())
 
-    def num_free_on(self, tm_id: str) -> int:
-        """The number of free slots of one TaskManager."""
-        return self._free[tm_id]
+    def free_by_task_manager(self) -> dict[str, int]:
+        """The number of free slots of each TaskManager, in the order of registration."""
+        held = Counter(tm_id for slots in self._taken.values() for tm_id in slots)
+        return {tm_id: num_slots - held[tm_id] for tm_id, num_slots in self._slots.items()}
 
     def add(self, tm_id: str, num_slots: int) -> None:
         """Add the slots of a TaskManager that registered."""
         assert tm_id not in self._slots, "remove() comes before it registers again"
-        self._slots[tm_id] = self._free[tm_id] = num_slots
+        self._slots[tm_id] = num_slots
 
     def remove(self, tm_id: str) -> None:
         """Remove the slots of a lost TaskManager, free and taken."""
-        del self._slots[tm_id], self._free[tm_id]
+        del self._slots[tm_id]
         self._taken = {job: [None if held == tm_id else held for held in slots] for job, slots in self._taken.items()}
 
     def holds_any(self, job_id: str) -> bool:
@@ -199,12 +198,13 @@ class SlotPool:
             may be None.
         """
         num_missing = self.num_missing(job_id, num_slots, wanted)
-        if num_missing > self.num_free:
+        free = self.free_by_task_manager()
+        if num_missing > sum(free.values()):
             return None
         taken: list[str] = []
         while len(taken) < num_missing:
-            for tm_id in [each for each, num_free in self._free.items() if num_free][: num_missing - len(taken)]:
-                self._free[tm_id] -= 1
+            for tm_id in [each for each, num_free in free.items() if num_free][: num_missing - len(taken)]:
+                free[tm_id] -= 1
                 taken.append(tm_id)
         held = self._taken.get(job_id)
         if held is None:
@@ -216,9 +216,7 @@ class SlotPool:
 
     def release(self, job_id: str) -> None:
         """Free the slots of a job of which no task is left, if it has any."""
-        for tm_id in self._taken.pop(job_id, ()):
-            if tm_id is not None:
-                self._free[tm_id] += 1
+        self._taken.pop(job_id, None)
 
     def describe_shortage(self, num_slots: int, waited_s: float) -> str:
         """The error text for a job that cannot start."""
@@ -231,12 +229,10 @@ class SlotPool:
         )
 
     def check_invariants(self) -> None:
-        """Raise AssertionError if free and taken slots do not add up; for tests."""
-        held = Counter(tm_id for slots in self._taken.values() for tm_id in slots if tm_id is not None)
-        assert set(held) <= set(self._slots) == set(self._free), "no slot of a lost TaskManager is held"
-        for tm_id, num_free in self._free.items():
-            assert num_free >= 0, tm_id
-            assert num_free + held[tm_id] == self._slots[tm_id], (tm_id, num_free, held[tm_id])
+        """Raise AssertionError if a slot is held twice, or one of a lost TaskManager; for tests."""
+        held = {tm_id for slots in self._taken.values() for tm_id in slots if tm_id is not None}
+        assert held <= set(self._slots), "no slot of a lost TaskManager is held"
+        assert all(num_free >= 0 for num_free in self.free_by_task_manager().values()), self._taken
 
 
 def pipelined_regions(job: messages.JobGraphMessage) -> list[list[Subtask]]:

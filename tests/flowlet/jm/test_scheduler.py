@@ -118,7 +118,7 @@ def test_released_slots_are_free_again() -> None:
 
     pool.release("job")
 
-    assert pool.num_free_on("x") == 2
+    assert pool.free_by_task_manager()["x"] == 2
 
 
 def test_slots_of_a_lost_task_manager_do_not_come_back() -> None:
