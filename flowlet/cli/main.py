@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from flowlet.cli import quick_commands
-from flowlet.cli.quick_commands import DEFAULT_JOBMANAGER, EXIT_ERROR, complain, print_table
+from flowlet.cli.quick_commands import DEFAULT_JOBMANAGER, EXIT_ERROR, print_table
 from flowlet.client.remote import JobDocument, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import describe_end, still_running
 from flowlet.common.configuration import Configuration
@@ -33,6 +33,7 @@ from flowlet.common.paths import absolute_url
 from flowlet.common.written_values import JOB_MANAGER_VARIABLE, parse_address, parse_job_manager_option
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.rpc.config_file import job_manager_address_of_commands
+from flowlet.rpc.early_signals import complain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -298,12 +299,12 @@ def run_command(arguments: list[str] | None = None) -> int:
         # Commands return nothing; an exit code is that of typer, such as the one that it makes of Ctrl-C.
         code = app(arguments, standalone_mode=False, default_map=_defaults_of_file()) or 0
     except typer.TyperException as error:
-        return complain(error.format_message(), EXIT_ERROR)
+        return complain("flowlet", error.format_message(), EXIT_ERROR)
     except (FlowletError, OSError) as error:
-        return complain(str(error), EXIT_ERROR)
+        return complain("flowlet", str(error), EXIT_ERROR)
     except (KeyboardInterrupt, typer.Abort):
         code = _EXIT_INTERRUPTED
-    return complain("interrupted", code) if code == _EXIT_INTERRUPTED else code
+    return complain("flowlet", "interrupted", code) if code == _EXIT_INTERRUPTED else code
 
 
 def _defaults_of_file() -> dict[str, dict[str, str]]:

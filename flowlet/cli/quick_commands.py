@@ -18,6 +18,7 @@ import msgspec
 from flowlet.common.job_status import JobStatus
 from flowlet.common.written_values import JOB_MANAGER_VARIABLE, parse_job_manager_option
 from flowlet.errors import FlowletError
+from flowlet.rpc.early_signals import complain
 from flowlet.rpc.secret import secret_for
 from flowlet.rpc.signed_requests import ask_once
 
@@ -65,15 +66,8 @@ def run_quickly(arguments: Sequence[str]) -> int | None:
     try:
         known[0](jobmanager, None if secret_file is None else Path(secret_file), options)
     except (FlowletError, OSError) as error:
-        return complain(str(error), EXIT_ERROR)
+        return complain("flowlet", str(error), EXIT_ERROR)
     return 0
-
-
-def complain(message: str, code: int) -> int:
-    """Write one line about what went wrong; returns the exit code."""
-    if sys.stderr is not None:  # print() would take standard output instead
-        print(f"flowlet: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
-    return code
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -8,7 +8,6 @@ Source: Flink ``ClusterEntrypoint``.
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +19,7 @@ from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.logs import configure_logging
 from flowlet.rpc.config_file import job_manager_defaults
-from flowlet.rpc.early_signals import STOP_SIGNALS
+from flowlet.rpc.early_signals import STOP_SIGNALS, complain
 from flowlet.rpc.secret import load_or_create_secret
 from netstack.log_lines import LogLines
 from netstack.loop.uv_loop import UvLoop
@@ -118,6 +117,4 @@ def run_command() -> int:
         message = error.format_message()
     else:
         return 0
-    if sys.stderr is not None:  # print() would take standard output instead
-        print(f"{_PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - one line, no traceback
-    return _EXIT_BAD_OPTION
+    return complain(_PROGRAM, message, _EXIT_BAD_OPTION)

@@ -1,4 +1,5 @@
-"""What signals do to a process of the cluster before its event loop handles them: a third of a second of imports.
+"""What signals do to a process of the cluster before its event loop handles them, in a third of a second of imports;
+and the line in which a command says what went wrong.
 
 Side:   shared.  The handlers run on the main thread.
 Rules:  imports the standard library alone, so that it comes first.
@@ -6,6 +7,7 @@ Rules:  imports the standard library alone, so that it comes first.
 
 import os
 import signal
+import sys
 from types import FrameType
 from typing import Final
 
@@ -26,3 +28,10 @@ def end_at_signals(program: str) -> None:
 
     for each in STOP_SIGNALS:
         signal.signal(each, end)
+
+
+def complain(program: str, message: str, code: int) -> int:
+    """Write one line about what went wrong, for the person who typed the command; returns the exit code."""
+    if sys.stderr is not None:  # print() would take standard output instead
+        print(f"{program}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - see above
+    return code

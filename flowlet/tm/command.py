@@ -18,13 +18,14 @@ import typer
 from flowlet.common.written_values import JOB_MANAGER_VARIABLE
 from flowlet.errors import FlowletError
 from flowlet.rpc.config_file import task_manager_defaults
+from flowlet.rpc.early_signals import complain
 from flowlet.tm.latency.latency_policy import (
     CROWDED_SWITCH_INTERVAL_MS,
     DEFAULT_SWITCH_INTERVAL_MS,
     LATENCY_BUSY_POLL_US,
     LATENCY_SWITCH_INTERVAL_MS,
 )
-from flowlet.tm.taskmanager_process import EXIT_FAILURE, PROGRAM, TaskManagerSettings, complain, run_taskmanager
+from flowlet.tm.taskmanager_process import EXIT_FAILURE, PROGRAM, TaskManagerSettings, run_taskmanager
 from netstack.errors import NetstackError
 
 # What typer needs to know of each field of ``TaskManagerSettings``, whose types and defaults are those of the options.
@@ -152,5 +153,4 @@ def run_command(arguments: list[str] | None = None, program_end: socket.socket |
         message = str(error)
     else:
         return 0
-    complain(message)
-    return EXIT_FAILURE
+    return complain(PROGRAM, message, EXIT_FAILURE)

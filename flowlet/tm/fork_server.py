@@ -27,13 +27,12 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from flowlet.errors import FlowletError
-from flowlet.rpc.early_signals import STOP_SIGNALS, end_at_signals
+from flowlet.rpc.early_signals import STOP_SIGNALS, complain, end_at_signals
 from flowlet.tm.process.program_start import end_with, forked_from
 from flowlet.tm.taskmanager_process import (
     EXIT_FAILURE,
     PROGRAM,
     TaskManagerSettings,
-    complain,
     import_task_modules,
     run_taskmanager,
 )
@@ -216,8 +215,7 @@ def run_forked(program_end: socket.socket) -> int:
     try:
         run_taskmanager(_settings(sys.argv[1:]), program_end)
     except (FlowletError, NetstackError, OSError) as error:
-        complain(str(error))
-        return EXIT_FAILURE
+        return complain(PROGRAM, str(error), EXIT_FAILURE)
     return 0
 
 

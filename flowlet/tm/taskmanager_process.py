@@ -23,7 +23,7 @@ from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAUL
 from flowlet.common.written_values import parse_address, parse_bytes, parse_job_manager_option
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging, configure_program_logging
-from flowlet.rpc.early_signals import STOP_SIGNALS
+from flowlet.rpc.early_signals import STOP_SIGNALS, complain
 from flowlet.rpc.local_rpc import PipeRpc
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.shipping.program_modules import SHIPPED_CODE
@@ -166,12 +166,6 @@ def import_task_modules() -> None:
     for module in _TASK_MODULES:
         importlib.import_module(module)
     numpy.ndarray  # noqa: B018 - from now on our modules have it
-
-
-def complain(message: str) -> None:
-    """Write one line about what went wrong."""
-    if sys.stderr is not None:  # print() would take standard output instead
-        print(f"{PROGRAM}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - for the person who typed the command
 
 
 def run(process: "_Process") -> None:
@@ -319,8 +313,7 @@ def _told_code(reason: str, failure: str | None) -> int:
     _log.warning("leaving the hard way", reason=reason)
     if failure is None:
         return 0
-    complain(failure)
-    return EXIT_FAILURE
+    return complain(PROGRAM, failure, EXIT_FAILURE)
 
 
 def parse_memory_size(text: str, option: str) -> int:
