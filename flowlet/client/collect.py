@@ -27,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import InitVar, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +46,7 @@ from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
 from netstack.wire.events import CheckpointBarrier, EndOfData
@@ -60,6 +61,7 @@ _CONNECT_RETRIES: Final = 5
 _CONNECT_TIMEOUT_S: Final = 20.0
 
 
+@dataclass(eq=False, repr=False)
 class RunReader:
     """The gate of one run, with a network of its own.
 
@@ -73,36 +75,33 @@ class RunReader:
         on_barrier: called with the producer and the checkpoint of each barrier that was read.
     """
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        channels: Sequence[InputChannelDescriptor],
-        job_name: str,
-        on_barrier: Callable[[bytes, int], None],
-    ) -> None:
-        self._client = client
-        self._on_barrier = on_barrier
+    client: ClusterClient
+    channels: InitVar[Sequence[InputChannelDescriptor]]
+    job_name: InitVar[str]
+    on_barrier: Callable[[bytes, int], None]
+
+    def __post_init__(self, channels: Sequence[InputChannelDescriptor], job_name: str) -> None:
         self._producers = [channel.producer for channel in channels]
         self._deserializers = [
             ElementDeserializer(name=f"{job_name}, producer {index}", limits=LARGEST_ELEMENT_LIMITS)
             for index in range(len(channels))
         ]
         config = NetstackConfig(
-            security=SecurityConfig.hmac(client.secret),
+            security=SecurityConfig.hmac(self.client.secret),
             connect_timeout_s=_CONNECT_TIMEOUT_S,
             connect_retries=_CONNECT_RETRIES,
         )
         # What the one gate can use: to cut 64 MiB into segments takes a tenth of the time of a small job.
         num_segments = len(channels) * config.exclusive_buffers_per_channel + config.floating_buffers_per_gate
         memory = num_segments * config.segment_size_bytes
-        self._network = NetworkEnvironment(replace(config, network_memory_bytes=memory), client.loop)
+        self._network = NetworkEnvironment(replace(config, network_memory_bytes=memory), self.client.loop)
         try:
             self._gate = self._network.create_input_gate(
                 f"client of {job_name}", [channel_spec(channel, None) for channel in channels]
             )
             self._gate.request_partitions()
         except BaseException:  # an interrupt, too: the network has threads and sockets, and no owner yet
-            client.run(self._network.close)
+            self.client.run(self._network.close)
             raise
 
     def __repr__(self) -> str:
@@ -127,7 +126,7 @@ class RunReader:
                 if item.event.options.needs_alignment:
                     self._gate.resume_consumption(channel)
                 buffer.pass_barrier(channel, item.event.checkpoint_id)
-                self._on_barrier(self._producers[channel], item.event.checkpoint_id)
+                self.on_barrier(self._producers[channel], item.event.checkpoint_id)
                 return []
         return None
 
@@ -139,7 +138,7 @@ class RunReader:
     def close(self) -> None:
         """Give back buffers and connections; a poll raises from then on."""
         self._gate.close()
-        self._client.run(self._network.close)
+        self.client.run(self._network.close)
 
     def _records_in(self, channel: int, buffer: NetworkBuffer) -> list[list[Any]]:
         try:

@@ -19,6 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from flowlet.client.children import (
 from flowlet.client.python_interpreter import command_of_fork_server
 from flowlet.errors import FlowletError
 from flowlet.tm.process.program_start import ProgramStart
+from netstack.late import dataclass
 from netstack.loop.forks import ClosedInChildren
 
 _ANSWER_BYTES: Final = 4096
@@ -272,6 +274,7 @@ atexit.register(KEPT_SERVER.close_for_good)
 os.register_at_fork(after_in_child=KEPT_SERVER.forget)
 
 
+@dataclass(eq=False, repr=False)
 class ForkServer:
     """Forks the TaskManagers of one cluster; a server that has died is replaced.
 
@@ -285,21 +288,17 @@ class ForkServer:
         connect: is given this program's end of the pair through which a new child speaks to the JobManager.
     """
 
-    def __init__(
-        self,
-        python: str | None,
-        program_file: Path,
-        forwarder: OutputForwarder,
-        connect: Callable[[socket.socket], None],
-    ) -> None:
-        self._python = python
-        self._program_file = program_file
-        self._forwarder = forwarder
-        self._connect = connect
-        self._surroundings = surroundings_of(python, ProgramStart.from_json(program_file.read_text(encoding="ascii")))
+    python: str | None
+    program_file: Path
+    forwarder: OutputForwarder
+    connect: Callable[[socket.socket], None]
+    _server: ServerProcess | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        start = ProgramStart.from_json(self.program_file.read_text(encoding="ascii"))
+        self._surroundings = surroundings_of(self.python, start)
         server = KEPT_SERVER.take(self._surroundings)
         self._was_kept = server is not None
-        self._server: ServerProcess | None = None
         self._have(server)
 
     def __repr__(self) -> str:
@@ -349,7 +348,7 @@ class ForkServer:
             except OSError as error:
                 raise FlowletError(f"no TaskManager can be forked: {error}") from error
             answer, end_fd = server.answer()
-            self._connect(program_end)
+            self.connect(program_end)
             ours.pop_all()
         return ForkedChild(answer["pid"], end_fd, exit_fd, stdout_fd, status_fd, life_fd)
 
@@ -358,20 +357,20 @@ class ForkServer:
         if self._server is None:
             return
         server, self._server = self._server, None
-        if self._forwarder.remove(self._pipe) or self._forwarder.has_ended():
+        if self.forwarder.remove(self._pipe) or self.forwarder.has_ended():
             KEPT_SERVER.give(server)
         else:  # the forwarder still reads from it
             server.end()
 
     def _have(self, server: ServerProcess | None = None) -> None:
         """Fork from this server; None: from a new one."""
-        self._server = server or ServerProcess(self._surroundings, self._python, self._program_file)
-        self._pipe = self._forwarder.add(self._server.stdout_fd)
+        self._server = server or ServerProcess(self._surroundings, self.python, self.program_file)
+        self._pipe = self.forwarder.add(self._server.stdout_fd)
 
     def _replace(self, deadline: float) -> None:
         """Have a new server in place of one that has ended."""
         if self._server is not None:
-            self._forwarder.remove(self._pipe)
+            self.forwarder.remove(self._pipe)
             self._server.end()
         self._was_kept = False
         self._have()

@@ -15,6 +15,7 @@ Source:     Flink ``CheckpointCoordinator``, without state.  Flink ``OperatorCoo
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, field
 
 from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
 from flowlet.errors import StateRestoreError
@@ -24,6 +25,7 @@ from flowlet.jm.job_document import Document
 from flowlet.jm.scheduler import new_executions
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
+from netstack.late import dataclass
 
 
 class MarkCoordinator:
@@ -88,6 +90,7 @@ class MarkCoordinator:
         return [messages.EmitMark(each, self._last) for each in self._sources if each in self._unfinished]
 
 
+@dataclass(eq=False, repr=False)
 class GateSupervisor:
     """The gates of one job; does nothing for a job without any.
 
@@ -102,18 +105,15 @@ class GateSupervisor:
         fail: fails the run; with the error and what it is about.
     """
 
-    def __init__(
-        self,
-        job: messages.JobGraphMessage,
-        send: Callable[[str, messages.FinishGate | messages.MarkOrder], None],
-        states: JobCheckpoints,
-        executions: Callable[[], Mapping[bytes, Execution]],
-        *,
-        fail: Callable[[Exception, str], None],
-    ) -> None:
-        self._send = send
-        self._states = states
-        self._executions = executions
+    job: InitVar[messages.JobGraphMessage]
+    send: Callable[[str, messages.FinishGate | messages.MarkOrder], None]
+    states: JobCheckpoints
+    executions: Callable[[], Mapping[bytes, Execution]]
+    fail: Callable[[Exception, str], None]
+    _is_restored: bool = field(init=False, default=False)
+    _problem: StateRestoreError | None = field(init=False, default=None)  # of this run
+
+    def __post_init__(self, job: messages.JobGraphMessage) -> None:
         # By vertex id.
         self._gates = {
             each.id: JobGate(each, each.remote_gate) for each in job.vertices if each.remote_gate is not None
@@ -121,9 +121,6 @@ class GateSupervisor:
         self._marks = MarkCoordinator(job)  # of the newest run; replaced by run_begins()
         self._has_checkpoints = job.settings.takes_checkpoints
         self._waits_for_checkpoints = job.settings.acknowledges_checkpointed
-        self._fail = fail
-        self._is_restored = False
-        self._problem: StateRestoreError | None = None  # of this run
 
     def __repr__(self) -> str:
         return f"<GateSupervisor of {list(self._gates.values())}, {self._marks!r}>"
@@ -141,7 +138,7 @@ class GateSupervisor:
         """A run of all tasks is about to be deployed; it begins with the newest complete checkpoint."""
         self._marks = MarkCoordinator(job, attempt_number)
         for gate in self._gates.values():
-            restored = None if self._is_restored else self._states.source_state(gate.vertex_id)
+            restored = None if self._is_restored else self.states.source_state(gate.vertex_id)
             try:
                 if restored is not None:
                     gate.restore(restored)
@@ -149,14 +146,14 @@ class GateSupervisor:
                 self._problem = error
             gate.begin_run()
             if self._has_checkpoints:
-                self._states.add_source(gate.vertex_id, gate.snapshot)
+                self.states.add_source(gate.vertex_id, gate.snapshot)
         self._is_restored = self._problem is None
 
     def run_deployed(self) -> None:
         """The tasks are deployed: gates that were told to finish hear it again."""
         if self._problem is not None:
             problem, self._problem = self._problem, None
-            self._fail(problem, "remote gates")
+            self.fail(problem, "remote gates")
             return
         for gate in self._gates.values():
             if gate.is_finishing:
@@ -176,7 +173,7 @@ class GateSupervisor:
                 if gate is not None and gate.report(subtask.subtask, counts, completed):
                     self._finish(gate)
             case messages.MarkRequested() if self._waits_for_checkpoints:
-                self._states.request()
+                self.states.request()
             case messages.MarkRequested(_, after):
                 self._send_marks(self._marks.requested(after))
             case messages.MarkPassed(attempt, number):
@@ -207,12 +204,12 @@ class GateSupervisor:
             self._finish(gate)
 
     def _finish(self, gate: JobGate) -> None:
-        for each in self._executions().values():
+        for each in self.executions().values():
             if each.vertex_id == gate.vertex_id and each.tm_id is not None and not each.state.is_terminal:
-                self._send(each.tm_id, messages.FinishGate(each.attempt))
+                self.send(each.tm_id, messages.FinishGate(each.attempt))
 
     def _send_marks(self, orders: Sequence[messages.MarkOrder]) -> None:
         for order in orders:
-            tm_id = self._executions()[order.attempt].tm_id
+            tm_id = self.executions()[order.attempt].tm_id
             assert tm_id is not None, "marks go through deployed tasks"
-            self._send(tm_id, order)
+            self.send(tm_id, order)

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from dataclasses import InitVar
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, assert_never
 
@@ -36,6 +37,7 @@ from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.rpc.requests import WallClock
 from flowlet.splits.enumerators import enumerator_for
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import call_in_background
 from netstack.loop.loop_timers import LoopClock
@@ -49,6 +51,7 @@ P = ParamSpec("P")
 log = LogLines(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class JobMaster:
     """One submitted job, from submission until the dispatcher forgets it.
 
@@ -59,33 +62,30 @@ class JobMaster:
             none of its methods may end a job before it returns.
     """
 
-    def __init__(
-        self,
-        job: messages.JobGraphMessage,
-        owner: "Dispatcher",
-        clock: WallClock,
-        timers: LoopClock | None = None,
-        random: Random | None = None,
-        *,
-        checkpoint_key: bytes = b"",
-        recovered: RecoveredJob | None = None,
-    ) -> None:
+    job: messages.JobGraphMessage  # its blobs are dropped once the tasks are deployed and no restart may follow
+    owner: "Dispatcher"
+    clock: WallClock
+    timers: LoopClock | None = None
+    random: InitVar[Random | None] = None
+    checkpoint_key: InitVar[bytes] = b""
+    recovered: InitVar[RecoveredJob | None] = None
+
+    def __post_init__(self, random: Random | None, checkpoint_key: bytes, recovered: RecoveredJob | None) -> None:
+        job, owner = self.job, self.owner
         recovered = recovered or RecoveredJob(job, 0)
         self.job_id = job.job_id  # 32 hex digits
-        self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
         strategy = create_restart_strategy(job.settings, (random or SystemRandom()).randint)
         tasks, regions = scheduler.new_executions(job, recovered.attempt), scheduler.pipelined_regions(job)
         order = scheduler.region_order(job, regions)
-        self.graph = ExecutionGraph(tasks, clock(), strategy, regions, order, fails_as_one=scheduler.fails_as_one(job))
+        self.graph = ExecutionGraph(
+            tasks, self.clock(), strategy, regions, order, fails_as_one=scheduler.fails_as_one(job)
+        )
         self.graph.attempt_number = recovered.attempt
-        self._owner = owner
-        self._clock = clock
-        self._timers = timers
         self.checkpoints = JobCheckpoints(
             recovered,
             owner.send,
-            clock=clock,
-            timers=timers,
+            clock=self.clock,
+            timers=self.timers,
             call_in_background=call_in_background,
             fail=lambda error: self._source_failed(error, "checkpoints"),
             on_completed=self._checkpoint_completed,
@@ -107,7 +107,7 @@ class JobMaster:
         self._restart_timers: dict[tuple[int, ...], asyncio.TimerHandle] = {}  # by the regions that start together
         self._failing_since_s: float | None = None  # time.monotonic()
         heartbeat_ms = job.client_heartbeat_timeout_ms
-        self.lease = ClientLease(None if heartbeat_ms is None else heartbeat_ms / 1000, timers, self.cancel)
+        self.lease = ClientLease(None if heartbeat_ms is None else heartbeat_ms / 1000, self.timers, self.cancel)
         self._effects: deque[events.Effect] = deque()  # to be carried out, in this order
         self._is_carrying_out = self._is_suspended = False
         self._has_code = True
@@ -158,14 +158,14 @@ class JobMaster:
         if self.checkpoints.starts_from and self.checkpoints.last_completed_id < 0:
             self.checkpoints.recover(self._recovered, self._not_recovered)
         else:
-            self._owner.request_slots(self)
+            self.owner.request_slots(self)
 
     def _recovered(self) -> None:
         if not self.is_ended:
-            self._owner.request_slots(self)
+            self.owner.request_slots(self)
 
     def _not_recovered(self, error: Exception) -> None:
-        self._tell(self.graph.scheduling_failed, failures.not_recovered(error, self._clock()))
+        self._tell(self.graph.scheduling_failed, failures.not_recovered(error, self.clock()))
 
     def start(self, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
         """Deploy the tasks that wait for it; ``locations`` has the TaskManager of each of their attempts."""
@@ -204,12 +204,12 @@ class JobMaster:
 
     def fail_scheduling(self, message: str) -> None:
         """Fail the job because it did not get its slots."""
-        failure = failures.no_slots(message, self._clock(), self.graph.failure)
+        failure = failures.no_slots(message, self.clock(), self.graph.failure)
         self._tell(self.graph.scheduling_failed, failure)
 
     def fail_recovery(self) -> None:
         """Fail a job that may not run a second time."""
-        self._tell(self.graph.scheduling_failed, failures.job_manager_lost(self._clock()))
+        self._tell(self.graph.scheduling_failed, failures.job_manager_lost(self.clock()))
 
     def suspend(self) -> None:
         """Decide nothing any more: this JobManager stops, and another one goes on with the job."""
@@ -219,7 +219,7 @@ class JobMaster:
         tasks, all_regions = len(self.graph.executions_in(frozenset(regions))), len(self.graph.regions)
         which = {"tasks": tasks, "regions": f"{len(regions)} of {all_regions}"}
         log.info("tasks start again", job=self.job.job_id, name=self.job.name, delay_ms=delay_ms, **which)
-        timers = self._timers or asyncio.get_running_loop()
+        timers = self.timers or asyncio.get_running_loop()
         self._restart_timers[regions] = timers.call_at(
             timers.time() + delay_ms / 1000, lambda: self._restart_due(regions)
         )
@@ -302,17 +302,17 @@ class JobMaster:
         return coordinator is not None
 
     def _source_failed(self, error: Exception, name: str) -> None:
-        self._tell(self.graph.fail, failures.source_failed(error, name, self._clock()))
+        self._tell(self.graph.fail, failures.source_failed(error, name, self.clock()))
 
     def _send_to(self, subtask: Subtask, message_for: Callable[[bytes], messages.ToTask]) -> None:
         """Send what is made for the newest attempt of a subtask."""
         assert self._plan is not None, "start() made it"
         tm_id, attempt = self._plan.place_of(subtask)
-        self._owner.send(tm_id, message_for(attempt))
+        self.owner.send(tm_id, message_for(attempt))
 
     def task_manager_lost(self, location: messages.RegisterTaskManager, reason: str) -> None:
         """Fail the tasks that ran there; does nothing if there were none."""
-        failure = failures.task_manager_lost(location, reason, self._clock())
+        failure = failures.task_manager_lost(location, reason, self.clock())
         self._tell(self.graph.task_manager_lost, location.tm_id, failure)
 
     def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
@@ -340,7 +340,7 @@ class JobMaster:
         already.
         """
         if not self._is_over(attempt):
-            self._tell(self.graph.fail, failures.results_broken(reason, self._clock()))
+            self._tell(self.graph.fail, failures.results_broken(reason, self.clock()))
 
     async def wait_until_kept(self, timeout_s: float) -> bool:
         """Wait until a checkpoint holds what is counted, committed and aborted now, or the job has ended; False if that
@@ -445,7 +445,7 @@ class JobMaster:
         if message.failure is not None or location is None:
             return message.failure
         subtask = self.graph.executions[message.attempt].subtask
-        return failures.unexplained(message.state, location, self._task_name(message.attempt), subtask, self._clock())
+        return failures.unexplained(message.state, location, self._task_name(message.attempt), subtask, self.clock())
 
     def _task_name(self, attempt: bytes) -> str:
         vertex_id = self.graph.executions[attempt].vertex_id
@@ -453,14 +453,14 @@ class JobMaster:
 
     def _elapsed_ms(self) -> int:
         """By a clock that nobody sets: how long a job ran without a failure does not depend on the wall clock."""
-        return round((time.monotonic() if self._timers is None else self._timers.time()) * 1000)
+        return round((time.monotonic() if self.timers is None else self.timers.time()) * 1000)
 
     def _tell(self, happened: Callable[P, None], /, *facts: P.args, **named: P.kwargs) -> None:
         """Tell the graph what has happened; from within an effect, its effects follow those that are still to be
         carried out.
         """
         if not self._is_suspended:
-            self.graph.set_time(self._clock(), self._elapsed_ms())
+            self.graph.set_time(self.clock(), self._elapsed_ms())
             happened(*facts, **named)
         effects = self.graph.take_effects()
         if effects:
@@ -483,7 +483,7 @@ class JobMaster:
     def _checkpoint_completed(self) -> None:
         """Keep it, so that its loss is noticed."""
         checkpoints = self.checkpoints
-        self._owner.keeper.checkpoint_completed(self.job_id, checkpoints.last_completed_id, checkpoints.unrestorable)
+        self.owner.keeper.checkpoint_completed(self.job_id, checkpoints.last_completed_id, checkpoints.unrestorable)
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:
@@ -497,9 +497,9 @@ class JobMaster:
                 execution = self.graph.executions[attempt]
                 restored = self.checkpoints.restored_state(execution.vertex_id, execution.subtask)
                 task = self._plan.describe_task(execution.vertex_id, execution.subtask, restored)
-                self._owner.send(tm_id, task)
+                self.owner.send(tm_id, task)
             case events.SendMessage(tm_id, message):
-                self._owner.send(tm_id, message)
+                self.owner.send(tm_id, message)
             case events.ExecutionStateChanged(attempt, state):
                 self._task_changed(attempt, state)
             case events.JobStatusChanged(status):
@@ -509,7 +509,7 @@ class JobMaster:
             case events.RestartAfter(delay_ms, regions):
                 self._restart_after(delay_ms, regions)
             case events.RequestSlots():
-                self._owner.request_slots(self)
+                self.owner.request_slots(self)
             case _:
                 assert_never(effect)
 
@@ -554,11 +554,11 @@ class JobMaster:
     def _run_ended(self) -> None:
         self._alignment.close()
         if not self.is_ended:
-            self._owner.release_slots(self)
+            self.owner.release_slots(self)
             return
         self._drop_code()
         self.lease.close()
-        self._owner.job_ended(self, lambda: self.checkpoints.close(self.graph.status))
+        self.owner.job_ended(self, lambda: self.checkpoints.close(self.graph.status))
 
     def _log_status(self, status: JobStatus) -> None:
         why = self.graph.cancel_reason if self.graph.failure is None else self.graph.failure.message[:1000]

@@ -20,7 +20,7 @@ Absent:     reassigning the splits of a failed reader: all readers of a source r
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import InitVar, field
 from functools import partial
 from typing import Any, Final
 
@@ -198,6 +198,7 @@ class _Group:
         return min(self.watermarks.values(), default=MAX_TIMESTAMP)
 
 
+@dataclass(eq=False, repr=False)
 class WatermarkAnnouncer:
     """The watermark alignment of one job; ``send`` sends a message to the newest attempt of a subtask.
 
@@ -206,17 +207,14 @@ class WatermarkAnnouncer:
         again.
     """
 
-    def __init__(
-        self,
-        job: messages.JobGraphMessage,
-        send: Callable[[Subtask, Callable[[bytes], messages.AllowSourceWatermark]], None],
-        call_later: ScheduleTimer | None = None,
-    ) -> None:
-        self._send = send
-        self._call_later = call_later
-        self._groups: dict[str, _Group] = {}
-        self._group_of: dict[str, _Group] = {}  # by source
-        self._timers: dict[str, Cancellable] = {}
+    job: InitVar[messages.JobGraphMessage]
+    send: Callable[[Subtask, Callable[[bytes], messages.AllowSourceWatermark]], None]
+    call_later: ScheduleTimer | None = None
+    _groups: dict[str, _Group] = field(init=False, default_factory=dict)
+    _group_of: dict[str, _Group] = field(init=False, default_factory=dict)  # by source
+    _timers: dict[str, Cancellable] = field(init=False, default_factory=dict)
+
+    def __post_init__(self, job: messages.JobGraphMessage) -> None:
         for vertex in job.vertices:
             if (found := vertex.watermark_alignment) is not None:
                 group = self._groups.setdefault(found.group, _Group(found.update_interval_ms))
@@ -255,7 +253,7 @@ class WatermarkAnnouncer:
             timer.cancel()
 
     def _schedule(self, name: str, group: _Group) -> None:
-        call_later = self._call_later or asyncio.get_running_loop().call_later
+        call_later = self.call_later or asyncio.get_running_loop().call_later
         self._timers[name] = call_later(group.update_interval_ms / 1000, lambda: self._announce(name, group))
 
     def _announce(self, name: str, group: _Group) -> None:
@@ -263,4 +261,4 @@ class WatermarkAnnouncer:
         combined = group.combined_watermark()
         for subtask in sorted(group.watermarks):
             max_allowed = min(combined + group.drifts_ms[subtask.vertex_id], MAX_TIMESTAMP)
-            self._send(subtask, partial(messages.AllowSourceWatermark, max_allowed=max_allowed))
+            self.send(subtask, partial(messages.AllowSourceWatermark, max_allowed=max_allowed))

@@ -11,6 +11,7 @@ Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, InitVar
 from functools import partial
 from typing import Final, assert_never
 
@@ -28,6 +29,7 @@ from flowlet.rpc.requests import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import subtask_of
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground
 from netstack.loop.loop_timers import LoopClock
@@ -56,6 +58,7 @@ class CheckpointsFailedError(FlowletError):
     """More checkpoints failed one after the other than the job tolerates."""
 
 
+@dataclass(eq=False, repr=False)
 class JobCheckpoints:
     """The checkpoints of one job; does nothing for a job without ``CheckpointSettings``.
 
@@ -80,32 +83,27 @@ class JobCheckpoints:
         reader_lag: what waits for the client now.
     """
 
-    def __init__(
-        self,
-        recovered: RecoveredJob,
-        send: Callable[[str, messages.CheckpointOrder], None],
-        *,
-        clock: WallClock,
-        fail: Callable[[Exception], None],
-        call_in_background: CallInBackground,
-        key: bytes = b"",
-        timers: LoopClock | None = None,
-        open_storage: Callable[[str, str, bytes], CheckpointStorage] = CheckpointStorage,
-        on_completed: Callable[[], object] = lambda: None,
-        may_trigger: Callable[[int], bool] = lambda _: True,
-        reader_lag: Callable[[], events.ReaderLag] = lambda: (frozenset(), frozenset()),
+    recovered: InitVar[RecoveredJob]  # it must not keep the job's blobs
+    send: Callable[[str, messages.CheckpointOrder], None]
+    _: KW_ONLY
+    clock: WallClock
+    fail: Callable[[Exception], None]
+    call_in_background: CallInBackground
+    key: bytes = b""
+    timers: LoopClock | None = None
+    open_storage: InitVar[Callable[[str, str, bytes], CheckpointStorage]] = CheckpointStorage
+    on_completed: Callable[[], object] = lambda: None
+    may_trigger: Callable[[int], bool] = lambda _: True
+    reader_lag: Callable[[], events.ReaderLag] = lambda: (frozenset(), frozenset())
+
+    def __post_init__(
+        self, recovered: RecoveredJob, open_storage: Callable[[str, str, bytes], CheckpointStorage]
     ) -> None:
         job = recovered.job
         self._settings = job.settings.checkpoints
-        self._send = send
-        self._clock = clock
-        self._fail = fail
-        self._call_in_background = call_in_background
-        self._timers = timers
         self._began: tuple[float, int] | None = None  # the same moment by ``timers`` and by ``clock``
         directory = "" if self._settings is None else self._settings.directory
-        self._open_storage = partial(open_storage, directory, job.job_id, key)  # it must not keep the job's blobs
-        self._key = key
+        self._open_storage = partial(open_storage, directory, job.job_id, self.key)
         # What is to be told of their ends.
         self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}
         self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
@@ -113,11 +111,8 @@ class JobCheckpoints:
         # Tests may replace it before ``recover``.
         ignores = job.settings.ignores_unclaimed_state
         self.read_former: Callable[[], FormerCheckpoint] = lambda: read_former_checkpoint(
-            self.starts_from, self._topology, key, ignores_unclaimed_state=ignores
+            self.starts_from, self._topology, self.key, ignores_unclaimed_state=ignores
         )
-        self._on_completed = on_completed
-        self._reader_lag = reader_lag
-        self._may_trigger = may_trigger
         self._coordinator: CheckpointCoordinator | None = None
         if self._settings is not None:
             self._coordinator = CheckpointCoordinator(
@@ -149,12 +144,12 @@ class JobCheckpoints:
             if self._coordinator is not None:  # as in Flink, the ids go on
                 self._coordinator.next_id = max(self._coordinator.next_id, former.checkpoint_id + 1)
                 # So that the job store has reserved it when the run begins.
-                self._may_trigger(self._coordinator.next_id)
+                self.may_trigger(self._coordinator.next_id)
             log.info("job starts from a checkpoint", job=self._topology.job_id, checkpoint=str(former))
             on_recovered()
 
         what = f"checkpoint that job {self._topology.job_id} starts from"
-        self._call_in_background(self.read_former, recovered, on_error, what)
+        self.call_in_background(self.read_former, recovered, on_error, what)
 
     def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
         """Ask ``snapshot`` for the state of a source's split enumerator at every trigger, before the trigger is sent;
@@ -275,7 +270,7 @@ class JobCheckpoints:
                 checkpoint=restored_id,
                 older=self.last_completed_id,
             )
-            self._on_completed()  # no later JobManager begins with it, either
+            self.on_completed()  # no later JobManager begins with it, either
         return self.last_completed_id < restored_id  # another task of that run may have said it before
 
     def source_state(self, vertex_id: str) -> bytes | None:
@@ -299,9 +294,9 @@ class JobCheckpoints:
         """Tell the coordinator what has happened, and carry out the effects."""
         if self._coordinator is None:
             return
-        timers = self._timers = self._timers or asyncio.get_running_loop()
+        timers = self.timers = self.timers or asyncio.get_running_loop()
         if self._began is None:
-            self._began = timers.time(), self._clock()
+            self._began = timers.time(), self.clock()
         began_s, began_ms = self._began
         now_ms = began_ms + round((timers.time() - began_s) * 1000)
         for effect in self._coordinator.handle(happened, now_ms):
@@ -315,13 +310,13 @@ class JobCheckpoints:
 
     def _time_passed(self) -> None:
         self._timer = None
-        self._tell(lambda coordinator: coordinator.time_passed(*self._reader_lag()))
+        self._tell(lambda coordinator: coordinator.time_passed(*self.reader_lag()))
 
     def _carry_out(self, effect: events.Effect) -> None:
         match effect:
             case messages.TriggerCheckpoint() | messages.CheckpointCompleted() | messages.CheckpointAborted():
                 if effect.attempt in self._locations:  # an earlier effect may have ended the run
-                    self._send(self._locations[effect.attempt], effect)
+                    self.send(self._locations[effect.attempt], effect)
             case events.WriteManifest(manifest, location):
                 self._write(manifest, location)
             case events.KeepCheckpoint(manifest):
@@ -331,7 +326,7 @@ class JobCheckpoints:
                     self._discard(checkpoint_id)
                 self._discard_leftovers(manifest.checkpoint_id)
                 self._discard_unused()
-                self._on_completed()
+                self.on_completed()
             case events.DiscardCheckpoint(checkpoint_id, location):
                 if location:
                     self._discard_savepoint(location)
@@ -348,13 +343,13 @@ class JobCheckpoints:
             case events.CheckpointFailed():
                 self._log_failure(effect)
             case events.FailJob(message):
-                self._fail(CheckpointsFailedError(message))
+                self.fail(CheckpointsFailedError(message))
             case _:
                 assert_never(effect)
 
     def _snapshot_sources(self, checkpoint_id: int) -> list[SourceEntry]:
         """The states of all sources.  Raises FlowletError: one of them cannot be kept, or the id is not reserved."""
-        if not self._may_trigger(checkpoint_id):
+        if not self.may_trigger(checkpoint_id):
             raise FlowletError("the job store has not reserved its id yet")
         entries = []
         for vertex_id, snapshot in self._sources.items():
@@ -368,10 +363,10 @@ class JobCheckpoints:
         checkpoint_id = manifest.checkpoint_id
 
         def write() -> None:
-            storage = SavepointStorage(location, self._key) if location else self._open_storage()
+            storage = SavepointStorage(location, self.key) if location else self._open_storage()
             storage.write_manifest(manifest)
 
-        self._call_in_background(
+        self.call_in_background(
             write,
             lambda _: self._tell(lambda coordinator: coordinator.manifest_written(manifest)),
             lambda error: self._tell(
@@ -388,7 +383,7 @@ class JobCheckpoints:
         self._open_storage().discard(checkpoint_id)
 
     def _discard_savepoint(self, location: str) -> None:
-        self._put_to_discard(f"checkpoint {location}", lambda: SavepointStorage(location, self._key).discard())
+        self._put_to_discard(f"checkpoint {location}", lambda: SavepointStorage(location, self.key).discard())
 
     def _discard_unused(self) -> None:
         """Remove the shared files that no kept checkpoint names, after the checkpoints that are kept no longer."""
@@ -418,7 +413,7 @@ class JobCheckpoints:
         remove = self._to_discard.pop(what)
         self._is_discarding = True
         ended = partial(self._discarded, what)
-        self._call_in_background(remove, lambda _: ended(None), ended, f"discard of {what}")
+        self.call_in_background(remove, lambda _: ended(None), ended, f"discard of {what}")
 
     def _discarded(self, what: str, error: Exception | None) -> None:
         if error is not None:
