@@ -70,18 +70,8 @@ class NeededCode(Enum):
     ALL = "they were started elsewhere"
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramCode:
-    """``modules``: by their full names.
-
-    ``main_objects``: classes and functions of the main module, pickled, by name.
-    """
-
-    modules: Mapping[str, ModuleSource] = field(default_factory=dict)
-    main_objects: Mapping[str, bytes] = field(default_factory=dict)
-
-
-NO_CODE: Final = ProgramCode()
+ProgramCode = tuple[Mapping[str, ModuleSource], Mapping[str, bytes]]
+"""Modules by their full names; classes and functions of the main module, pickled, by name."""
 IsUsersFile = Callable[[str], bool]
 """Whether a file, or a folder with a slash at its end, is neither ours nor that of an installed package."""
 
@@ -95,9 +85,9 @@ def program_code(needed: NeededCode, is_users_file: IsUsersFile, *, ships_module
     """
     main = sys.modules.get(_MAIN)
     if needed is NeededCode.NOTHING or main is None:
-        return NO_CODE
+        return {}, {}
     ships_all = needed is NeededCode.ALL and ships_modules
-    return ProgramCode(modules_beside(main, is_users_file) if ships_all else {}, main_objects(main))
+    return modules_beside(main, is_users_file) if ships_all else {}, main_objects(main)
 
 
 def modules_beside(main: ModuleType, is_users_file: IsUsersFile) -> dict[str, ModuleSource]:
@@ -341,24 +331,25 @@ def _too_large(name: str) -> str:
 
 
 @contextmanager
-def pack(settings: DependencySettings, code: ProgramCode = NO_CODE) -> Iterator[PackedBundle]:
+def pack(settings: DependencySettings, code: ProgramCode = ({}, {})) -> Iterator[PackedBundle]:
     """Pack what a program ships, and what it consists of.
 
     Raises:
         JobSubmissionError: a file is missing or cannot be read, is no archive, or all together are too large.
     """
     packed = PackedBundle()
+    modules, objects = code
     try:
         files = _packed_files(settings, packed._pack)
-        if code.modules:
+        if modules:
             path = packed._new_path()
-            path.write_bytes(pack_modules(code.modules))
+            path.write_bytes(pack_modules(modules))
             files = msgspec.structs.replace(files, modules=packed._hashed(path, MODULES_FILE))
         if files.num_bytes > MAX_JOB_FILE_BYTES:
             raise JobSubmissionError(
                 f"the files of the job have {files.num_bytes} bytes, the limit is {MAX_JOB_FILE_BYTES}: {ADVICE}"
             )
-        packed.bundle = ProgramBundle(dict(code.main_objects), files, python=PYTHON_VERSION, flowlet=FLOWLET_VERSION)
+        packed.bundle = ProgramBundle(dict(objects), files, python=PYTHON_VERSION, flowlet=FLOWLET_VERSION)
         yield packed
     finally:
         packed.close()

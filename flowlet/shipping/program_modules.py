@@ -23,7 +23,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -39,8 +39,6 @@ from flowlet.serde.deploy_blobs import OPENING, DeploymentError, load_object
 from flowlet.serde.pickles.class_pickle import classes_stay
 from flowlet.serde.pickles.former_classes import find_in
 from flowlet.shipping.job_file_cache import JobFileCache, JobPaths
-from netstack.late import dataclass
-from netstack.loop.eventloop import EventLoopThread
 
 _MAIN: Final = "__main__"
 _MAX_OPENED: Final = 256
@@ -340,29 +338,15 @@ SHIPPED_CODE: Final = ShippedCode()
 """That of this process: there is one table of modules, and one import path."""
 
 
-_PART_TIMEOUT_S: Final = 60.0  # of a part of a mebibyte; the request itself ends after 30
-
-
-@dataclass(frozen=True, slots=True)
-class JobFiles:
-    """The means of a TaskManager to get a job's files.
-
-    ``fetch``: gets a part from the JobManager; called on the loop thread.
-    """
-
-    cache: JobFileCache
-    fetch: Callable[[bytes], Coroutine[Any, Any, bytes]]
-
-
 @contextmanager
 def files_of_task(
     descriptor: TaskDeploymentDescriptor,
-    files: JobFiles | None,
-    loop: EventLoopThread,
+    cache: JobFileCache,
+    fetch: Callable[[bytes], bytes],
     is_cancelled: Callable[[], bool],
 ) -> Iterator[JobPaths]:
     """Have the job's files here, its modules on the import path, and its archives in the working directory, while the
-    block runs.
+    block runs; ``fetch`` gets the content of a part from the JobManager.
 
     Raises:
         DeploymentError: one could not be fetched, unpacked or installed, or does not go with what another job has here.
@@ -371,20 +355,14 @@ def files_of_task(
     if not shipped:
         yield JobPaths()
         return
-    if files is None:
-        raise DeploymentError(f"job {descriptor.job_name!r} ships files, which this TaskManager does not take")
-    fetch = files.fetch
 
     def check_cancelled() -> None:
         if is_cancelled():
             raise DeploymentError("the task was cancelled while the job's files were made ready")
 
-    def fetch_part(digest: bytes) -> bytes:
-        return loop.submit(fetch(digest)).result(_PART_TIMEOUT_S)
-
     with ExitStack() as stack:
         try:
-            paths = stack.enter_context(files.cache.in_use(shipped, descriptor.job_id, fetch_part, check_cancelled))
+            paths = stack.enter_context(cache.in_use(shipped, descriptor.job_id, fetch, check_cancelled))
             modules = SHIPPED_CODE.read(paths.modules) if paths.modules is not None else {}
         except DeploymentError:
             raise

@@ -60,7 +60,6 @@ _CLASSES: Final = {
     "flowlet.task.task_environment": "OutputEdge TaskEnvironment",
     "flowlet.timers.keyed_timer_service": "KeyedTimerServiceManager",
     "flowlet.timers.system_processing_time_service": "SystemProcessingTimeService",
-    "flowlet.shipping.program_modules": "JobFiles",
     "flowlet.tm.jobmanager_connection": "JobManagerConnection ReconnectConfig",
     "flowlet.tm.latency.latency_policy": "BusyTasks LatencyPolicy SwitchInterval TaskLoad WatchedThread",
     "flowlet.tm.task_checkpointing": "CheckpointServices TaskCheckpointing",

@@ -286,7 +286,8 @@ class Task:
 
     def _execute(self) -> None:
         MAIN_OBJECTS.use(self.descriptor.code.main_objects)
-        files = files_of_task(self.descriptor, self._executor.files, self._executor.loop, self._cancelled.is_set)
+        executor = self._executor
+        files = files_of_task(self.descriptor, executor.files, executor.fetch_part, self._cancelled.is_set)
         with PROGRAM_CLASSES.lent(), files as paths:
             self._run_stream_task(paths)
 

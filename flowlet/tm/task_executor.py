@@ -21,7 +21,6 @@ from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.requests import RpcGateway
 from flowlet.shipping.job_file_cache import JobFileCache
-from flowlet.shipping.program_modules import JobFiles
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from flowlet.tm.latency.latency_policy import LOOK_INTERVAL_S, BusyTasks, LatencyPolicy, TaskLoad
 from flowlet.tm.process.process_model import TaskScheduling
@@ -43,6 +42,7 @@ _LOST_SESSION_GRACE_S = 5.0  # after it, cancelled tasks of a lost JobManager ar
 _LARGE_RESULTS_BYTES = 64 << 20  # the file system takes long to free larger files; not measured
 # Threads that have nothing to do end within microseconds; one that writes may take as long as its file system.
 _POOL_STOP_S = 0.1
+_PART_TIMEOUT_S = 60.0  # of a part of a mebibyte; the request itself ends after 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class TaskExecutor:
         self._next_look: asyncio.TimerHandle | None = None  # at the load of the tasks, while there are some
         self._snapshot_pool = SnapshotPool(f"snapshots of {tm_id}")
         self.checkpoints = CheckpointServices(self._snapshot_pool)
-        self.files = JobFiles(JobFileCache(), self._fetch_part)
+        self.files = JobFileCache()
         self._rpc: RpcGateway | None = None  # from ``start`` on
         self._connection: JobManagerConnection | None = None
         self._session: asyncio.Task[None] | None = None
@@ -146,7 +146,7 @@ class TaskExecutor:
             await asyncio.gather(self._session, return_exceptions=True)
         if not self._snapshot_pool.close(_POOL_STOP_S):
             _log.warning("a checkpoint is still being written; its thread ends after that", tm=self.tm_id)
-        await close_in_background(self.files.cache.close, f"files of {self.tm_id}")
+        await close_in_background(self.files.close, f"files of {self.tm_id}")
         await self.network.close()
         return stuck
 
@@ -302,7 +302,8 @@ class TaskExecutor:
         self.announce_end(reason)
         self._hooks.failed(reason)
 
-    async def _fetch_part(self, digest: bytes) -> bytes:
+    def fetch_part(self, digest: bytes) -> bytes:
+        """The content of a part of a shipped file, from the JobManager; on a task's thread."""
         assert self._rpc is not None, "tasks come after start()"
-        answer = await self._rpc.request("GET", f"/files/{digest.hex()}")
-        return answer.raise_for_status().body
+        answer = self.loop.submit(self._rpc.request("GET", f"/files/{digest.hex()}"))
+        return answer.result(_PART_TIMEOUT_S).raise_for_status().body

@@ -12,7 +12,7 @@ from flowlet.errors import JobSubmissionError
 from flowlet.messages import program_bundle as shipped_files
 from flowlet.messages.program_bundle import PART_BYTES, ModuleSource, check_shipped_files, unpack_modules
 from flowlet.shipping import bundle_maker as part_sources
-from flowlet.shipping.bundle_maker import ProgramCode, pack
+from flowlet.shipping.bundle_maker import pack
 
 
 def test_a_file_becomes_parts_that_make_it_again(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_the_modules_beside_a_program_are_one_file_whose_digest_depends_on_them_
 
     turned = dict(reversed(modules.items()))
     with (
-        pack(DependencySettings(), ProgramCode(modules)) as one,
-        pack(DependencySettings(), ProgramCode(turned)) as two,
+        pack(DependencySettings(), (modules, {})) as one,
+        pack(DependencySettings(), (turned, {})) as two,
     ):
         assert one.bundle.files == two.bundle.files
         assert one.bundle.files.modules is not None

@@ -12,7 +12,7 @@ import pytest
 from flowlet.client.program.user_frames import is_users_file
 from flowlet.errors import JobSubmissionError
 from flowlet.shipping import bundle_maker
-from flowlet.shipping.bundle_maker import NeededCode, ProgramCode, main_objects, modules_beside
+from flowlet.shipping.bundle_maker import NeededCode, main_objects, modules_beside
 
 Program = Callable[..., ModuleType]
 
@@ -185,4 +185,4 @@ def test_a_main_module_that_multiprocessing_renamed_is_not_shipped_as_a_module(
 
 
 def test_a_cluster_in_the_process_needs_no_code() -> None:
-    assert bundle_maker.program_code(NeededCode.NOTHING, is_users_file) == ProgramCode()
+    assert bundle_maker.program_code(NeededCode.NOTHING, is_users_file) == ({}, {})

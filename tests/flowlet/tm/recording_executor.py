@@ -4,16 +4,11 @@ from collections.abc import Callable
 
 from flowlet.messages.control_messages import FromTask, TaskStateChanged, TaskStuck
 from flowlet.shipping.job_file_cache import JobFileCache
-from flowlet.shipping.program_modules import JobFiles
 from flowlet.tm.task import Task
 from flowlet.tm.task_checkpointing import CheckpointServices
 from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
 from netstack.environment import NetworkEnvironment
 from netstack.loop.eventloop import EventLoopThread
-
-
-async def _no_part(digest: bytes) -> bytes:
-    raise AssertionError(f"no job ships files: {digest.hex()}")
 
 
 class RecordingExecutor(TaskExecutor):
@@ -35,7 +30,7 @@ class RecordingExecutor(TaskExecutor):
         self.runs_light_tasks = False
         self.busy_tasks = None
         self.checkpoints = checkpoints
-        self.files = JobFiles(JobFileCache(), _no_part)
+        self.files = JobFileCache()
         self.on_change = on_change
         self.on_message = on_message
         self.on_stuck = on_stuck
