@@ -36,8 +36,7 @@ from typing import Final
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph import execution_events as events
-from flowlet.graph.execution_events import FailedRun, RegionOrder
-from flowlet.graph.restart_backoff_strategy import RestartStrategy
+from flowlet.graph.restart_backoff_strategy import FailedRun, RegionOrder, RestartStrategy
 from flowlet.messages.control_messages import CancelTask, FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState, Subtask
 from netstack.late import dataclass

@@ -1,20 +1,30 @@
-"""Decides whether a job that failed starts again, and after how long.
+"""Decides whether a job that failed starts again, and after how long; and which of its regions do.
+
+``RegionOrder``: which regions of a job read the finished results of which others.
 
 Side:       pure.
-Invariants: a strategy belongs to one job; ``decide`` counts the failure that it is asked about.
+Invariants: a strategy belongs to one job; ``decide`` counts the failure that it is asked about.  No region reads its
+            own results, nor those of a region that reads its own (there is no cycle).
 Units:      milliseconds; ``now_ms`` is of a clock that nobody sets, which runs neither backwards nor ahead between two
             failures of a job.
-Source:     Flink ``RestartBackoffTimeStrategy`` and its classes, ``RestartBackoffTimeStrategyFactoryLoader``.
+Source:     Flink ``RestartBackoffTimeStrategy`` and its classes, ``RestartBackoffTimeStrategyFactoryLoader``;
+            ``PipelinedRegionSchedulingStrategy``, ``RestartPipelinedRegionFailoverStrategy``.  Flink starts a region as
+            soon as its own inputs are there; here a stage starts when all before it are finished, so that no stage
+            waits for the slots of another.
 Rules:      failures that belong together (the tasks of one run of a region fail one after the other) are one failure;
             ``ExecutionGraph`` merges them.  All regions of a job count together.  If the clock was set back, an
             exponential delay is still at most ``max_backoff_ms``.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import field
+from graphlib import TopologicalSorter
+
+import msgspec
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
+from flowlet.messages.control_messages import FailureInfo
 from netstack.late import dataclass
 
 RandomInteger = Callable[[int, int], int]
@@ -128,3 +138,70 @@ def create_restart_strategy(settings: JobSettings, randint: RandomInteger) -> Re
     if restart.kind is RestartKind.DEFAULT:
         restart = RestartSettings(RestartKind.EXPONENTIAL_DELAY if settings.takes_checkpoints else RestartKind.NONE)
     return RestartStrategy(restart, randint)
+
+
+@dataclass(slots=True)
+class FailedRun:
+    """Why a run ended; only its graph changes it."""
+
+    root: FailureInfo
+    concurrent: deque[FailureInfo]  # what else failed until the run had ended, newest last
+    restarted_ms: int | None = None  # when the next run of the regions began; None: it has not, or never will
+
+
+class RegionOrder(msgspec.Struct, frozen=True):
+    """Who reads whose complete results, and which regions therefore run after which.
+
+    Attributes:
+        producers: by region, the regions whose results it reads when they are complete.
+        consumers: by region, the regions that read its results.
+        stages: by region, from 0: how many regions the longest way to it goes through.  A region begins when all of the
+            stages before its own have finished.
+    """
+
+    producers: Sequence[frozenset[int]]
+    consumers: Sequence[frozenset[int]]
+    stages: Sequence[int]
+
+    @classmethod
+    def of(cls, producers: Sequence[Collection[int]]) -> "RegionOrder":
+        """The order that follows from who reads whose results.
+
+        Raises:
+            CycleError: regions read each other's results in a circle, which is a mistake of ours.
+        """
+        consumers: list[set[int]] = [set() for _ in producers]
+        for region, read in enumerate(producers):
+            for producer in read:
+                consumers[producer].add(region)
+        stages = [0] * len(producers)
+        for region in TopologicalSorter(dict(enumerate(producers))).static_order():
+            stages[region] = max((stages[producer] + 1 for producer in producers[region]), default=0)
+        return cls([frozenset(read) for read in producers], [frozenset(each) for each in consumers], stages)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether there is more than one stage."""
+        return any(self.stages)
+
+    def involved(
+        self, failed: Iterable[int], is_gone: Callable[[int], bool], has_begun: Callable[[int], bool]
+    ) -> set[int]:
+        """The regions that must run again: those that failed, producers whose results they miss, and whoever reads
+        results of such regions.
+
+        Args:
+            failed: the regions that failed.
+            is_gone: whether a region has finished, but its results are no more.
+            has_begun: whether a region has attempts.
+        """
+        found: set[int] = set()
+        waiting = list(failed)
+        while waiting:
+            region = waiting.pop()
+            if region in found:
+                continue
+            found.add(region)
+            waiting += [producer for producer in self.producers[region] if is_gone(producer)]
+            waiting += [consumer for consumer in self.consumers[region] if has_begun(consumer)]
+        return found

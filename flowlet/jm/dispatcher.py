@@ -299,8 +299,9 @@ class Dispatcher:
                 master.fail_scheduling(problem)
                 return
             self._stop_waiting(master)  # for what was lost before it had slots
-            timeout_s, loop = self._config.slot_request_timeout_s, asyncio.get_running_loop()
-            self._timers[master.job_id] = loop.call_later(timeout_s, self._slots_timed_out, master)
+            self._timers[master.job_id] = asyncio.get_running_loop().call_later(
+                self._config.slot_request_timeout_s, self._slots_timed_out, master
+            )
             self._schedule_waiting()
 
         self.keeper.run_begins(master.job_id, master.graph.attempt_number, kept)

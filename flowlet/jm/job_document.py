@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from flowlet.graph.execution_events import FailedRun
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
+from flowlet.graph.restart_backoff_strategy import FailedRun
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP

@@ -71,11 +71,12 @@ class JobMaster:
     recovered: InitVar[RecoveredJob | None] = None
 
     def __post_init__(self, random: Random | None, checkpoint_key: bytes, recovered: RecoveredJob | None) -> None:
-        job, owner = self.job, self.owner
+        job = self.job
         recovered = recovered or RecoveredJob(job, 0)
         self.job_id = job.job_id  # 32 hex digits
         strategy = create_restart_strategy(job.settings, (random or SystemRandom()).randint)
-        tasks, regions = scheduler.new_executions(job, recovered.attempt), scheduler.pipelined_regions(job)
+        tasks = scheduler.new_executions(job, recovered.attempt)
+        regions = scheduler.pipelined_regions(job)
         order = scheduler.region_order(job, regions)
         self.graph = ExecutionGraph(
             tasks, self.clock(), strategy, regions, order, fails_as_one=scheduler.fails_as_one(job)
@@ -83,7 +84,7 @@ class JobMaster:
         self.graph.attempt_number = recovered.attempt
         self.checkpoints = JobCheckpoints(
             recovered,
-            owner.send,
+            self.owner.send,
             clock=self.clock,
             timers=self.timers,
             call_in_background=call_in_background,
@@ -91,7 +92,7 @@ class JobMaster:
             on_completed=self._checkpoint_completed,
             reader_lag=lambda: self._readers.lag(self._metrics),
             key=checkpoint_key,
-            may_trigger=lambda checkpoint_id: owner.keeper.may_trigger(self.job_id, checkpoint_id),
+            may_trigger=lambda checkpoint_id: self.owner.keeper.may_trigger(self.job_id, checkpoint_id),
         )
         self.savepoints = JobSavepoints(
             job.job_id,
@@ -116,7 +117,7 @@ class JobMaster:
         self._locations: dict[bytes, messages.RegisterTaskManager] = {}
         self._stuck: dict[bytes, messages.TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self.gates = GateSupervisor(
-            job, owner.send, self.checkpoints, lambda: self.graph.executions, fail=self._source_failed
+            job, self.owner.send, self.checkpoints, lambda: self.graph.executions, fail=self._source_failed
         )
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._send_to)

@@ -31,9 +31,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from flowlet.graph.execution_events import RegionOrder
 from flowlet.graph.execution_graph import Execution
 from flowlet.graph.partitioner import consumers_of, producers_of
+from flowlet.graph.restart_backoff_strategy import RegionOrder
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import Subtask
 from flowlet.messages.program_bundle import pieces_of

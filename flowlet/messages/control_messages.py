@@ -15,6 +15,7 @@ from flowlet.common.job_settings import JobSettings
 from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.messages.program_bundle import ProgramBundle
+from flowlet.metrics.metricbase import MetricValue
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
 # 8: parts of checkpoints field by field; 7: deployments and metrics in messages of their own; 5: no pieces of blobs;
@@ -256,18 +257,6 @@ class LatencyMetrics(msgspec.Struct, frozen=True):
     p999: float
 
 
-class UserMetric(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a metric of a user's function shows; see ``flowlet.metrics.metricbase.MetricValue``."""
-
-    name: str  # with its groups: ``group.name``
-    kind: str  # counter, gauge, meter or distribution
-    value: int | float | str | bool | None = None
-    rate: float | None = None
-    sum: int | float | None = None
-    min: int | float | None = None
-    max: int | float | None = None
-
-
 class OperatorMetrics(msgspec.Struct, frozen=True):
     """Metrics of one operator of a task."""
 
@@ -281,7 +270,7 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     current_output_watermark: int
     latencies: list[LatencyMetrics] = []
     num_lost_committables: int = 0
-    user_metrics: list[UserMetric] = []
+    user_metrics: list[MetricValue] = []
     num_refused_user_metrics: int = 0  # metrics over the limit of an operator, which are not shown
     num_late_records_dropped: int = 0
     num_unassigned_records_dropped: int = 0

@@ -18,8 +18,9 @@ import numbers
 from collections import deque
 from collections.abc import Callable
 from dataclasses import field
-from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
 
 from flowlet.errors import FlowletError
 from netstack.late import dataclass
@@ -37,18 +38,8 @@ _INT64: Final = range(-(2**63), 2**63)
 Number = int | float
 
 
-class MetricKind(Enum):
-    """What a metric is."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    METER = "meter"
-    DISTRIBUTION = "distribution"
-
-
-@dataclass(frozen=True, slots=True)
-class MetricValue:
-    """What a metric shows.
+class MetricValue(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a metric shows, as it travels to the JobManager.
 
     ``value``: the count of a counter or meter, what a gauge returned (None: it failed, or was not asked yet), how many
         values a
@@ -56,9 +47,9 @@ class MetricValue:
     without values.
     """
 
-    name: str
-    kind: MetricKind
-    value: Number | str | bool | None
+    name: str  # with its groups: ``group.name``
+    kind: Literal["counter", "gauge", "meter", "distribution"]
+    value: Number | str | bool | None = None
     rate: float | None = None
     sum: Number | None = None
     min: Number | None = None
@@ -93,7 +84,7 @@ class Counter(Metric):
 
     def _value_as(self, name: str) -> MetricValue:
         """What it shows, under a name."""
-        return MetricValue(name, MetricKind.COUNTER, _number(self._count))
+        return MetricValue(name, "counter", _number(self._count))
 
 
 class Meter(Metric):
@@ -127,7 +118,7 @@ class Meter(Metric):
 
     def _value_as(self, name: str) -> MetricValue:
         """What it shows, under a name."""
-        return MetricValue(name, MetricKind.METER, _number(self._count), rate=self._rate)
+        return MetricValue(name, "meter", _number(self._count), rate=self._rate)
 
 
 class Distribution(Metric):
@@ -155,7 +146,7 @@ class Distribution(Metric):
     def _value_as(self, name: str) -> MetricValue:
         """What it shows, under a name."""
         low, high = (None if bound is None else _number(bound) for bound in (self._min, self._max))
-        return MetricValue(name, MetricKind.DISTRIBUTION, self._count, sum=_number(self._sum), min=low, max=high)
+        return MetricValue(name, "distribution", self._count, sum=_number(self._sum), min=low, max=high)
 
 
 class _Gauge(Metric):
@@ -177,7 +168,7 @@ class _Gauge(Metric):
         return None
 
     def _value_as(self, name: str) -> MetricValue:
-        return MetricValue(name, MetricKind.GAUGE, self._value)
+        return MetricValue(name, "gauge", self._value)
 
 
 _Any = Counter | _Gauge | Meter | Distribution

@@ -4,7 +4,7 @@ from graphlib import CycleError
 
 import pytest
 
-from flowlet.graph.execution_events import RegionOrder
+from flowlet.graph.restart_backoff_strategy import RegionOrder
 
 DIAMOND = RegionOrder.of([(), (0,), (0,), (1, 2), ()])  # 0 -> 1 and 2 -> 3; 4 alone
 

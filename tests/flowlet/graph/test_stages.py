@@ -9,12 +9,12 @@ from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_events import (
     Deploy,
     Effect,
-    RegionOrder,
     RequestSlots,
     RestartAfter,
     SendMessage,
 )
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
+from flowlet.graph.restart_backoff_strategy import RegionOrder
 from flowlet.messages.control_messages import FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.graph.events import (

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.metrics.metricbase import MAX_METRICS, MetricKind, MetricRegistry, MetricValue
+from flowlet.metrics.metricbase import MAX_METRICS, MetricRegistry, MetricValue
 
 S = 1_000_000_000
 
@@ -28,9 +28,9 @@ def test_a_metric_is_shown_under_the_names_of_its_groups() -> None:
     registry.group.add_group("host", "a").distribution("bytes").update(7)
 
     assert registry.values() == [
-        MetricValue("records", MetricKind.COUNTER, 3),
-        MetricValue("parse.errors", MetricKind.COUNTER, -1),
-        MetricValue("host.a.bytes", MetricKind.DISTRIBUTION, 1, sum=7, min=7, max=7),
+        MetricValue("records", "counter", 3),
+        MetricValue("parse.errors", "counter", -1),
+        MetricValue("host.a.bytes", "distribution", 1, sum=7, min=7, max=7),
     ]
 
 
@@ -60,8 +60,8 @@ def test_a_distribution_has_sum_count_and_bounds() -> None:
     for value in (5, -2, 9):
         distribution.update(value)
 
-    assert empty == MetricValue("sizes", MetricKind.DISTRIBUTION, 0, sum=0)
-    assert registry.values() == [MetricValue("sizes", MetricKind.DISTRIBUTION, 3, sum=12, min=-2, max=9)]
+    assert empty == MetricValue("sizes", "distribution", 0, sum=0)
+    assert registry.values() == [MetricValue("sizes", "distribution", 3, sum=12, min=-2, max=9)]
 
 
 def test_a_meter_tells_the_rate_of_its_time_span() -> None:
@@ -90,8 +90,8 @@ def test_a_gauge_shows_what_its_function_returned_at_the_last_sample() -> None:
     registry.sample()
     values.append(2)
 
-    assert before == [MetricValue("length", MetricKind.GAUGE, None)]
-    assert registry.values() == [MetricValue("length", MetricKind.GAUGE, 1)]
+    assert before == [MetricValue("length", "gauge", None)]
+    assert registry.values() == [MetricValue("length", "gauge", 1)]
 
 
 def test_a_failing_gauge_is_reported_once_and_shows_nothing() -> None:
