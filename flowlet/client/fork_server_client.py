@@ -65,16 +65,17 @@ It is never printed: the variables of the environment may hold secrets.
 
 
 def surroundings_of(python: str | None, start: ProgramStart) -> Surroundings:
-    """Those of the calling thread, which is about to start a server with the interpreter ``python``."""
-    command = command_of_fork_server(python, Path(), -1)  # interpreter, its flags, filters of warnings
-    return (command, dict(os.environ), start.import_path, start.libraries, *_of_kernel())
+    """Those of the calling thread, which is about to start a server with the interpreter ``python``.
 
-
-def _of_kernel() -> Surroundings:
-    """User, groups, umask, signals, capabilities, processors, limits, priority, cgroup, namespaces."""
+    The kernel's: user, groups, umask, signals, capabilities, processors, limits, priority, cgroup, namespaces.
+    """
     status = _text_of("/proc/thread-self/status").splitlines()
     root = os.stat("/")
     return (
+        command_of_fork_server(python, Path(), -1),  # interpreter, its flags, filters of warnings
+        dict(os.environ),
+        start.import_path,
+        start.libraries,
         *(line for line in status if line.partition(":")[0] in _INHERITED),
         *(_text_of(f"/proc/self/{name}") for name in ("limits", "cgroup", "oom_score_adj")),
         *_namespaces(),

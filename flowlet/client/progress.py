@@ -109,7 +109,8 @@ def _num_emitted(job: JobDocument) -> int:
 def _busy_share(vertex: Mapping[str, Any]) -> float:
     """The share of the last minute in which its tasks computed."""
     subtasks = vertex["subtasks"]
-    return sum(each["metrics"]["busy_ms_per_second"] for each in subtasks) / (1000 * max(1, len(subtasks)))
+    total: float = sum(each["metrics"]["busy_ms_per_second"] for each in subtasks)
+    return total / (1000 * max(1, len(subtasks)))
 
 
 def _counted(number: int, what: str) -> str:

@@ -225,7 +225,11 @@ class TaskTimings:
 
         Closes the 5 s intervals that have ended since the last call, so call it more often than that.
         """
-        for _ in range(self._take_due_updates()):
+        now_ns = self.now_ns()
+        with self._lock:
+            num_due = max(0, now_ns - self._updated_ns) // _UPDATE_INTERVAL_NS
+            self._updated_ns += num_due * _UPDATE_INTERVAL_NS
+        for _ in range(min(num_due, _MAX_UPDATES)):
             for gauge in (self._idle, self._soft_back_pressure, self.hard_back_pressure):
                 gauge.update()
         idle, soft, hard = self._idle.value, self._soft_back_pressure.value, self.hard_back_pressure.value
@@ -239,10 +243,3 @@ class TaskTimings:
             "max_hard_back_pressure_ms": self.hard_back_pressure.max_single_measurement_ms,
             "is_back_pressured": self._soft_back_pressure.is_measuring or self.hard_back_pressure.is_measuring,
         }
-
-    def _take_due_updates(self) -> int:
-        now_ns = self.now_ns()
-        with self._lock:
-            num_due = max(0, now_ns - self._updated_ns) // _UPDATE_INTERVAL_NS
-            self._updated_ns += num_due * _UPDATE_INTERVAL_NS
-        return min(num_due, _MAX_UPDATES)

@@ -250,12 +250,6 @@ class PackedBundle:
     _places: dict[bytes, tuple[Path, int]] = field(default_factory=dict)  # by digest of a part: file and offset
     _folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def close(self) -> None:
-        """Remove temporary files; idempotent."""
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            folder.cleanup()
-
     def part(self, digest: bytes) -> bytes:
         """The content of a part.  Raises JobSubmissionError: its file has changed since it was packed."""
         path, offset = self._places[digest]
@@ -352,7 +346,8 @@ def pack(settings: DependencySettings, code: ProgramCode = ({}, {})) -> Iterator
         packed.bundle = ProgramBundle(dict(objects), files, python=PYTHON_VERSION, flowlet=FLOWLET_VERSION)
         yield packed
     finally:
-        packed.close()
+        if packed._folder is not None:
+            packed._folder.cleanup()
 
 
 def _packed_files(settings: DependencySettings, pack_file: Callable[[str, str], ShippedFile]) -> ShippedFiles:

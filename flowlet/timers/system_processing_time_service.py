@@ -21,7 +21,7 @@ from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable, ScheduleTimer
+from netstack.loop.loop_timers import Cancellable, ScheduleTimer, wall_clock_ms
 
 ProcessingTimeCallback = Callable[[int], object]
 
@@ -36,11 +36,6 @@ class ServiceState(Enum):
     ALIVE = auto()
     QUIESCED = auto()  # timers are accepted but never fire
     SHUT_DOWN = auto()  # to register a timer is an error
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // _NS_PER_MS
 
 
 def delay_until_ms(timestamp_ms: int, now_ms: int) -> int:

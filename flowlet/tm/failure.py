@@ -20,7 +20,7 @@ from typing import Final
 
 import flowlet
 import netstack
-from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError, shows_all_frames
+from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError, all_shown, shows_all_frames
 from flowlet.messages.control_messages import FailureInfo, TaskDeploymentDescriptor, exception_type_of
 from flowlet.serde.type_serializer import preview
 from netstack.log_lines import LogLines
@@ -126,16 +126,9 @@ def format_thread_stack(frame: FrameType) -> str:
 
 def _keep_user_frames(lines: traceback.TracebackException) -> None:
     """Drop the engine's frames from the exception and from its causes and contexts."""
-    todo, seen = [lines], set()
-    while todo:
-        each = todo.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        each.stack = traceback.StackSummary.from_list(
-            [frame for frame in each.stack if not _is_engine_file(frame.filename)]
-        )
-        todo += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
+    for each in all_shown(lines):
+        frames = [frame for frame in each.stack if not _is_engine_file(frame.filename)]
+        each.stack = traceback.StackSummary.from_list(frames)
 
 
 def _is_engine_file(filename: str) -> bool:

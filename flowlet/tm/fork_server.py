@@ -135,7 +135,8 @@ def serve(control: socket.socket) -> NoReturn:
                 control.send(json.dumps({"pid": os.getpid()}).encode())
                 continue
             found = dict(zip(DESCRIPTORS, descriptors, strict=True))
-            pid = _fork(order, found, [control.fileno(), *_all_descriptors(children)])
+            ends = [descriptor for end_fd, (_, exit_fd) in children.items() for descriptor in (end_fd, exit_fd)]
+            pid = _fork(order, found, [control.fileno(), *ends])
             end_fd = os.pidfd_open(pid)
             for name in DESCRIPTORS[:-1]:
                 os.close(found[name])
@@ -158,10 +159,6 @@ def _begin(stderr: int, directory: int) -> None:
     for descriptor in (stderr, directory):
         os.close(descriptor)
     importlib.invalidate_caches()  # the program may have written modules meanwhile
-
-
-def _all_descriptors(children: dict[int, tuple[int, int]]) -> list[int]:
-    return [descriptor for end_fd, (_, exit_fd) in children.items() for descriptor in (end_fd, exit_fd)]
 
 
 def _bury(end_fd: int, pid: int, exit_fd: int) -> None:

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import Final
 
-from flowlet.errors import ClosedOutputError, FlowletError, RemoteTraceback, shows_all_frames
+from flowlet.errors import ClosedOutputError, FlowletError, RemoteTraceback, all_shown, shows_all_frames
 
 _HEADER: Final = "Traceback (most recent call last):\n"
 
@@ -106,12 +106,7 @@ def _cut(shown: traceback.TracebackException) -> None:
     """Drop the frames of the engine, and those of libraries that it calls, from an exception and
     from what led to it.
     """
-    todo, seen = [shown], set()
-    while todo:
-        each = todo.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
+    for each in all_shown(shown):
         frames, caller = [], Owner.USER
         for frame in each.stack:
             owner = owner_of(frame.filename)
@@ -119,7 +114,6 @@ def _cut(shown: traceback.TracebackException) -> None:
             if caller is not Owner.ENGINE:
                 frames.append(frame)
         each.stack = traceback.StackSummary.from_list(frames)
-        todo += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
 
 
 def _drop_output() -> None:

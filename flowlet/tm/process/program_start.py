@@ -114,7 +114,12 @@ def begin_fork_server() -> socket.socket:
         del sys.path[0]
     control = socket.socket(fileno=int(control_fd))
     control.set_inheritable(False)
-    _enter_first_path(root, file)
+    with open(file, encoding="ascii") as text:
+        start = ProgramStart.from_json(text.read())
+    _initial_path[:] = sys.path
+    sys.path[:] = start.first_path(_initial_path)
+    if root:
+        _load_package("netstack", root)
     gc.disable()  # until everything is imported: nothing of that is garbage
     return control
 
@@ -133,15 +138,6 @@ def program_end() -> socket.socket | None:
     forked.
     """
     return _program_end
-
-
-def _enter_first_path(root: str, file: str) -> None:
-    with open(file, encoding="ascii") as text:
-        start = ProgramStart.from_json(text.read())
-    _initial_path[:] = sys.path
-    sys.path[:] = start.first_path(_initial_path)
-    if root:
-        _load_package("netstack", root)
 
 
 def _load_package(name: str, root: str) -> None:

@@ -15,8 +15,8 @@ from flowlet.timers.system_processing_time_service import (
     ServiceState,
     SystemProcessingTimeService,
     delay_until_ms,
-    wall_clock_ms,
 )
+from netstack.loop.loop_timers import wall_clock_ms
 from tests.flowlet.task.scripted_loop import ScriptedLoop
 from tests.waiting import PATIENCE_S
 
