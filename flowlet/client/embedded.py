@@ -283,7 +283,8 @@ class EmbeddedCluster(ClusterClient):
 
     def _shut_down(self) -> None:
         with ExitStack() as steps:  # the last one first; each is taken whatever the others do
-            steps.callback(self._remove_folder)
+            if self._folder is not None:
+                steps.callback(shutil.rmtree, self._folder, ignore_errors=True)
             steps.callback(self._stop_children)
             steps.callback(super()._shut_down)
             steps.callback(self._stop_executors)
@@ -304,10 +305,6 @@ class EmbeddedCluster(ClusterClient):
             self._forwarder.close()
         if self._fork_server is not None:
             self._fork_server.close()
-
-    def _remove_folder(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 async def _cancel_all(api: JobManagerApi) -> None:

@@ -27,13 +27,6 @@ def no_slots(message: str, now_ms: int, original: FailureInfo | None = None) -> 
     return msgspec.structs.replace(original, message=f"{original.message}\n{second}", timestamp_ms=now_ms)
 
 
-def not_recovered(error: Exception, now_ms: int) -> FailureInfo:
-    """The checkpoint that the job should start from cannot be used; without a traceback if the message is written for
-    users.
-    """
-    return msgspec.structs.replace(source_failed(error, "", now_ms), suppresses_restarts=True)
-
-
 def job_manager_lost(now_ms: int) -> FailureInfo:
     """The former JobManager was lost, and the job may not run a second time."""
     message = (

@@ -166,7 +166,8 @@ class JobMaster:
             self.owner.request_slots(self)
 
     def _not_recovered(self, error: Exception) -> None:
-        self._tell(self.graph.scheduling_failed, failures.not_recovered(error, self.clock()))
+        failure = failures.source_failed(error, "", self.clock())
+        self._tell(self.graph.scheduling_failed, msgspec.structs.replace(failure, suppresses_restarts=True))
 
     def start(self, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
         """Deploy the tasks that wait for it; ``locations`` has the TaskManager of each of their attempts."""
