@@ -134,8 +134,7 @@ def consumers_of(producer: int, num_producers: int, num_consumers: int) -> range
         # The inverse of ``producers_of``: the last consumer whose range starts at or before the producer.
         consumer = ((producer + 1) * num_consumers - 1) // num_producers
         return range(consumer, consumer + 1)
-    # Rounded up.
-    start, end = (-(-number * num_consumers // num_producers) for number in (producer, producer + 1))
+    start, end = (_ceil_div(number * num_consumers, num_producers) for number in (producer, producer + 1))
     return range(start, end)
 
 
@@ -145,3 +144,7 @@ def producers_of(consumer: int, num_producers: int, num_consumers: int) -> range
         return range(consumer * num_producers // num_consumers, (consumer + 1) * num_producers // num_consumers)
     producer = consumer * num_producers // num_consumers
     return range(producer, producer + 1)
+
+
+def _ceil_div(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
