@@ -152,37 +152,6 @@ News = int | RunChannels
 """A complete checkpoint, or the next run."""
 
 
-class RunNews:
-    """The news that the reader has not heard yet.  Threading: ``tell`` on the loop thread, ``take`` on the reader's."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._lock = threading.Lock()
-        self._waiting: deque[News] = deque()  # Guarded by _lock.
-
-    def __repr__(self) -> str:
-        return f"<RunNews {len(self._waiting)} waiting>"
-
-    def tell(self, news: News) -> None:
-        """Add news, and wake the reader."""
-        with self._lock:
-            if isinstance(news, int) and self._waiting and isinstance(self._waiting[-1], int):
-                self._waiting.pop()
-            self._waiting.append(news)
-        self._wake()
-
-    @property
-    def has_any(self) -> bool:
-        """Whether there are news."""
-        with self._lock:
-            return bool(self._waiting)
-
-    def take(self) -> News | None:
-        """The oldest news, or None."""
-        with self._lock:
-            return self._waiting.popleft() if self._waiting else None
-
-
 async def follow_runs(
     api: JobManagerApi, job_id: str, edge_id: str, run: RunChannels, tell: Callable[[News], None]
 ) -> None:
@@ -245,7 +214,7 @@ class CollectedValues(Iterator[Any]):
         self._is_released = False  # Guarded by _lock.
         self._has_job_finished = False  # Written by release(), before it wakes the reader.
         self._wakeup = Latch()  # one per wait
-        self._news = RunNews(self._wake)
+        self._news: deque[News] = deque()  # what the reader has not heard yet.  Guarded by _lock.
         self._attempt = run.attempt
         self._buffer = ResultBuffer(len(run.channels), guarantee or Guarantee.NONE)
         if run.attempt:  # the job restarted before this reader came
@@ -262,7 +231,7 @@ class CollectedValues(Iterator[Any]):
         self._end_of_job.add_done_callback(self._wake)
         self._following = None
         if guarantee is not None:
-            self._following = client.begin(lambda api: follow_runs(api, job.job_id, edge_id, run, self._news.tell))
+            self._following = client.begin(lambda api: follow_runs(api, job.job_id, edge_id, run, self._tell))
             self._following.add_done_callback(self._wake)
         self._chunks: Iterator[Any] = iter(())  # what was handed out, and not taken yet: a list of values, or columns
         self._values: Iterator[Any] = iter(())  # the values of these
@@ -340,7 +309,8 @@ class CollectedValues(Iterator[Any]):
         """Take the next event; returns how long to wait for another one first, in seconds, negative: for ever; None:
         not at all.
         """
-        news = self._news.take()
+        with self._lock:
+            news = self._news.popleft() if self._news else None
         if isinstance(news, RunChannels):
             self._restart(news)
         elif news is not None:
@@ -442,7 +412,7 @@ class CollectedValues(Iterator[Any]):
             problem = self._following.exception()
             if problem is not None:
                 raise _JobIsOverError(f"the JobManager does not say how the job goes on: {problem}")
-        if self._news.has_any or self._may_end:
+        if self._news or self._may_end:
             self._wakeup.open()
 
     @property
@@ -457,6 +427,14 @@ class CollectedValues(Iterator[Any]):
             return False
         document = self._end_of_job.result()  # no wait: it is done
         return document is not None and document["state"] == JobStatus.FINISHED.name
+
+    def _tell(self, news: News) -> None:
+        """Add news, and wake the reader; on the loop thread."""
+        with self._lock:
+            if isinstance(news, int) and self._news and isinstance(self._news[-1], int):
+                self._news.pop()
+            self._news.append(news)
+        self._wake()
 
     def _wake(self, _: object = None) -> None:
         self._wakeup.open()

@@ -397,11 +397,7 @@ class TaskMailbox:
         try:
             # waits for mail, input or room; ended by a mail, so by cancel
             while not (is_woken := self._wakeup.acquire(timeout=_PARK_SLICE_S)):
-                with self._lock:
-                    is_due = self._has_visible_locked(priority) or (signal is not None and signal.is_done)
-                    # A mail or signal that did not end the park: only if this class or the signal has a bug.
-                    must_rescue = self._parked_for is not None and is_due
-                if must_rescue:
+                if self._must_rescue(priority, signal):
                     self._num_rescued_wakeups += 1
                     return
         finally:
@@ -411,6 +407,12 @@ class TaskMailbox:
                 self._is_lent = False
             if is_put and not is_woken:
                 self._wakeup.acquire()  # waits for the put that ended the park; ended by its next statement
+
+    def _must_rescue(self, priority: int, signal: AvailabilityFuture | None) -> bool:
+        """Whether there is a mail or signal that did not end the park: only if this class or the signal has a bug."""
+        with self._lock:
+            is_due = self._has_visible_locked(priority) or (signal is not None and signal.is_done)
+            return self._parked_for is not None and is_due
 
     def _has_visible_locked(self, priority: int) -> bool:
         return any(mail.priority >= priority for mails in (self._urgent, self._queue) for mail in mails)

@@ -72,6 +72,16 @@ def throw(error: Exception) -> None:
     raise error
 
 
+def test_news_wait_in_their_order_and_of_checkpoints_in_a_row_the_last_one(job: ScriptedJob) -> None:
+    values = CollectedValues(job.client, EDGE, job.channels, cast(RunningJob, job), None)
+
+    for each in (1, 2, job.channels, 3):
+        values._tell(each)
+
+    assert list(values._news) == [2, job.channels, 3]
+    values.release()
+
+
 def finish(job: ScriptedJob) -> None:
     job.run.end_data()
     job.end(JobStatus.FINISHED)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from flowlet.client.collect import News, RunNews, follow_runs
+from flowlet.client.collect import News, follow_runs
 from flowlet.client.remote import JobEndedError, JobManagerApi, JobProgress, RunChannels
 from flowlet.errors import FlowletError
 
@@ -91,16 +91,3 @@ def test_a_job_that_is_being_cancelled_is_not_asked_again_and_again() -> None:
 def test_a_job_manager_that_is_gone_is_an_error() -> None:
     with pytest.raises(FlowletError, match="gone"):
         followed(FlowletError("gone"))
-
-
-def test_news_wait_in_order_and_wake() -> None:
-    wakes: list[None] = []
-    news = RunNews(lambda: wakes.append(None))
-
-    for each in (1, 2, run(1), 3):
-        news.tell(each)
-    taken = [news.take() for _ in range(4)]
-
-    assert taken == [2, run(1), 3, None]
-    assert len(wakes) == 4
-    assert not news.has_any
