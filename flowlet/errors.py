@@ -6,11 +6,7 @@ Side: pure.
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from traceback import TracebackException
+from typing import ClassVar, Final, TypeVar
 
 _TRACEBACK_VARIABLE: Final = "FLOWLET_TRACEBACK"
 _E = TypeVar("_E", bound=BaseException)
@@ -133,18 +129,6 @@ class TaskCancelled(BaseException):
 def shows_all_frames() -> bool:
     """Whether tracebacks keep the frames of flowlet and its libraries: ``FLOWLET_TRACEBACK=full``."""
     return os.environ.get(_TRACEBACK_VARIABLE, "").strip().lower() == "full"
-
-
-def all_shown(shown: "TracebackException") -> "Iterator[TracebackException]":
-    """What is shown of an exception, and of what led to it: each once."""
-    todo = [shown]
-    seen = set[int]()
-    while todo:
-        each = todo.pop()
-        if id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            todo += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
 
 
 def without_our_frames(error: _E) -> _E:

@@ -7,6 +7,8 @@ Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners are 
 Units:  times in milliseconds since the epoch, durations in milliseconds, sizes in bytes.
 """
 
+from collections.abc import Iterator
+from traceback import TracebackException
 from typing import Any, Final, NamedTuple, TypeVar, Union
 
 import msgspec
@@ -340,6 +342,18 @@ def exception_type_of(kind: type[BaseException]) -> str:
     return (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
+
+
+def all_shown(shown: TracebackException) -> Iterator[TracebackException]:
+    """What is shown of an exception, and of what led to it: each once."""
+    todo = [shown]
+    seen = set[int]()
+    while todo:
+        each = todo.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            todo += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
 
 
 class RegisterTaskManager(ToJobManager, frozen=True):

@@ -21,7 +21,8 @@ from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import Final
 
-from flowlet.errors import ClosedOutputError, FlowletError, RemoteTraceback, all_shown, shows_all_frames
+from flowlet.errors import ClosedOutputError, FlowletError, RemoteTraceback, shows_all_frames
+from flowlet.messages.control_messages import all_shown
 
 _HEADER: Final = "Traceback (most recent call last):\n"
 
