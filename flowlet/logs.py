@@ -1,4 +1,5 @@
-"""The log lines of every process: structlog, and the standard library's loggers in the same format.
+"""The log lines of every process: structlog, and the standard library's loggers in the same format; and the walk over
+what is shown of an exception.
 
 Side:       shared.  Any thread may log; the main thread of a process calls ``configure_logging`` once.
 Invariants: one line per event, on standard error.  A line from a task thread carries ``job``, ``task`` and ``subtask``,
@@ -10,8 +11,9 @@ Rules:      structlog is imported for the first line that it renders, and by ``c
 import contextlib
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from traceback import TracebackException
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from flowlet.errors import ConfigError
@@ -115,6 +117,18 @@ def bind_task(job: str, task: str, subtask: int) -> None:
     _JOB.set(job)
     _TASK.set(task)
     _SUBTASK.set(subtask)
+
+
+def all_shown(shown: TracebackException) -> Iterator[TracebackException]:
+    """What is shown of an exception, and of what led to it: each once."""
+    todo = [shown]
+    seen = set[int]()
+    while todo:
+        each = todo.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            todo += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
 
 
 def _formatted(handler: logging.Handler, log_format: str = "console", stream: TextIO | None = None) -> logging.Handler:

@@ -7,8 +7,6 @@ Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners are 
 Units:  times in milliseconds since the epoch, durations in milliseconds, sizes in bytes.
 """
 
-from collections.abc import Iterator
-from traceback import TracebackException
 from typing import Any, Final, NamedTuple, TypeVar, Union
 
 import msgspec
@@ -17,7 +15,6 @@ from flowlet.common.job_settings import JobSettings
 from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.messages.program_bundle import ProgramBundle
-from flowlet.metrics.metricbase import MetricValue
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
 # 8: parts of checkpoints field by field; 7: deployments and metrics in messages of their own; 5: no pieces of blobs;
@@ -259,6 +256,18 @@ class LatencyMetrics(msgspec.Struct, frozen=True):
     p999: float
 
 
+class UserMetric(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a metric of a user's function shows; see ``flowlet.metrics.metricbase.MetricValue``."""
+
+    name: str  # with its groups: ``group.name``
+    kind: str  # counter, gauge, meter or distribution
+    value: int | float | str | bool | None = None
+    rate: float | None = None
+    sum: int | float | None = None
+    min: int | float | None = None
+    max: int | float | None = None
+
+
 class OperatorMetrics(msgspec.Struct, frozen=True):
     """Metrics of one operator of a task."""
 
@@ -272,7 +281,7 @@ class OperatorMetrics(msgspec.Struct, frozen=True):
     current_output_watermark: int
     latencies: list[LatencyMetrics] = []
     num_lost_committables: int = 0
-    user_metrics: list[MetricValue] = []
+    user_metrics: list[UserMetric] = []
     num_refused_user_metrics: int = 0  # metrics over the limit of an operator, which are not shown
     num_late_records_dropped: int = 0
     num_unassigned_records_dropped: int = 0
@@ -342,18 +351,6 @@ def exception_type_of(kind: type[BaseException]) -> str:
     return (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
-
-
-def all_shown(shown: TracebackException) -> Iterator[TracebackException]:
-    """What is shown of an exception, and of what led to it: each once."""
-    todo = [shown]
-    seen = set[int]()
-    while todo:
-        each = todo.pop()
-        if id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            todo += filter(None, (each.__cause__, each.__context__, *(each.exceptions or ())))
 
 
 class RegisterTaskManager(ToJobManager, frozen=True):

@@ -20,8 +20,6 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Final, Literal, TypeVar
 
-import msgspec
-
 from flowlet.errors import FlowletError
 from netstack.late import dataclass
 
@@ -38,8 +36,9 @@ _INT64: Final = range(-(2**63), 2**63)
 Number = int | float
 
 
-class MetricValue(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a metric shows, as it travels to the JobManager.
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """What a metric shows.
 
     ``value``: the count of a counter or meter, what a gauge returned (None: it failed, or was not asked yet), how many
         values a
@@ -47,9 +46,9 @@ class MetricValue(msgspec.Struct, frozen=True, omit_defaults=True):
     without values.
     """
 
-    name: str  # with its groups: ``group.name``
+    name: str
     kind: Literal["counter", "gauge", "meter", "distribution"]
-    value: Number | str | bool | None = None
+    value: Number | str | bool | None
     rate: float | None = None
     sum: Number | None = None
     min: Number | None = None

@@ -157,7 +157,7 @@ def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) ->
             current_input_watermarks=watermarks,
             current_output_watermark=chain.output_watermark(index),
             latencies=latency.metrics(),
-            user_metrics=ctx.metrics.values(),
+            user_metrics=[messages.UserMetric(**asdict(each)) for each in ctx.metrics.values()],
             num_refused_user_metrics=ctx.metrics.num_refused,
         )
         found.append(metrics)

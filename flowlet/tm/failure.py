@@ -21,7 +21,8 @@ from typing import Final
 import flowlet
 import netstack
 from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError, shows_all_frames
-from flowlet.messages.control_messages import FailureInfo, TaskDeploymentDescriptor, all_shown, exception_type_of
+from flowlet.logs import all_shown
+from flowlet.messages.control_messages import FailureInfo, TaskDeploymentDescriptor, exception_type_of
 from flowlet.serde.type_serializer import preview
 from netstack.log_lines import LogLines
 

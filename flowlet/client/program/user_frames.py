@@ -22,7 +22,7 @@ from types import FrameType, TracebackType
 from typing import Final
 
 from flowlet.errors import ClosedOutputError, FlowletError, RemoteTraceback, shows_all_frames
-from flowlet.messages.control_messages import all_shown
+from flowlet.logs import all_shown
 
 _HEADER: Final = "Traceback (most recent call last):\n"
 

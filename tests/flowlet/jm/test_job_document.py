@@ -15,9 +15,8 @@ from flowlet.jm.job_document import (
     vertex_status,
 )
 from flowlet.jm.scheduler import attempt_id, new_executions, next_attempt
-from flowlet.messages.control_messages import OperatorMetrics, RegisterTaskManager, TaskMetrics
+from flowlet.messages.control_messages import OperatorMetrics, RegisterTaskManager, TaskMetrics, UserMetric
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.metrics.metricbase import MetricValue
 from tests.flowlet.graph.events import (
     CancelRequested,
     ExecutionReported,
@@ -313,9 +312,9 @@ def test_event_time_lags_behind_the_clock_from_the_first_watermark_to_the_last()
 def test_metrics_of_users_have_flinks_names() -> None:
     """Subtask, operator, groups and name; what belongs to a meter or a distribution stands behind it."""
     shown = [
-        MetricValue("g.hits", "counter", 3),
-        MetricValue("rate", "meter", 4, rate=2.5),
-        MetricValue("size", "distribution", 1, sum=7, min=7, max=7),
+        UserMetric("g.hits", "counter", 3),
+        UserMetric("rate", "meter", 4, rate=2.5),
+        UserMetric("size", "distribution", 1, sum=7, min=7, max=7),
     ]
     sinks = TaskMetrics(operators=[OperatorMetrics("Sink", "0" * 32, 5, 0, 0, 0, [], 0, user_metrics=shown)])
     document = job_document(running(sink_1=sinks), 2_500)
