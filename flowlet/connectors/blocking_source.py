@@ -23,11 +23,12 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from flowlet.chain.record_shape import copy_if_mutable, unpickled
+from flowlet.datastream.states.runtime_context import FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.user_functions.function import CheckpointedFunction
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction, can_be_replayed
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
 from flowlet.operators.source_reader import MAX_CHUNK_RECORDS, ReaderElement, Source, SourceReaderBase
-from flowlet.operators.user_function import Checkpoints
+from flowlet.operators.user_function import run_checkpoint_step
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
@@ -147,7 +148,6 @@ class BlockingSourceReader(SourceReaderBase):
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._is_replayed = can_be_replayed(function)
-        self._checkpoints = Checkpoints(function)
         # While the function holds it, the task takes no snapshot; None: no checkpoint sees what the function does.
         self.checkpoint_lock = CheckpointLock(self._room) if isinstance(function, CheckpointedFunction) else None
         self.gives_again = self.checkpoint_lock is None  # else its states tell what it has emitted
@@ -267,7 +267,7 @@ class BlockingSourceReader(SourceReaderBase):
 
     def start(self, request_splits: Callable[[], None]) -> None:
         """Let the function get its states, before it runs."""
-        self._checkpoints.initialize(self.ctx)
+        run_checkpoint_step(self.ctx, self._function, "initialize_state", FunctionInitializationContext(self.ctx))
 
     def hold(self) -> Sequence[ReaderElement]:
         """Wait until the function is outside its checkpoint lock; returns what is pending.
@@ -286,18 +286,19 @@ class BlockingSourceReader(SourceReaderBase):
         if self.checkpoint_lock is None:
             return
         try:
-            self._checkpoints.snapshot(self.ctx, checkpoint_id, timestamp_ms)
+            context = FunctionSnapshotContext(checkpoint_id, timestamp_ms)
+            run_checkpoint_step(self.ctx, self._function, "snapshot_state", context)
             self.ctx.operator_state_backend.freeze()
         finally:
             self.checkpoint_lock.let_go()
 
     def position_kept(self, checkpoint_id: int) -> None:
         """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
-        self._checkpoints.completed(self.ctx, checkpoint_id)
+        run_checkpoint_step(self.ctx, self._function, "notify_checkpoint_complete", checkpoint_id)
 
     def position_lost(self, checkpoint_id: int) -> None:
         """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
-        self._checkpoints.aborted(self.ctx, checkpoint_id)
+        run_checkpoint_step(self.ctx, self._function, "notify_checkpoint_aborted", checkpoint_id)
 
     def _take_locked(self) -> ReaderElement | _Mark:
         element = self._elements.popleft()

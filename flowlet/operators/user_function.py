@@ -42,35 +42,22 @@ def run_step(ctx: OperatorContext, step: Callable[..., object], *args: Any, name
         raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
 
 
-class Checkpoints:
-    """What a function object does about checkpoints: nothing, unless it is a ``CheckpointedFunction`` or a
-    ``CheckpointListener``.
+_CHECKPOINT_STEPS: Final = {
+    "initialize_state": CheckpointedFunction,
+    "snapshot_state": CheckpointedFunction,
+    "notify_checkpoint_complete": CheckpointListener,
+    "notify_checkpoint_aborted": CheckpointListener,
+}
 
-    Errors of its methods become a UserFunctionError, which names the operator.
+
+def run_checkpoint_step(ctx: OperatorContext, function: Any, name: str, argument: object) -> None:
+    """Call this method of a ``CheckpointedFunction`` or a ``CheckpointListener``; does nothing for any other object.
+
+    Raises:
+        UserFunctionError: the method failed; names the operator.
     """
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def initialize(self, ctx: OperatorContext, state_refusal: str | None = NEEDS_KEYS) -> None:
-        """Call ``initialize_state``; ``state_refusal``: see ``RuntimeContext``."""
-        if isinstance(self._function, CheckpointedFunction):
-            run_step(ctx, self._function.initialize_state, FunctionInitializationContext(ctx, state_refusal))
-
-    def snapshot(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Call ``snapshot_state``."""
-        if isinstance(self._function, CheckpointedFunction):
-            run_step(ctx, self._function.snapshot_state, FunctionSnapshotContext(checkpoint_id, timestamp_ms))
-
-    def completed(self, ctx: OperatorContext, checkpoint_id: int) -> None:
-        """Call ``notify_checkpoint_complete``."""
-        if isinstance(self._function, CheckpointListener):
-            run_step(ctx, self._function.notify_checkpoint_complete, checkpoint_id)
-
-    def aborted(self, ctx: OperatorContext, checkpoint_id: int) -> None:
-        """Call ``notify_checkpoint_aborted``."""
-        if isinstance(self._function, CheckpointListener):
-            run_step(ctx, self._function.notify_checkpoint_aborted, checkpoint_id)
+    if isinstance(function, _CHECKPOINT_STEPS[name]):
+        run_step(ctx, getattr(function, name), argument)
 
 
 class UserFunction:
@@ -91,7 +78,6 @@ class UserFunction:
     def __init__(self, function: Any, method: str, *more: str) -> None:
         self._function = function
         self._method = method
-        self.checkpoints = Checkpoints(function)
         has_all = all(self.method(name) is not None for name in (method, *more))
         if not has_all and (more or not callable(function)):
             methods = " and ".join(f"{name}()" for name in (method, *more))
@@ -124,7 +110,7 @@ class UserFunction:
         """Call the object's ``initialize_state`` and ``open``, if it has them; ``state_refusal``: see
         ``RuntimeContext``.
         """
-        self.checkpoints.initialize(ctx, state_refusal)
+        self.run_checkpoint_step("initialize_state", FunctionInitializationContext(ctx, state_refusal), ctx=ctx)
         self.run("open", RuntimeContext(ctx, state_refusal), ctx=ctx)
 
     def close(self, ctx: OperatorContext) -> None:
@@ -136,6 +122,10 @@ class UserFunction:
         step = self.step(name)
         if step is not None:
             run_step(ctx, step, *args, name=name)
+
+    def run_checkpoint_step(self, name: str, argument: object, *, ctx: OperatorContext) -> None:
+        """Call this method of the object, if it is to know of checkpoints (``run_checkpoint_step``)."""
+        run_checkpoint_step(ctx, self._function, name, argument)
 
 
 class FunctionOnDemand(UserFunction):
@@ -204,21 +194,20 @@ class UserFunctionOperator(StreamOperator):
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
         """Let the functions put what they keep into their states."""
-        for function in self._functions:
-            self.ctx.attention.check()
-            function.checkpoints.snapshot(self.ctx, checkpoint_id, timestamp_ms)
+        self._run_checkpoint_steps("snapshot_state", FunctionSnapshotContext(checkpoint_id, timestamp_ms))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell the functions that want to know."""
-        for function in self._functions:
-            self.ctx.attention.check()
-            function.checkpoints.completed(self.ctx, checkpoint_id)
+        self._run_checkpoint_steps("notify_checkpoint_complete", checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Tell the functions that want to know."""
+        self._run_checkpoint_steps("notify_checkpoint_aborted", checkpoint_id)
+
+    def _run_checkpoint_steps(self, name: str, argument: object) -> None:
         for function in self._functions:
             self.ctx.attention.check()
-            function.checkpoints.aborted(self.ctx, checkpoint_id)
+            function.run_checkpoint_step(name, argument, ctx=self.ctx)
 
     def _record_loop(self, write: WriteRecord, part: str | None = None) -> RecordLoop:
         """A loop that ends where this operator's chain does; ``part``: what it runs, where the operator has several."""

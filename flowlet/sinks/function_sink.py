@@ -175,8 +175,8 @@ class FunctionSink(RecordOperator):
         if isinstance(self._user, SinkFunction):
             self._function.run("finish", ctx=self.ctx)
         if isinstance(self._user, TwoPhaseCommitSinkFunction) and not self.ctx.has_checkpoints:
-            self._function.checkpoints.snapshot(self.ctx, END, self.ctx.processing_time_service.current_time_ms())
-            self._function.checkpoints.completed(self.ctx, END)
+            self.snapshot_functions(END, self.ctx.processing_time_service.current_time_ms())
+            self.notify_checkpoint_complete(END)
 
     def _refuse(self) -> None:
         raise StateRestoreError(

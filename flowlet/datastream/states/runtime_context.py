@@ -179,7 +179,7 @@ class FunctionInitializationContext:
     ``state_refusal``: see ``RuntimeContext``.
     """
 
-    def __init__(self, ctx: "OperatorContext", state_refusal: str | None) -> None:
+    def __init__(self, ctx: "OperatorContext", state_refusal: str | None = NEEDS_KEYS) -> None:
         self._ctx = ctx
         self._keyed = RuntimeContext(ctx, state_refusal)
 
