@@ -15,7 +15,7 @@ import concurrent.futures
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from flowlet.chain.record_shape import copy_if_mutable
 from flowlet.errors import FlowletError
@@ -130,32 +130,6 @@ class AsyncCall:
         self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()
-
-
-class CallRunner(Protocol):
-    """What operators need of ``AsyncCalls``; tests replace it."""
-
-    def start(self, calls: Sequence[AsyncCall]) -> None:
-        """Start calls, in this order."""
-
-    def cancel(self, call: AsyncCall) -> None:
-        """Interrupt a call."""
-
-    def take_outcomes(self) -> list[tuple[AsyncCall, Any]]:
-        """The calls that ended since the last time, each with its result or ``Failed``."""
-
-    def run(
-        self, function: AsyncFunctionCall, *args: Any, wait: Callable[[AvailabilityFuture], None] | None = None
-    ) -> Any:
-        """Call a coroutine function; waits for its result, with ``wait`` if that is given: if it raises, the coroutine
-        is interrupted.
-        """
-
-    def cancel_all(self) -> None:
-        """Interrupt all calls and wait for their ends."""
-
-    def close(self) -> None:
-        """Release the loop."""
 
 
 class AsyncCalls:

@@ -22,7 +22,7 @@ from dataclasses import field
 from functools import partial
 from typing import Any
 
-from flowlet.async_io.async_calls import AsyncCall, CallRunner, Failed
+from flowlet.async_io.async_calls import AsyncCall, AsyncCalls, Failed
 from flowlet.async_io.async_queue import PendingRecord
 from flowlet.chain.record_shape import unpickled
 from flowlet.chain.stream_operator import OperatorContext
@@ -61,7 +61,7 @@ class AsyncUserFunction(UserFunction):
     Raises JobGraphError if it is neither.
     """
 
-    calls: CallRunner
+    calls: AsyncCalls
 
     def __init__(self, function: Any) -> None:
         is_object = callable(getattr(function, "async_invoke", None)) and not isinstance(function, type)
@@ -149,7 +149,7 @@ class AsyncRequests:
 
     ctx: OperatorContext
     function: AsyncUserFunction
-    calls: CallRunner
+    calls: AsyncCalls
     timeout_ms: int
     retry: Any
     complete: Callable[[PendingRecord, list[Any]], None]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
-from flowlet.async_io.async_calls import AsyncCalls, CallRunner
+from flowlet.async_io.async_calls import AsyncCalls
 from flowlet.async_io.async_queue import AsyncQueue, Control
 from flowlet.async_io.async_requests import AsyncRequests, AsyncUserFunction
 from flowlet.errors import MailboxClosedError
@@ -57,7 +57,7 @@ class AsyncWaitOperator(UserFunctionOperator):
         is_ordered: whether results keep the order of the records.
         retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
         name: of the operator.
-        create_calls: makes the ``CallRunner``, given what to call when outcomes wait; tests replace it.
+        create_calls: makes the ``AsyncCalls``, given what to call when outcomes wait; tests replace it.
 
     Raises:
         JobGraphError: the function is not asynchronous.
@@ -75,7 +75,7 @@ class AsyncWaitOperator(UserFunctionOperator):
         is_ordered: bool,
         retry_strategy: Any = None,
         name: str = "async wait operator",
-        create_calls: Callable[[Callable[[], None]], CallRunner] = AsyncCalls,
+        create_calls: Callable[[Callable[[], None]], AsyncCalls] = AsyncCalls,
     ) -> None:
         super().__init__(name)
         self._function = AsyncUserFunction(function)

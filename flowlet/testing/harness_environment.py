@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final, Protocol, Self
 
-from flowlet.async_io.async_calls import CallRunner
+from flowlet.async_io.async_calls import AsyncCalls, SharedAsyncLoop
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxExecutor, MailboxProcessor
@@ -29,7 +29,7 @@ from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.task.operator_services import LatencyStats
 from flowlet.testing.manual_processing_time_service import MailedProcessingTimeService
-from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLoop
+from flowlet.testing.stepped_async_loop import SteppedEventLoop, SteppedLoopThread
 from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
@@ -283,11 +283,10 @@ class HarnessEnvironment:
     def __repr__(self) -> str:
         return f"<HarnessEnvironment {self.clock!r}, {self.mails!r}>"
 
-    def create_calls(self, on_outcomes: Callable[[], None]) -> CallRunner:
+    def create_calls(self, on_outcomes: Callable[[], None]) -> AsyncCalls:
         """A runner of coroutines on this thread."""
-        if self._loop is None:
-            self._loop = SteppedEventLoop(self.clock.current_time_ms)
-        return SteppedAsyncCalls(on_outcomes, self._loop, self._wait_until)
+        loop = self._loop = self._loop or SteppedEventLoop(self.clock.current_time_ms)
+        return AsyncCalls(on_outcomes, SharedAsyncLoop(lambda _: SteppedLoopThread(loop, self._wait_until)))
 
     # -- steps
 

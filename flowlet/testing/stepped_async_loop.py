@@ -8,16 +8,17 @@ Absent:     real time: while a coroutine waits for a thread or a socket (``wait_
 """
 
 import asyncio
+import concurrent.futures
 import contextvars
 import math
 import selectors
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVarTuple, Unpack
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
-from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall
-from netstack.availability import AvailabilityFuture
+from netstack.loop.eventloop import EventLoopThread
 
 _Args = TypeVarTuple("_Args")
+T = TypeVar("T")
 
 _MAX_ROUNDS: Final = 100_000  # only a coroutine that never ends and never waits needs more
 
@@ -85,70 +86,27 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
         return bool(self._readiness.select(timeout_s))
 
 
-class SteppedAsyncCalls:
-    """Stands in for ``AsyncCalls``; calls ``on_outcomes`` when ``take_outcomes`` has something.
+class SteppedLoopThread(EventLoopThread):
+    """Stands in for the thread of ``AsyncCalls``: all runs on that of the test.
 
-    ``wait_until`` steps the loop, and time, until a condition holds.
+    ``wait_until`` steps the loop, and time, until a condition holds.  No mail runs meanwhile.
     """
 
-    def __init__(
-        self, on_outcomes: Callable[[], None], loop: SteppedEventLoop, wait_until: Callable[[Callable[[], bool]], None]
-    ) -> None:
-        self._on_outcomes = on_outcomes
-        self._loop = loop
+    def __init__(self, loop: SteppedEventLoop, wait_until: Callable[[Callable[[], bool]], None]) -> None:
+        super().__init__(loop, "stepped")
         self._wait_until = wait_until
-        self._outcomes: list[tuple[AsyncCall, Any]] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def __repr__(self) -> str:
-        return f"<SteppedAsyncCalls {len(self._tasks)} running, {len(self._outcomes)} outcomes>"
+    def execute_threadsafe(self, function: Callable[[*_Args], None], *args: *_Args) -> None:
+        """Call the function at once."""
+        function(*args)
 
-    def start(self, calls: Sequence[AsyncCall]) -> None:
-        """Start calls; they begin in this order with the next step."""
-        for call in calls:
-            self._keep(call.start(self._loop, self._deliver))
-
-    def cancel(self, call: AsyncCall) -> None:
-        """Cancel a call."""
-        call.cancel()
-
-    def take_outcomes(self) -> list[tuple[AsyncCall, Any]]:
-        """The calls that have ended since the last time, each with its result or ``Failed``."""
-        outcomes = self._outcomes
-        self._outcomes = []
-        return outcomes
-
-    def run(
-        self, function: AsyncFunctionCall, *args: Any, wait: Callable[[AvailabilityFuture], None] | None = None
-    ) -> Any:
-        """Call a coroutine function; step until it has a result, and return it.
-
-        No mail runs meanwhile, so ``wait`` is not used.
-        """
-
-        async def call() -> Any:
-            return await function(*args)
-
-        task = self._loop.create_task(call())
-        self._keep(task)
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        """Step until the coroutine has ended."""
+        task = self.loop.create_task(coroutine)
         self._wait_until(task.done)
-        return task.result()  # no wait: it is done
+        future = concurrent.futures.Future[T]()
+        future.set_result(task.result())  # no wait: it is done
+        return future
 
-    def cancel_all(self) -> None:
-        """Cancel all calls and step until they have ended."""
-        for task in self._tasks:
-            task.cancel()
-        self._wait_until(lambda: not self._tasks)
-        self._outcomes = []
-
-    def close(self) -> None:
+    def close(self, timeout_s: float = 0) -> None:
         """Does nothing: the harness closes the loop."""
-
-    def _keep(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _deliver(self, call: AsyncCall, outcome: Any) -> None:
-        self._outcomes.append((call, outcome))
-        if len(self._outcomes) == 1:
-            self._on_outcomes()

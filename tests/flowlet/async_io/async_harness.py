@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall, CallRunner, Failed
+from flowlet.async_io.async_calls import AsyncCall, AsyncCalls, AsyncFunctionCall, Failed
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.mailbox.mailbox_processor import MailboxExecutor
@@ -69,7 +69,7 @@ class ManualTimers:
             first.callback(first.timestamp_ms)
 
 
-class ScriptedCalls:
+class ScriptedCalls(AsyncCalls):
     """Calls that run until the test ends them."""
 
     def __init__(self, on_outcomes: Callable[[], None]) -> None:
@@ -140,7 +140,7 @@ class AsyncHarness:
         is_ordered: bool = True,
         retry_strategy: Any = None,
         state: Any = None,
-        create_calls: Callable[[Callable[[], None]], CallRunner] | None = None,
+        create_calls: Callable[[Callable[[], None]], AsyncCalls] | None = None,
         output: Output | None = None,
         mailbox: ScriptedMailbox | None = None,
         priority: int = 1,
