@@ -17,7 +17,7 @@ Absent:     time to live of operator state: only keyed state can have it, as in 
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
@@ -41,7 +41,7 @@ from flowlet.messages.control_messages import StateHandle
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 from flowlet.state.declared_values import DeclaredValues, MapEntry, dumped_rows, map_pairs, stored_pair
-from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState, MapOfEntries
+from flowlet.state.heap_states import HeapAggregatingState, HeapListState, HeapReducingState, MapOfEntries
 from flowlet.state.state_snapshots import (
     AGGREGATES,
     INCREMENTAL_VERSION,
@@ -58,6 +58,7 @@ from flowlet.state.state_snapshots import (
     StateDescription,
     StateKind,
 )
+from flowlet.state.state_table import StateTable
 from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
 from flowlet.state.type_compatibility import type_form
 from flowlet.storage.checkpoint_storage import CheckpointStorage
@@ -347,40 +348,6 @@ class KeyedStateBackend(ABC):
         """Assert the invariants."""
 
 
-class OperatorListState(ListState[Any]):
-    """A list of the subtask, in ``elements``."""
-
-    __slots__ = ("_name", "declared", "elements")
-
-    def __init__(self, name: str, elements: list[Any], declared: DeclaredValues) -> None:
-        self._name = name
-        self.elements = elements
-        self.declared = declared
-
-    def __repr__(self) -> str:
-        return f"<OperatorListState {self._name!r}, {len(self.elements)} elements>"
-
-    def get(self) -> list[Any]:
-        """The elements, in a list of the caller's own."""
-        return self.elements.copy()
-
-    def add(self, value: Any) -> None:
-        """Append to the list."""
-        self.elements.append(self.declared.entered(value))
-
-    def add_all(self, values: Iterable[Any]) -> None:
-        """Append values to the list."""
-        self.elements.extend(self.declared.all_entered(values))
-
-    def update(self, values: Iterable[Any]) -> None:
-        """Replace the list."""
-        self.elements = self.declared.all_entered(values)
-
-    def clear(self) -> None:
-        """Drop all elements."""
-        self.elements = []
-
-
 class OperatorBroadcastState(MapOfEntries, BroadcastState[Any, Any]):
     """A map of the subtask, in ``entries`` by exact key, which is changed in place only; keys are told apart as those
     of a ``MapState``.
@@ -444,14 +411,16 @@ class OperatorStateBackend(OperatorStateStore):
 
     def __init__(self, subtask: int = 0) -> None:
         self._subtask = subtask
-        self._states: dict[str, OperatorListState | OperatorBroadcastState] = {}
+        self._key_context = KeyContext()
+        self._key_context.current_key = None  # the one key of lists: the subtask
+        self._states: dict[str, tuple[ListState[Any] | OperatorBroadcastState, DeclaredValues]] = {}
         # Of ``_states``, with the name of the declared type.
         self._descriptions: dict[str, tuple[Redistribution, str]] = {}
         self._restored: dict[str, OperatorStateRows] = {}  # of states that were not declared yet
         self._frozen: Callable[[], OperatorStateSnapshot] | None = None  # what the next snapshot is
 
     def __repr__(self) -> str:
-        return f"<OperatorStateBackend of {list(self._states.values())!r}, not declared yet: {sorted(self._restored)}>"
+        return f"<OperatorStateBackend of {list(self._states)}, not declared yet: {sorted(self._restored)}>"
 
     # -- states
 
@@ -473,15 +442,18 @@ class OperatorStateBackend(OperatorStateStore):
         if name not in self._states:
             values = DeclaredValues(name, state_descriptor.type_info, StateKind.MAP)
             entries = dict(stored_pair(key, value) for key, value in self._taken(name))
-            self._states[name] = OperatorBroadcastState(name, entries, values)
-        return self._states[name]  # type: ignore[return-value]  # its description was compared
+            self._states[name] = OperatorBroadcastState(name, entries, values), values
+        return self._states[name][0]  # type: ignore[return-value]  # its description was compared
 
-    def _list_state(self, descriptor: ListStateDescriptor, redistribution: Redistribution) -> OperatorListState:
+    def _list_state(self, descriptor: ListStateDescriptor, redistribution: Redistribution) -> ListState[Any]:
         name = self._declared(descriptor, ListStateDescriptor, redistribution)
         if name not in self._states:
             values = DeclaredValues(name, descriptor.type_info, StateKind.LIST)
-            self._states[name] = OperatorListState(name, self._taken(name), values)
-        return self._states[name]  # type: ignore[return-value]  # its description was compared
+            table = StateTable(name, StateDescription(StateKind.LIST, ""), self._key_context, values)
+            if elements := self._taken(name):
+                table.entries[None] = elements
+            self._states[name] = HeapListState(table, values if values.is_entered else None), values
+        return self._states[name][0]  # type: ignore[return-value]  # its description was compared
 
     def _declared(
         self, descriptor: StateDescriptor, kind: type[StateDescriptor], redistribution: Redistribution
@@ -519,7 +491,7 @@ class OperatorStateBackend(OperatorStateStore):
         Raises:
             FlowletError: a value cannot be copied; names the state.
         """
-        frozen = {name: (self._descriptions[name], _frozen(name, state)) for name, state in self._states.items()}
+        frozen = {name: (self._descriptions[name], _frozen(name, *each)) for name, each in self._states.items()}
         undeclared = {
             name: rows
             for name, rows in self._restored.items()
@@ -562,16 +534,18 @@ def _named(description: tuple[Redistribution, str]) -> str:
     return f"{redistribution.value} of {type_name}"
 
 
-def _frozen(name: str, state: OperatorListState | OperatorBroadcastState) -> Callable[[], list[Any]]:
+def _frozen(
+    name: str, state: ListState[Any] | OperatorBroadcastState, declared: DeclaredValues
+) -> Callable[[], list[Any]]:
     """Copies the elements of a list, or the pairs of a map; what is returned gives them, on any thread."""
-    if isinstance(state, OperatorListState):
-        kind = StateKind.LIST
-        elements = state.elements.copy()
-    else:
+    if isinstance(state, OperatorBroadcastState):
         kind = StateKind.MAP
         elements = map_pairs(state.entries)
-    if state.declared.is_serialized_checked:
-        state.declared.check_rows(kind, [elements], has_ttl=False)
+    else:
+        kind = StateKind.LIST
+        elements = list(state.get())
+    if declared.is_serialized_checked:
+        declared.check_rows(kind, [elements], has_ttl=False)
     if are_unchanging(elements):
         return lambda: elements
     data = dumped_rows(name, elements)
