@@ -6,12 +6,14 @@ whether it is a side output's (bench: programs); of flat_map a loop over what it
 Side:       task.
 Invariants: while a user's method runs, key, timestamp and context are those of its record; outside, the context refuses
             to answer.  Records keep their timestamps; results have the timestamp of their record or timer.  A generator
-            is resumed when its last result went through the chain.
+            is resumed when its last result went through the chain.  Results of timers and windows leave before the
+            watermark, the barrier or the mark that follows them; a chained function gets one before the next is made.
 Source:     Flink ``ProcessOperator``, ``KeyedProcessOperator``, ``CoProcessOperator``, ``KeyedCoProcessOperator``,
-            ``ProcessFunction.Context``, ``OnTimerContext``, ``StreamMap``, ``StreamFilter``, ``StreamFlatMap``.
+            ``ProcessFunction.Context``, ``OnTimerContext``, ``StreamMap``, ``StreamFilter``, ``StreamFlatMap``,
+            ``TimestampedCollector``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -19,7 +21,7 @@ from typing import Any, Final
 
 from flowlet.chain.chunking_output import MAX_WAITING
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.columns.column import UNCHANGING
+from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
@@ -31,7 +33,7 @@ from flowlet.operators.keyed_operator import (
     write_current_key,
 )
 from flowlet.operators.user_function import RecordOperator, UserFunction, UserFunctionOperator
-from flowlet.records import MIN_TIMESTAMP, Watermark
+from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import NO_KEY, Timer
 from netstack.log_lines import LogLines
@@ -110,7 +112,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
         is_keyed = self.state_refusal is None
         service = self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch) if is_keyed else None
         self._context = self._make_context(TimerService(self, service))
-        self._texts = TextsForTags(self)
+        self._results = SingleResults(self)
         super().open()
 
     def _make_context(self, timers: TimerService) -> ProcessContext:
@@ -138,39 +140,14 @@ class ProcessFunctionOperator(UserFunctionOperator):
         timestamp = timer.timestamp if domain is TimeDomain.EVENT_TIME else None
         try:
             with self._context.firing(timer.timestamp, domain):
-                results = self._called(on_timer, timer)
-                if results is not None:
-                    self._emit_each(results, timer, timestamp)
+                try:
+                    results = on_timer(timer.timestamp, self._context)
+                    iterator = iter(() if results is None else results)
+                except Exception as error:
+                    raise self._timer_failure(timer, error) from error
+                self._results.emit_each(iterator, timestamp, partial(self._timer_failure, timer))
         finally:
             self.output.drain()
-
-    def _called(self, on_timer: Any, timer: Timer) -> Iterator[Any] | None:
-        """The results of a timer, if there are any."""
-        try:
-            results = on_timer(timer.timestamp, self._context)
-            return None if results is None else iter(results)
-        except Exception as error:
-            raise self._timer_failure(timer, error) from error
-
-    def _emit_each(self, results: Iterator[Any], timer: Timer, timestamp: int | None) -> None:
-        stamps = None if timestamp is None else (timestamp,)
-        attention = self.ctx.attention
-        is_due = False
-        while True:
-            if is_due or attention:
-                attention.attend(self.output.drain)
-            try:
-                result = next(results)
-            except StopIteration:
-                return
-            except Exception as error:
-                raise self._timer_failure(timer, error) from error
-            is_due = bool(attention)  # the loop behind attends to it before this result
-            if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
-                self.output.emit_side(result[0].tag_id, result[1], timestamp)
-            else:
-                self._texts.look_at(result)
-                self.output.collect_each((result,), stamps, 1)
 
     def _timer_failure(self, timer: Timer, error: Exception) -> UserFunctionError:
         error.add_note(f"raised by on_timer() at {timer.timestamp} for the key {preview(timer.key)}")
@@ -237,6 +214,7 @@ def _write_result(operator: UserFunctionOperator, code: LoopCode, result: str, t
 
 
 _PAIR = 2
+_MAX_GATHERED: Final = 1_000  # as many as a chunk of a source holds
 
 
 class TextsForTags:
@@ -270,6 +248,90 @@ class TextsForTags:
                 record=preview(result),
             )
         return False
+
+
+class SingleResults:
+    """Emits the results of timers and windows one by one; also the way of watermarks, which results must not miss.
+
+    ``gathers``: results wait where only chunks leave the chain behind the operator, which is two appends for each; the
+        operator drains them.
+    """
+
+    __slots__ = ("_attention", "_is_gathered", "_out", "_texts", "_timestamps", "_values")
+
+    def __init__(self, operator: UserFunctionOperator, *, gathers: bool = False) -> None:
+        self._out = operator.output
+        self._attention = operator.ctx.attention
+        self._texts = TextsForTags(operator)
+        self._is_gathered = gathers and operator.output.is_gathered
+        self._values: list[Any] = []
+        self._timestamps: list[int] | None = []
+
+    def __repr__(self) -> str:
+        return f"<SingleResults: {len(self._values)} wait>"
+
+    def emit_each(
+        self, results: Iterator[Any], timestamp: int | None, failure: Callable[[Exception], Exception]
+    ) -> None:
+        """Emit results, to the main output or a side output, each before the next one is made.
+
+        Raises what ``failure`` makes of an error of the iterator.
+        """
+        emit, texts, attention = self._emit, self._texts, self._attention
+        is_due = False
+        while True:
+            if is_due or attention:
+                attention.attend(self.drain)
+            try:
+                result = next(results)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise failure(error) from error
+            is_due = bool(attention)  # the loop behind attends to it before this result
+            if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
+                self._out.emit_side(result[0].tag_id, result[1], timestamp)
+            else:
+                if texts.ids:
+                    texts.look_at(result)
+                emit(result, timestamp)
+
+    def _emit(self, value: Any, timestamp: int | None) -> None:
+        if not self._is_gathered or (type(value) not in UNCHANGING and not is_unchanging(value)):
+            # A result that can change must be copied now, and a chained function called.
+            if self._values:
+                self.flush()
+            self._out.collect_each((value,), None if timestamp is None else (timestamp,), 1)
+            return
+        if timestamp is None:
+            if self._timestamps:
+                self.flush()
+            self._timestamps = None
+        else:
+            if self._timestamps is None:
+                self.flush()
+                self._timestamps = []
+            self._timestamps.append(timestamp)
+        self._values.append(value)
+        if len(self._values) >= _MAX_GATHERED:
+            self.flush()
+
+    def flush(self) -> None:
+        """Pass on what waits."""
+        values, timestamps = self._values, self._timestamps
+        self._values, self._timestamps = [], []
+        if values:
+            self._out.collect(Chunk(values, timestamps))
+
+    def drain(self) -> None:
+        """Pass on what waits, here and in the outputs behind."""
+        self.flush()
+        self._out.drain()
+
+    def emit_control(self, element: Watermark | WatermarkStatus) -> None:
+        """Pass a watermark or a status on behind the results."""
+        self.flush()
+        self._out.emit_control(element)
 
 
 def _advice(results: Any) -> TypeError:

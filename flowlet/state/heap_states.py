@@ -69,7 +69,7 @@ class HeapValueState(_HeapState, ValueState[Any]):
 
 
 class _CombinedState:
-    """A result for each key, which ``stored`` keeps."""
+    """A result for each key, or what it is made of, which ``stored`` keeps."""
 
     __slots__ = ("_function", "_stored")
 
@@ -78,8 +78,16 @@ class _CombinedState:
         self._function = function
 
     def clear(self) -> None:
-        """Forget the result for the current key."""
+        """Forget what is kept for the current key."""
         self._stored.clear()
+
+    def accumulator(self) -> Any:
+        """What is kept for the current key; None if it has no values."""
+        return self._stored.value()
+
+    def update_accumulator(self, accumulator: Any) -> None:
+        """Replace what is kept for the current key."""
+        self._stored.update(accumulator)
 
 
 class HeapReducingState(_CombinedState, ReducingState[Any]):
@@ -96,9 +104,9 @@ class HeapReducingState(_CombinedState, ReducingState[Any]):
         before = self._stored.value()
         self._stored.update(value if before is None else self._function(before, value))
 
-    def update(self, result: Any) -> None:
-        """Replace the result for the current key."""
-        self._stored.update(result)
+    def merge(self, first: Any, second: Any) -> Any:
+        """Combine two of what is kept."""
+        return self._function(first, second)
 
 
 class HeapAggregatingState(_CombinedState, AggregatingState[Any, Any]):
@@ -118,13 +126,9 @@ class HeapAggregatingState(_CombinedState, AggregatingState[Any, Any]):
             accumulator = self._function.create_accumulator()
         self._stored.update(self._function.add(value, accumulator))
 
-    def accumulator(self) -> Any:
-        """What is kept for the current key; None if it has no values."""
-        return self._stored.value()
-
-    def update_accumulator(self, accumulator: Any) -> None:
-        """Replace what is kept for the current key."""
-        self._stored.update(accumulator)
+    def merge(self, first: Any, second: Any) -> Any:
+        """Combine two of what is kept."""
+        return self._function.merge(first, second)
 
 
 class HeapListState(_HeapState, ListState[Any]):

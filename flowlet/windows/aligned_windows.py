@@ -27,7 +27,7 @@ from flowlet.keys.exact_keys import NamespacedKey, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.keyed_timer_service import KeyedTimerService
-from flowlet.windows.window_states import CombinedContents, WindowContents, WindowStates
+from flowlet.windows.window_states import WindowContents, WindowStates
 
 _MISSING: Final = object()
 # Cells, or records in lists: a snapshot has to write so many to the state first, at 2 us each.  Not measured.
@@ -62,7 +62,7 @@ class AlignedWindowing:
         self._slide: int = getattr(assigner, "_slide", self._size)
         self._lateness_ms = spec.allowed_lateness_ms
         self._contents = contents
-        self._are_combined = isinstance(contents, CombinedContents)
+        self._are_combined = contents.are_combined
         self._context = states.key_context
         self._timers = timers
         self._ctx = ctx
@@ -245,11 +245,10 @@ class AlignedWindowing:
 
     def _load(self, start: int, exact: Any, key: Any) -> Any:
         """What a window keeps, which gets a cell; None: nothing."""
-        assert isinstance(self._contents, CombinedContents), "the caller checked that"
         cell = start, exact
         self._begin(cell, key)
         self._enter(cell, key)
-        kept = self._contents.kept()
+        kept = self._contents.state.accumulator()
         if kept is not None:
             self._in_state.add(cell)
         # A window that is kept for late records may have had its end, and gets it again after a restart: the watermark

@@ -21,7 +21,6 @@ from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.record_shape import apart
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns.column import are_unchanging, is_unchanging
-from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.states.runtime_context import RuntimeContext
 from flowlet.datastream.window.triggers import CountTrigger, PurgingTrigger, Trigger, TriggerResult
@@ -37,7 +36,7 @@ from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import KeyedInput, write_current_key
-from flowlet.operators.process_operator import TextsForTags
+from flowlet.operators.process_operator import SingleResults
 from flowlet.operators.user_function import UserFunction, UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
@@ -47,12 +46,10 @@ from flowlet.windows.window_states import (
     MergingWindowSet,
     PerWindowStates,
     SeparateWindows,
-    TimestampedContents,
+    WindowContents,
     WindowContext,
-    WindowResults,
     WindowStates,
     clears,
-    contents_of,
     window_call_of,
 )
 
@@ -92,8 +89,7 @@ class WindowOperator(UserFunctionOperator):
     def setup(self, ctx: OperatorContext, output: OperatorOutput) -> None:
         """Tell the operator where it is and where its results go."""
         super().setup(ctx, output)
-        self._results = WindowResults(self.output)
-        self._texts = TextsForTags(self)
+        self._results = SingleResults(self, gathers=True)
 
     def open(self) -> None:
         """Make states and contexts, then open the functions."""
@@ -108,7 +104,7 @@ class WindowOperator(UserFunctionOperator):
             else (timers.register_processing_time_timer, timers.delete_processing_time_timer)
         )
         self._states = WindowStates(ctx)
-        self._contents = contents_of(spec, self._states)
+        self._contents = WindowContents(spec, self._states)
         self._merging_state = None
         if spec.merges:
             self._merging_state = ctx.keyed_state_backend.state(
@@ -309,7 +305,6 @@ class WindowOperator(UserFunctionOperator):
     def _evaluate_evicting(self, window: Any, state_window: Any, elements: list[Any], timestamp: int | None) -> None:
         evictor, context, size = self._spec.evictor, self._context, len(elements)
         assert evictor is not None, "the caller checked that"
-        assert isinstance(self._contents, TimestampedContents), "an evictor needs timestamps"
         self._called(window, lambda: evictor.evict_before(elements, size, window, context))
         # The elements are kept, whatever the functions do.
         own = self._copied(window, [each.value for each in elements])
@@ -338,24 +333,7 @@ class WindowOperator(UserFunctionOperator):
         if results is None:
             return
         iterator = self._called(window, lambda: iter(results))
-        emit, texts, attention = self._results.emit, self._texts, self.ctx.attention
-        is_due = False
-        while True:
-            if is_due or attention:
-                attention.attend(self._results.drain)
-            try:
-                result = next(iterator)
-            except StopIteration:
-                return
-            except Exception as error:
-                raise self._window_failure(window, error) from error
-            is_due = bool(attention)  # the loop behind attends to it before this result
-            if type(result) is tuple and len(result) == _PAIR and isinstance(result[0], OutputTag):
-                self.output.emit_side(result[0].tag_id, result[1], timestamp)
-            else:
-                if texts.ids:
-                    texts.look_at(result)
-                emit(result, timestamp)
+        self._results.emit_each(iterator, timestamp, functools.partial(self._window_failure, window))
 
     # -- timers
 
@@ -530,6 +508,3 @@ def _purging_if_full(spec: WindowSpec) -> Trigger[Any, Any]:
     if counts and trigger._window_size == assigner._window_size:  # type: ignore[attr-defined]  # their types were checked
         return PurgingTrigger(trigger)
     return trigger
-
-
-_PAIR: Final = 2

@@ -3,21 +3,15 @@ evictors and window functions are given, and how these are called.
 
 ``MergingWindowSet``: the windows of one key that may become one, and under which window each keeps its state.  A window
 that grew keeps its state where it was: under the *state window*, one of the windows that it was made of.
-``WindowResults``: where the results of windows go.
-
-Hot path, per result: a look at its type, and two appends where only chunks leave the chain behind the operator; else
-one run of the loop behind it.
-
 Side:       task.
 Invariants: a state belongs to the key and window of ``key_context``, also after it was handed out.  Two windows never
             have the same state window.  Every method of contents is about the window that was entered in
             ``WindowStates``.  A window without records keeps nothing.  States that a context gives belong to the
-            current key and, but for global ones, to its window.  Results leave before the watermark, the barrier or the
-            mark that follows them.  A chained function gets a result before the next one is made.
+            current key and, but for global ones, to its window.
 Source:     Flink ``MergingWindowSet``; ``KeyedStateBackend.getPartitionedState`` with a namespace,
             ``InternalMergingState.mergeNamespaces``; ``WindowOperator.windowState``: a list, reducing or aggregating
             state of the name ``window-contents``; ``WindowOperator.Context``, ``WindowContext``,
-            ``PerWindowStateStore``, ``MergingWindowStateStore``; ``TimestampedCollector``.  PyFlink's of the same
+            ``PerWindowStateStore``, ``MergingWindowStateStore``;  PyFlink's of the same
             names, ``InternalIterableWindowFunction``, ``InternalSingleValueProcessWindowFunction`` and their like.
 """
 
@@ -25,9 +19,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -42,7 +34,6 @@ from flowlet.datastream.window.window_assigners import MergingWindowAssigner, Wi
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import NamespacedKey
-from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import KeyContext
 
 __all__ = ["MergeFunction", "MergingWindowSet"]
@@ -169,24 +160,13 @@ class WindowStates:
         Raises:
             FlowletError: it is a state whose values cannot be put together.
         """
-        state = self.state(descriptor)
-        get = state.get
-        match descriptor:
-            case ListStateDescriptor():
-                update = state.add_all
-                merge = operator.add
-            case ReducingStateDescriptor():
-                function = descriptor.get_reduce_function()
-                update = state.update
-                merge = getattr(function, "reduce", function)
-            case AggregatingStateDescriptor():
-                get = state.accumulator
-                update = state.update_accumulator
-                merge = descriptor.get_agg_function().merge
-            case _:
-                raise FlowletError(
-                    f"state {descriptor.name!r} cannot be merged: only list, reducing and aggregating states can"
-                )
+        state, is_list = self.state(descriptor), isinstance(descriptor, ListStateDescriptor)
+        if not is_list and not isinstance(descriptor, ReducingStateDescriptor | AggregatingStateDescriptor):
+            raise FlowletError(
+                f"state {descriptor.name!r} cannot be merged: only list, reducing and aggregating states can"
+            )
+        get = state.get if is_list else state.accumulator
+        merge = operator.add if is_list else state.merge
         merged = None
         for source in sources:
             self.enter(source)
@@ -195,94 +175,68 @@ class WindowStates:
             if value is not None:
                 merged = value if merged is None else merge(merged, value)
         self.enter(target)
-        if merged is not None:
-            # What is added to a list is put behind its elements.
-            before = None if isinstance(descriptor, ListStateDescriptor) else get()
-            update(merged if before is None else merge(before, merged))
+        if is_list:
+            state.add_all(merged or ())
+        elif merged is not None:
+            before = get()
+            state.update_accumulator(merged if before is None else merge(before, merged))
 
 
 WINDOW_STATE_NAME: Final = "window-contents"
 
 
 class WindowContents:
-    """The records of windows, or what was made of them; all records where a subclass says nothing else.
+    """The records of windows, with their timestamps for an evictor; or the one value that they are combined to.
 
     Args:
+        spec: what is done with windows.
         states: have the window that is entered.
-        descriptor: of the state that keeps the contents.
     """
 
-    def __init__(self, states: WindowStates, descriptor: StateDescriptor) -> None:
+    def __init__(self, spec: WindowSpec, states: WindowStates) -> None:
         self._states = states
-        self._descriptor = descriptor
-        self.state = states.state(descriptor)
+        self.are_combined = spec.combine is not None and spec.evictor is None
+        self._have_timestamps = spec.evictor is not None
+        if self.are_combined:
+            kind = AggregatingStateDescriptor if spec.aggregates else ReducingStateDescriptor
+            self._descriptor: StateDescriptor = kind(WINDOW_STATE_NAME, spec.combine, spec.state_type)
+        else:
+            self._descriptor = ListStateDescriptor(
+                WINDOW_STATE_NAME, None if self._have_timestamps else spec.state_type
+            )
+        self.state = states.state(self._descriptor)
 
     def add(self, value: Any, timestamp: int | None) -> None:
         """Add a record."""
-        self.state.add(value)
+        self.state.add((value, timestamp) if self._have_timestamps else value)
 
-    def write(self, values: Any) -> None:
+    def write(self, kept: Any) -> None:
         """Add records; where they are combined, keep what they were combined to, in place of what was kept."""
-        self.state.add_all(values)
+        if self.are_combined:
+            self.state.update_accumulator(kept)
+        else:
+            self.state.add_all(kept)
 
     def get(self) -> list[Any] | None:
-        """The records in the order in which they came, or the one value that they were combined to; None: there is
-        nothing.
+        """The records in the order in which they came (for an evictor each is a ``TimestampedValue``), or the one value
+        that they were combined to; None: there is nothing.
         """
-        return self.state.get() or None
+        found = self.state.get()
+        if self.are_combined:
+            return None if found is None else [found]
+        return ([TimestampedValue(*each) for each in found] if self._have_timestamps else found) or None
 
     def clear(self) -> None:
         """Forget everything."""
         self.state.clear()
 
+    def replace(self, elements: Sequence[TimestampedValue[Any]]) -> None:
+        """Keep these records and no others, for an evictor."""
+        self.state.update([(each.value, each.timestamp) for each in elements])
+
     def merge(self, target: Any, sources: Sequence[Any]) -> None:
         """Combine what is kept for the windows ``sources`` with that of ``target``, or put it behind."""
         self._states.merge(self._descriptor, target, sources)
-
-
-class CombinedContents(WindowContents):
-    """One value: what the function made of all records."""
-
-    def __init__(self, spec: WindowSpec, states: WindowStates) -> None:
-        kind = AggregatingStateDescriptor if spec.aggregates else ReducingStateDescriptor
-        super().__init__(states, kind(WINDOW_STATE_NAME, spec.combine, spec.state_type))
-        # What is kept: the accumulator, where there is one.
-        self.kept = self.state.accumulator if spec.aggregates else self.state.get
-        self._update = self.state.update_accumulator if spec.aggregates else self.state.update
-
-    def write(self, values: Any) -> None:
-        """Keep this value."""
-        self._update(values)
-
-    def get(self) -> list[Any] | None:
-        """The result, as the only element."""
-        result = self.state.get()
-        return None if result is None else [result]
-
-
-class TimestampedContents(WindowContents):
-    """All records with their timestamps, for an evictor."""
-
-    def add(self, value: Any, timestamp: int | None) -> None:
-        """Add a record."""
-        self.state.add((value, timestamp))
-
-    def get(self) -> list[TimestampedValue[Any]] | None:
-        """The records, in the order in which they came."""
-        return [TimestampedValue(value, timestamp) for value, timestamp in self.state.get()] or None
-
-    def replace(self, elements: Sequence[TimestampedValue[Any]]) -> None:
-        """Keep these records and no others."""
-        self.state.update([(each.value, each.timestamp) for each in elements])
-
-
-def contents_of(spec: WindowSpec, states: WindowStates) -> WindowContents:
-    """What is kept for such windows."""
-    if spec.evictor is not None:
-        return TimestampedContents(states, ListStateDescriptor(WINDOW_STATE_NAME))
-    if spec.combine is not None:
-        return CombinedContents(spec, states)
-    return WindowContents(states, ListStateDescriptor(WINDOW_STATE_NAME, spec.state_type))
 
 
 class PerWindowStates(KeyedStateStore):
@@ -336,58 +290,3 @@ def clears(spec: WindowSpec) -> bool:
         return False
     own = getattr(type(spec.function), "clear", None)
     return own not in (None, ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
-
-
-_MAX_WAITING: Final = 1_000  # as many as a chunk holds
-
-
-class WindowResults:
-    """Gathers results, or passes them on at once; also the way of watermarks, which results must not miss."""
-
-    __slots__ = ("_is_gathered", "_out", "_timestamps", "_values")
-
-    def __init__(self, out: OperatorOutput) -> None:
-        self._out = out
-        self._is_gathered = out.is_gathered
-        self._values: list[Any] = []
-        self._timestamps: list[int] | None = []
-
-    def __repr__(self) -> str:
-        return f"<WindowResults: {len(self._values)} wait>"
-
-    def emit(self, value: Any, timestamp: int | None) -> None:
-        """Emit one result to the main output."""
-        if not self._is_gathered or (type(value) not in UNCHANGING and not is_unchanging(value)):
-            # A result that can change must be copied now, and a chained function called.
-            self.flush()
-            self._out.collect_each((value,), None if timestamp is None else (timestamp,), 1)
-            return
-        if timestamp is None:
-            if self._timestamps:
-                self.flush()
-            self._timestamps = None
-        else:
-            if self._timestamps is None:
-                self.flush()
-                self._timestamps = []
-            self._timestamps.append(timestamp)
-        self._values.append(value)
-        if len(self._values) >= _MAX_WAITING:
-            self.flush()
-
-    def flush(self) -> None:
-        """Pass on what waits."""
-        values, timestamps = self._values, self._timestamps
-        self._values, self._timestamps = [], []
-        if values:
-            self._out.collect(Chunk(values, timestamps))
-
-    def drain(self) -> None:
-        """Pass on what waits, here and in the outputs behind."""
-        self.flush()
-        self._out.drain()
-
-    def emit_control(self, element: Watermark | WatermarkStatus) -> None:
-        """Pass a watermark or a status on behind the results."""
-        self.flush()
-        self._out.emit_control(element)
