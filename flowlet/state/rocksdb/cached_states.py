@@ -34,26 +34,26 @@ _MAP_BYTES: Final = 600  # of what is known of a map without entries
 _MISSING: Final = object()
 
 
-class RocksDBValueState(EnteredState, ValueState[Any]):
-    """One value per key, in a row; ``declared``: see ``EnteredState``."""
+class _CachedValues(EnteredState):
+    """A value or a list per key, in a row; ``declared``: see ``EnteredState``."""
 
-    __slots__ = ("_changed", "_context", "_keys", "_num_unseen", "_sizes", "counted", "entries")
+    __slots__ = ("_changed", "_context", "_counted", "_entries", "_keys", "_num_unseen", "_sizes")
 
     def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
         super().__init__(declared)
         self._keys = keys
         self._context = keys.context
-        self.entries: dict[Any, Any] = {}  # By exact key; changed in place only, as is ``counted``: lists keep them.
+        self._entries: dict[Any, Any] = {}  # By exact key.
         self._sizes: dict[Any, int] = {}  # Of the entries: what was charged.
         self._changed: dict[Any, Any] = {}  # Keys as the user knows them, by exact key.
-        self.counted: set[Any] = set()  # Of the changed entries those whose next values need not be looked at.
+        self._counted: set[Any] = set()  # Of the changed entries those whose next values need not be looked at.
         self._num_unseen = 0
         keys.store.caches.append(self)
 
     def __repr__(self) -> str:
-        return f"<RocksDBValueState {self._keys.name!r}>"
+        return f"<{type(self).__name__} {self._keys.name!r}>"
 
-    def load(self, key: Any, exact: Any) -> Any:
+    def _load(self, key: Any, exact: Any) -> Any:
         """The value of a key that is not in the cache."""
         content = self._keys.store.get(self._keys.prefix(key, exact))
         value = None
@@ -63,32 +63,32 @@ class RocksDBValueState(EnteredState, ValueState[Any]):
             size += max(len(content), memory_size(value))
         self._keys.charge(0, size)
         self._sizes[exact] = size
-        self.entries[exact] = value
+        self._entries[exact] = value
         return value
 
-    def store(self, key: Any, exact: Any, value: Any, num_added: int | None = None) -> int:
+    def _store(self, key: Any, exact: Any, value: Any, num_added: int | None = None) -> int:
         """Replace the value of a key; None: it has none any more.
 
         ``num_added``: by how many bytes it is larger; None: not known.
 
-        Returns how many of the next updates of keys in ``counted`` may replace entries without asking.
+        Returns how many of the next updates of keys in ``_counted`` may replace entries without asking.
         """
         old = self._sizes.get(exact, 0)
         size = old + num_added if num_added is not None and old else _ENTRY_BYTES + memory_size(value)
         if _is_much_larger(size, old):
-            self.counted.clear()  # The values of other keys may have grown, too.
+            self._counted.clear()  # The values of other keys may have grown, too.
         elif size > old >> 1:
             size = max(size, old)  # Lengths that go up and down are no growth.
         self._keys.charge(old, size)
         self._sizes[exact] = size
         self._changed[exact] = key
-        self.counted.add(exact)
-        self.entries[exact] = value
+        self._counted.add(exact)
+        self._entries[exact] = value
         return self._keys.num_unseen(size)
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
         """See ``RowCache``."""
-        keys, entries, sizes = self._keys, self.entries, self._sizes
+        keys, entries, sizes = self._keys, self._entries, self._sizes
         for exact, key in self._changed.items():
             value = entries[exact]
             prefix = keys.prefix(key, exact)
@@ -101,27 +101,33 @@ class RocksDBValueState(EnteredState, ValueState[Any]):
                 keys.budget.charge(sizes[exact], len(row) + _ENTRY_BYTES)
                 sizes[exact] = len(row) + _ENTRY_BYTES
         self._changed.clear()
-        self.counted.clear()
+        self._counted.clear()
 
     def forget(self) -> None:
         """See ``RowCache``."""
-        self.entries.clear()
+        self._entries.clear()
         self._sizes.clear()
 
     def held_bytes(self) -> int:
         """See ``RowCache``."""
-        assert self._sizes.keys() == self.entries.keys()
-        assert self.counted <= self._changed.keys() <= self.entries.keys()
+        assert self._sizes.keys() == self._entries.keys()
+        assert self._counted <= self._changed.keys() <= self._entries.keys()
         return sum(self._sizes.values())
 
-    # -- the state
-
-    def value(self) -> Any:
-        """The value of the current key; None if it has none."""
+    def _kept(self) -> Any:
+        """What is kept for the current key; None if there is nothing."""
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
-        value = self.entries.get(exact, _MISSING)
-        return self.load(key, exact) if value is _MISSING else value
+        value = self._entries.get(exact, _MISSING)
+        return self._load(key, exact) if value is _MISSING else value
+
+
+class RocksDBValueState(_CachedValues, ValueState[Any]):
+    """One value per key."""
+
+    __slots__ = ()
+
+    value = _CachedValues._kept
 
     def update(self, value: Any) -> None:
         """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
@@ -130,41 +136,29 @@ class RocksDBValueState(EnteredState, ValueState[Any]):
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         num_unseen = self._num_unseen
-        if num_unseen and exact in self.counted:
+        if num_unseen and exact in self._counted:
             self._num_unseen = num_unseen - 1
-            self.entries[exact] = value
+            self._entries[exact] = value
         else:
-            self._num_unseen = self.store(key, exact, value)
-
-    def update_grown(self, value: Any, num_added: int) -> None:
-        """``update``, with what the value of the current key was, and some more bytes."""
-        key = self._context.current_key
-        self.store(key, key if type(key) in PLAIN else self._keys.exact(key), value, num_added)
+            self._num_unseen = self._store(key, exact, value)
 
     def clear(self) -> None:
         """Forget the value of the current key."""
         self.update(None)
 
 
-class RocksDBListState(EnteredState, ListState[Any]):
-    """A list per key, in one row; ``declared``: see ``EnteredState``."""
+class RocksDBListState(_CachedValues, ListState[Any]):
+    """A list per key."""
 
-    __slots__ = ("_context", "_keys", "_num_added", "_num_unseen", "_value")
+    __slots__ = ("_num_added",)
 
     def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
-        super().__init__(declared)
-        self._keys = keys
-        self._context = keys.context
-        self._value = RocksDBValueState(keys)
-        self._num_unseen = 0
+        super().__init__(keys, declared)
         self._num_added = 0  # since an element was counted
-
-    def __repr__(self) -> str:
-        return f"<RocksDBListState in {self._value!r}>"
 
     def elements(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
-        return list(self._value.value() or ())
+        return list(self._kept() or ())
 
     get = elements  # PyFlink's name
 
@@ -179,33 +173,37 @@ class RocksDBListState(EnteredState, ListState[Any]):
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         self._num_added += 1
-        if self._num_unseen and exact in self._value.counted:
-            elements = self._value.entries[exact]
+        if self._num_unseen and exact in self._counted:
+            elements = self._entries[exact]
             if elements is not None:
                 self._num_unseen -= 1
                 elements.append(value)
                 return
         size = memory_size(value) + _REFERENCE_BYTES
-        elements = self._value.value() or []
+        elements = self._kept() or []
         elements.append(value)
-        self._value.update_grown(elements, size * self._num_added)
+        self._store(key, exact, elements, size * self._num_added)
         self._num_added, self._num_unseen = 0, self._keys.num_unseen(size)
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list of the current key."""
         added = self._all_entered(values)
         if added:
-            elements = self._value.value() or []
+            elements = self._kept() or []
             elements += added
-            self._value.update_grown(elements, memory_size(added))
+            self._replace(elements, memory_size(added))
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""
-        self._value.update(self._all_entered(values) or None)
+        self._replace(self._all_entered(values) or None)
 
     def clear(self) -> None:
         """Forget the list of the current key."""
-        self._value.clear()
+        self._replace(None)
+
+    def _replace(self, elements: list[Any] | None, num_added: int | None = None) -> None:
+        key = self._context.current_key
+        self._store(key, key if type(key) in PLAIN else self._keys.exact(key), elements, num_added)
 
 
 class _CachedMap:

@@ -232,56 +232,45 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 store.write(batch)
 
     def _restore_files(self, snapshot: IncrementalSnapshot) -> None:
-        """As the database itself, if it is that of the same key groups; else its rows of this subtask's key groups."""
-        groups = self._key_groups
-        if self._store is None and (snapshot.first_key_group, snapshot.end_key_group) == (groups.start, groups.stop):
+        """As the database itself, if it is that of the same key groups and program; else its rows of this subtask's key
+        groups.
+        """
+        groups, files = self._key_groups, self.place.shared_files
+        classes = None if files is None else files.former_classes
+        are_same = (snapshot.first_key_group, snapshot.end_key_group) == (groups.start, groups.stop)
+        if self._store is None and are_same and classes is None:
             self._download(snapshot, self._path("db"))
             self._ids, self._descriptions = dict(snapshot.state_ids), dict(snapshot.descriptions)
-            files = self.place.shared_files
             self._base = snapshot.shared if files is not None and files.are_restored_ones_own else {}
-            store = self._opened()
-            if files is not None and files.former_classes is not None:
-                self._map_classes(store, files.former_classes)
+            self._opened()
             return
         path = self._path("restored")
         with _removed(path):
             self._download(snapshot, path)
-            self._copy(snapshot, path)
+            self._copy(snapshot, path, classes)
 
-    def _map_classes(self, store: RocksDBStore, classes: RunningClasses) -> None:
-        """Write the rows again that hold classes of the program, which was another one; reads all rows."""
-        names = {number: name for name, number in self._ids.items()}
-        for group in self._key_groups:
-            batch = store.new_batch()
-            for row, content in store.rows(group.to_bytes(2, "big")):
-                mapped = self._mapped(names[PREFIX.unpack_from(row)[1]], row, content, classes)
-                if mapped is not content:
-                    batch.put(row, mapped)
-            store.write(batch)
-
-    def _mapped(self, name: str, row: bytes, content: bytes, classes: RunningClasses) -> bytes:
-        try:
-            return with_running_classes(self._descriptions[name].kind, row, content, self._max_parallelism, classes)
-        except (FormerClassError, StateRestoreError) as error:
-            raise StateRestoreError(f"state {name!r}: {error}") from error
-
-    def _copy(self, snapshot: IncrementalSnapshot, path: Path) -> None:
+    def _copy(self, snapshot: IncrementalSnapshot, path: Path, classes: RunningClasses | None) -> None:
         store = self._opened()
         with closing(open_to_read(path)) as former:
-            ids = {snapshot.state_ids[name]: self._id_of(name, each) for name, each in snapshot.descriptions.items()}
             names = {number: name for name, number in snapshot.state_ids.items()}
-            files = self.place.shared_files
-            classes = None if files is None else files.former_classes
+            ids = {number: self._id_of(name, snapshot.descriptions[name]) for number, name in names.items()}
             batch = store.new_batch()
             for group in self._key_groups:
                 for row, written in rows_of(former, group.to_bytes(2, "big")):
-                    name = names[PREFIX.unpack_from(row)[1]]
-                    content = written if classes is None else self._mapped(name, row, written, classes)
-                    batch.put(PREFIX.pack(group, ids[PREFIX.unpack_from(row)[1]]) + row[PREFIX.size :], content)
+                    _, number = PREFIX.unpack_from(row)
+                    content = written if classes is None else self._mapped(names[number], row, written, classes)
+                    batch.put(PREFIX.pack(group, ids[number]) + row[PREFIX.size :], content)
                     if batch.len() >= _BATCH_ROWS:
                         store.write(batch)
                         batch = store.new_batch()
             store.write(batch)
+
+    def _mapped(self, name: str, row: bytes, content: bytes, classes: RunningClasses) -> bytes:
+        """The content of a row, with the classes of this program."""
+        try:
+            return with_running_classes(self._descriptions[name].kind, row, content, self._max_parallelism, classes)
+        except (FormerClassError, StateRestoreError) as error:
+            raise StateRestoreError(f"state {name!r}: {error}") from error
 
     def _download(self, snapshot: IncrementalSnapshot, path: Path) -> None:
         files = self.place.shared_files

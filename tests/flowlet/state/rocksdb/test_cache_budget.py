@@ -24,7 +24,7 @@ from flowlet.datastream.state import (
 from flowlet.timers.time_api import KeyContext
 
 pytest.importorskip("rocksdict")
-from flowlet.state.rocksdb.cached_states import RocksDBMapState, RocksDBValueState
+from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapState, RocksDBValueState
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 from flowlet.state.rocksdb.rocksdb_store import ByteBudget, RocksDBStore, memory_size
 
@@ -159,8 +159,8 @@ def _held_bytes(cached: Cached) -> int:
     for cache in store.caches:
         if isinstance(cache, RocksDBMapState):
             values += [entry for each in cache._maps.values() for entry in each.known.values()]
-        elif isinstance(cache, RocksDBValueState):
-            values += cache.entries.values()
+        elif isinstance(cache, RocksDBValueState | RocksDBListState):
+            values += cache._entries.values()
     return sum(map(memory_size, values))
 
 
