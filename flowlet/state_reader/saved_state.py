@@ -13,7 +13,8 @@ Source:     Flink ``SavepointReader``, ``SavepointMetadata``.
 Absent:     data in flight of unaligned checkpoints.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from flowlet.state.state_snapshots import (
     Redistribution,
     StateDescription,
     StateKind,
+    StateRows,
     TypeForm,
 )
 from flowlet.storage.checkpoint_storage import CheckpointStorage, open_checkpoint
@@ -53,6 +55,12 @@ _BASIC: Final = {
     "Long": pa.int64(),
     "Float": pa.float32(),
     "Double": pa.float64(),
+}
+# Of those columns whose values do not decide it.
+_OF_COLUMNS: Final = {
+    **dict.fromkeys(("service", "time_domain", "position"), pa.string()),
+    "subtask": pa.int32(),
+    "timestamp_ms": pa.int64(),
 }
 _UNFIT: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _ANY_NUMBER: Final = 1  # of key groups, which are not shown
@@ -165,6 +173,9 @@ AGGREGATE: Final = "aggregate"
 """The name of what ``sum``, ``reduce``, ``min``, ``max`` and ``count`` keep for each key."""
 POSITION: Final = "position"
 """The name of what a source knows of its place, and of the elements that an asynchronous function works on."""
+_AGGREGATION: Final = "aggregation"
+_KEYED: Final = (_AGGREGATION, *(each.value for each in StateKind))
+_OF_SUBTASKS: Final = tuple(each.value for each in Redistribution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,39 +260,21 @@ class SavedState:
         Raises:
             FlowletError: there is no such operator or state; the message names those that there are.
         """
-        operator_id = self._find(uid)
-        parts = self._keyed_parts(operator_id)
-        if name == AGGREGATE and any(AGGREGATES in each.descriptions for each in parts):
-            name = AGGREGATES
-        found = [each for each in parts if name in each.descriptions]
-        if not found:
-            raise self._unknown(uid, operator_id, name)
-        rows = [of_group[name] for part in found for of_group in part.groups.values() if name in of_group]
-        entries = [entry for each in rows for entry in zip(each.keys, each.values, strict=True)]
-        return _keyed_table(entries, found[0].descriptions[name])
+        return self._table_of(uid, name, *_KEYED)
 
     def list_state(self, uid: str, name: str) -> pa.Table:
         """The elements of a list or union list state: ``subtask`` and ``element``.
 
         Raises FlowletError: there is none.
         """
-        operator_id = self._find(uid)
-        found = self._rows_of(operator_id, name)
-        if not found or found[0][1].redistribution is Redistribution.BROADCAST:
-            raise self._unknown(uid, operator_id, name)
-        elements = [(subtask, element) for subtask, rows in found for element in rows.elements]
-        return _table(("subtask", "element"), elements, subtask=pa.int32())
+        return self._table_of(uid, name, Redistribution.SPLIT.value, Redistribution.UNION.value)
 
     def broadcast_state(self, uid: str, name: str) -> pa.Table:
         """The entries of a broadcast state, which is the same in every subtask: ``key`` and ``value``.
 
         Raises FlowletError.
         """
-        operator_id = self._find(uid)
-        found = [rows for _, rows in self._rows_of(operator_id, name)]
-        if not found or found[0].redistribution is not Redistribution.BROADCAST:
-            raise self._unknown(uid, operator_id, name)
-        return _table(("key", "value"), found[0].elements)
+        return self._table_of(uid, name, Redistribution.BROADCAST.value)
 
     def timers(self, uid: str) -> pa.Table:
         """All timers of an operator: ``service``, ``time_domain``, ``key``, ``namespace`` and ``timestamp_ms``.
@@ -289,15 +282,13 @@ class SavedState:
         Raises FlowletError.
         """
         names = ("service", "time_domain", "key", "namespace", "timestamp_ms")
-        found = list(self._timers(self._find(uid)))
-        return _table(names, found, service=pa.string(), time_domain=pa.string(), timestamp_ms=pa.int64())
+        return _table(names, list(self._timers(self._find(uid))))
 
     def positions(self, uid: str) -> pa.Table:
         """What each subtask of a source, or of an asynchronous function, keeps, as text:
         ``subtask`` and ``position``.
         """
-        found = [(subtask, repr(own)) for subtask, own in self._positions(self._find(uid))]
-        return _table(("subtask", "position"), found, subtask=pa.int32(), position=pa.string())
+        return _table(("subtask", "position"), [(at, repr(own)) for at, own in self._positions(self._find(uid))])
 
     def table(self, uid: str, name: str) -> pa.Table:
         """The entries of a state of any kind.
@@ -305,15 +296,9 @@ class SavedState:
         Raises FlowletError: there is none; the message names those that there are.
         """
         operator_id = self._find(uid)
-        rows = next((each for _, each in self._rows_of(operator_id, name)), None)
-        if rows is not None:
-            is_broadcast = rows.redistribution is Redistribution.BROADCAST
-            return self.broadcast_state(uid, name) if is_broadcast else self.list_state(uid, name)
-        if name == POSITION and self._positions(operator_id):
-            return self.positions(uid)
         if name == "timers" and any(state.timers for _, state in self._parts_of(operator_id)):
             return self.timers(uid)
-        return self.keyed_state(uid, name)
+        return self._table_of(uid, name, *_OF_SUBTASKS, POSITION, *_KEYED)
 
     # -- parts
 
@@ -328,30 +313,49 @@ class SavedState:
             vertex.max_parallelism,
             self._sizes.get(operator_id, 0),
             num_timers,
-            tuple(self._states_of(operator_id)),
+            tuple([each for each, _ in self._states_of(operator_id)]),
         )
 
-    def _states_of(self, operator_id: str) -> list[SavedStateInfo]:
-        found: list[SavedStateInfo] = []
+    def _states_of(self, operator_id: str) -> "list[tuple[SavedStateInfo, Callable[[], pa.Table]]]":
+        """Its states, and what makes the table of each."""
+        found: list[tuple[SavedStateInfo, Callable[[], pa.Table]]] = []
         keyed = self._keyed_parts(operator_id)
         for name, description in {name: each for part in keyed for name, each in part.descriptions.items()}.items():
             rows = [of_group[name] for part in keyed for of_group in part.groups.values() if name in of_group]
             shown = (name, description.kind.value, description.type_name)
             if name == AGGREGATES:
-                shown = (AGGREGATE, "aggregation", "")
-            found.append(SavedStateInfo(*shown, sum(len(each.keys) for each in rows)))
-        by_subtask: dict[str, list[OperatorStateRows]] = {}
-        for _, state in self._parts_of(operator_id):
+                shown = (AGGREGATE, _AGGREGATION, "")
+            info = SavedStateInfo(*shown, sum(len(each.keys) for each in rows))
+            found.append((info, partial(_keyed_table, rows, description)))
+        by_subtask: dict[str, list[tuple[int, OperatorStateRows]]] = {}
+        for subtask, state in self._parts_of(operator_id):
             for name, each in ({} if state.by_subtask is None else state.by_subtask.states).items():
-                by_subtask.setdefault(name, []).append(each)
-        for name, each_rows in by_subtask.items():
-            first = each_rows[0]
-            is_broadcast = first.redistribution is Redistribution.BROADCAST
-            number = len(first.elements) if is_broadcast else sum(len(each.elements) for each in each_rows)
-            found.append(SavedStateInfo(name, first.redistribution.value, first.type_name, number))
+                by_subtask.setdefault(name, []).append((subtask, each))
+        for name, parts in by_subtask.items():
+            _, first = parts[0]
+            names, entries = ("key", "value"), list(first.elements)
+            if first.redistribution is not Redistribution.BROADCAST:
+                names = ("subtask", "element")
+                entries = [(subtask, element) for subtask, each in parts for element in each.elements]
+            info = SavedStateInfo(name, first.redistribution.value, first.type_name, len(entries))
+            found.append((info, partial(_table, names, entries)))
         if positions := self._positions(operator_id):
-            found.append(SavedStateInfo(POSITION, "position", "", len(positions)))
+            info = SavedStateInfo(POSITION, POSITION, "", len(positions))
+            found.append((info, partial(self.positions, operator_id)))
         return found
+
+    def _table_of(self, uid: str, name: str, *kinds: str) -> pa.Table:
+        """The table of the state of this name, of the first of these kinds that there is."""
+        states = self._states_of(self._find(uid))
+        shown = AGGREGATE if name == AGGREGATES else name
+        found = {info.kind: make for info, make in states if info.name == shown}
+        for kind in kinds:
+            if kind in found:
+                return found[kind]()
+        known = ", ".join(f"{each.name!r} ({each.kind})" for each, _ in states)
+        raise FlowletError(
+            f"{self.path}: operator {uid!r} has no such state {name!r}; its states are {known or 'none'}"
+        )
 
     def _positions(self, operator_id: str) -> list[tuple[int, object]]:
         """By subtask, what an operator keeps that is no aggregate."""
@@ -379,13 +383,6 @@ class SavedState:
                 case _:  # a sequence is made only for a task
                     pass
         return found
-
-    def _rows_of(self, operator_id: str, name: str) -> list[tuple[int, OperatorStateRows]]:
-        return [
-            (subtask, state.by_subtask.states[name])
-            for subtask, state in self._parts_of(operator_id)
-            if state.by_subtask is not None and name in state.by_subtask.states
-        ]
 
     def _parts_of(self, operator_id: str) -> Sequence[tuple[int, OperatorState]]:
         if not self._is_read:
@@ -422,12 +419,6 @@ class SavedState:
         what = f"{len(found)} operators are called" if found else "there is no operator"
         raise FlowletError(f"{self.path}: {what} {wanted!r}; the operators are {known}")
 
-    def _unknown(self, uid: str, operator_id: str, name: str) -> FlowletError:
-        known = ", ".join(f"{each.name!r} ({each.kind})" for each in self._states_of(operator_id))
-        return FlowletError(
-            f"{self.path}: operator {uid!r} has no such state {name!r}; its states are {known or 'none'}"
-        )
-
 
 def read_state(path: str | Path, *, secret_file: Path | None = None, secret: bytes | None = None) -> SavedState:
     """Read and verify a savepoint or checkpoint.
@@ -450,18 +441,21 @@ def read_state(path: str | Path, *, secret_file: Path | None = None, secret: byt
     return SavedState(str(place), storage, manifest)
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], **types: pa.DataType) -> pa.Table:
-    """Rows as columns of these names; ``types``: of those columns whose values do not decide it."""
-    columns = [[row[index] for row in rows] for index in range(len(names))]
-    found = zip(names, columns, strict=True)
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Rows as columns of these names."""
+    columns = {name: [row[index] for row in rows] for index, name in enumerate(names)}
     return pa.table(
-        {name: pa.array(each, types[name]) if name in types else arrow_column(each) for name, each in found}
+        {
+            name: pa.array(each, _OF_COLUMNS[name]) if name in _OF_COLUMNS else arrow_column(each)
+            for name, each in columns.items()
+        }
     )
 
 
-def _keyed_table(entries: Sequence[tuple[Any, Any]], description: StateDescription) -> pa.Table:
+def _keyed_table(parts: Sequence[StateRows], description: StateDescription) -> pa.Table:
     """One row per key, or per entry of a map, or per element of a list with a time to live."""
     form = description.type_form
+    entries = [entry for each in parts for entry in zip(each.keys, each.values, strict=True)]
     plain = [(key.exact if isinstance(key, ExactKey) else key, value) for key, value in entries]
     names = ["key", "value"]
     rows: Sequence[tuple[Any, ...]] = plain
