@@ -366,7 +366,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         """For the loops: keys, if the function uses keyed state, exact keys, if not all rows are here, or slots."""
         if self._uses_state:
             return self._key_input.keys_of(chunk)
-        return self._state_slots(chunk) if self._cache is None else self._key_input.exact_keys_of(chunk)
+        return self._state_slots(chunk) if self._cache is None else self._key_input.keys_and_exact(chunk)[1]
 
     def _samples(self, chunk: Chunk) -> Sequence[Any]:
         """Some values like those that are kept."""
@@ -395,7 +395,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
             self._is_indexable = False
         self._leave_index()
         self._num_looked_up += len(chunk)
-        return [self._slots[key] for key in self._key_input.exact_keys_of(chunk)]
+        return [self._slots[key] for key in self._key_input.keys_and_exact(chunk)[1]]
 
     def _made_index(self, num_records: int) -> KeyIndex | None:
         """The index for so many more records, made of the keys so far; None if these are of several kinds, or more than
@@ -453,7 +453,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
             self._made_index(len(keys))
 
     def _emit_last(self, chunk: Chunk, results: list[Any]) -> None:
-        rows = sorted({key: row for row, key in enumerate(self._key_input.exact_keys_of(chunk))}.values())
+        rows = sorted({key: row for row, key in enumerate(self._key_input.keys_and_exact(chunk)[1])}.values())
         timestamps = chunk.timestamps
         self.output.collect(
             Chunk([results[row] for row in rows], None if timestamps is None else [timestamps[row] for row in rows])

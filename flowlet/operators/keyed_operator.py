@@ -49,22 +49,16 @@ class KeyedInput:
         their own stand-ins.
 
         Raises:
+            TaskCancelled: the task is cancelled; the selector is called for no further record.
             UserFunctionError: the selector failed, or gave something that cannot be a key.
         """
         known = None if self._is_shown_column else _known_keys(chunk)
+        if known is not None and _has_plain_keys(chunk):
+            return known, known
+        name, ctx = self._operator.name, self._operator.ctx
         if known is None:
-            keys = self.selected(chunk.values)
-            return keys, self.exact(keys, chunk)
-        return known, known if _has_plain_keys(chunk) else self.exact(known, chunk)
-
-    def exact_keys_of(self, chunk: Chunk) -> list[Any]:
-        """``exact_keys``, of keys that are asked for as ``keys_of`` asks.
-
-        Raises:
-            UserFunctionError: the selector failed, or gave something that cannot be a key.
-        """
-        known = _known_keys(chunk)
-        return self.exact(self.selected(chunk.values) if known is None else known, chunk)
+            known = selected(self._selector.call, chunk.values, ctx.attention, name, ctx.subtask)
+        return known, exact_keys_of(known, chunk, name, ctx.subtask)
 
     def write_key(self, code: LoopCode, record: str) -> str:
         """The statements that take the key of the record in a variable, for an operator that does
@@ -75,24 +69,6 @@ class KeyedInput:
         code.line(f"{key} = {code.bind(self._selector.call, 'key')}({record})", blame)
         code.line(f"{code.bind(exact_key, 'exact_key')}({key})", blame)
         return key
-
-    def selected(self, values: list[Any]) -> list[Any]:
-        """What the selector gives for each record, which may not be keys.
-
-        Raises:
-            TaskCancelled: the task is cancelled; the selector is called for no further record.
-            UserFunctionError: the selector failed.
-        """
-        operator = self._operator
-        return selected(self._selector.call, values, operator.ctx.attention, operator.name, operator.ctx.subtask)
-
-    def exact(self, keys: list[Any], chunk: Chunk) -> list[Any]:
-        """The stand-ins of what was selected; the records of the chunk are looked at only for an error.
-
-        Raises:
-            UserFunctionError: something cannot be a key.
-        """
-        return exact_keys_of(keys, chunk, self._operator.name, self._operator.ctx.subtask)
 
 
 class KeyedRecordOperator(RecordOperator):

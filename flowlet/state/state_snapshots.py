@@ -24,7 +24,6 @@ from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.columns import Columns
-    from flowlet.kernels.windows.window_shapes import WindowTables
 
 VERSION: Final = 2
 """Of the form below: 2 since types have a ``TypeForm``."""

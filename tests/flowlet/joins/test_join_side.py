@@ -57,7 +57,7 @@ def test_records_come_out_by_timestamp_and_in_their_order() -> None:
 def test_a_state_of_an_earlier_flowlet_goes_on(more: dict[int, tuple[Any, ...]]) -> None:
     """Its entries have all records of a timestamp, or the first ones, and others have blocks of the rest."""
     side = side_of(Entries({7: tuple(range(32))}))
-    rest = Entries({(7, number): kept for number, kept in more.items()})
+    rest: Any = Entries({(7, number): kept for number, kept in more.items()})
     expected = [*range(32), *more.get(1, ()), *more.get(2, ()), *(more[0][1] if more else ())]
 
     side.put_back(rest)

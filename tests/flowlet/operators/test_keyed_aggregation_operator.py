@@ -178,7 +178,7 @@ def test_the_keys_of_few_records_at_first_do_not_make_those_of_all_later_ones_be
     def looked_up(chunk: Chunk) -> list[Any]:
         raise AssertionError(f"the keys of {chunk!r} are looked up one by one")
 
-    monkeypatch.setattr(harness.operator._key_input, "exact_keys_of", looked_up)
+    monkeypatch.setattr(harness.operator._key_input, "keys_and_exact", looked_up)
     harness.operator.process_chunk(later)
     harness.operator.process_chunk(chunk_of([("c", 1), ("b", 1)], "codes", table, None))
 
