@@ -92,44 +92,21 @@ class Failed:
     error: BaseException
 
 
+@dataclass(eq=False, slots=True)
 class AsyncCall:
     """One attempt of a call: function, record, and its ``owner``, which is not used here."""
 
-    __slots__ = ("_is_cancelled", "_task", "function", "owner", "value")
-
-    def __init__(self, function: AsyncFunctionCall, value: Any, owner: Any) -> None:
-        self.function = function
-        self.value = value
-        self.owner = owner
-        self._task: asyncio.Task[None] | None = None  # Loop thread only.
-        self._is_cancelled = False  # Loop thread only.
-
-    async def run(self, deliver: Callable[["AsyncCall", Any], None]) -> None:
-        """Run the coroutine and deliver its outcome; loop thread."""
-        try:
-            outcome = await self.function(self.value)
-            if isinstance(outcome, Iterable):
-                # Copied: other coroutines could change the results while they wait for the task.
-                outcome = list(map(copy_if_mutable, outcome))
-        except BaseException as error:  # noqa: BLE001 - a coroutine that calls sys.exit() must not end the loop of all others
-            end_stranded_child()
-            outcome = Failed(error)
-        end_stranded_child()
-        if not self._is_cancelled:
-            deliver(self, outcome)
-
-    def start(
-        self, loop: asyncio.AbstractEventLoop, deliver: Callable[["AsyncCall", Any], None]
-    ) -> "asyncio.Task[None]":
-        """Start the coroutine; loop thread."""
-        self._task = loop.create_task(self.run(deliver))
-        return self._task
+    function: AsyncFunctionCall
+    value: Any
+    owner: Any
+    task: "asyncio.Task[None] | None" = None  # Loop thread only.
+    is_cancelled: bool = False  # Loop thread only.
 
     def cancel(self) -> None:
         """Interrupt the coroutine; nothing is delivered afterwards.  Loop thread."""
-        self._is_cancelled = True
-        if self._task is not None:
-            self._task.cancel()
+        self.is_cancelled = True
+        if self.task is not None:
+            self.task.cancel()
 
 
 class AsyncCalls:
@@ -219,9 +196,12 @@ class AsyncCalls:
 
     def _start_on_loop(self, calls: Sequence[AsyncCall]) -> None:
         for call in calls:
-            task = call.start(self._loop.loop, self._deliver)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            call.task = self._loop.loop.create_task(self._run(call))
+
+    async def _run(self, call: AsyncCall) -> None:
+        outcome = await self._outcome_of(call.function, (call.value,))
+        if not call.is_cancelled:
+            self._deliver(call, outcome)
 
     def _deliver(self, call: AsyncCall, outcome: Any) -> None:
         if self._is_ending:
@@ -236,8 +216,12 @@ class AsyncCalls:
         assert task is not None, "a coroutine of the loop"
         self._tasks.add(task)
         try:
-            return await function(*args)
-        except BaseException as error:  # noqa: BLE001 - see AsyncCall.run
+            outcome = await function(*args)
+            end_stranded_child()
+            # Copied: other coroutines could change the results while they wait for the task.
+            return list(map(copy_if_mutable, outcome)) if isinstance(outcome, Iterable) else outcome
+        except BaseException as error:  # noqa: BLE001 - a coroutine that calls sys.exit() must not end the loop of all others
+            end_stranded_child()
             return Failed(error)
         finally:
             self._tasks.discard(task)

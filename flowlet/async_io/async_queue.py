@@ -17,6 +17,8 @@ from itertools import chain, groupby
 from typing import Any, Final
 
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
+from netstack.late import dataclass
+from netstack.loop.loop_timers import Cancellable
 
 # As in other operators: chunks of 1,000-2,000 records are best.
 MAX_CHUNK_RECORDS: Final = 2_000
@@ -24,16 +26,19 @@ MAX_CHUNK_RECORDS: Final = 2_000
 Control = Watermark | WatermarkStatus | CompletionMark
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class PendingRecord:
-    """A record in a queue; ``results`` is None until its call completed."""
+    """A record in a queue, through all attempts of its call; ``results`` is None until it completed."""
 
-    __slots__ = ("results", "segment", "timestamp", "value")
-
-    def __init__(self, value: Any, timestamp: int | None) -> None:
-        self.value = value
-        self.timestamp = timestamp
-        self.results: list[Any] | None = None
-        self.segment: _Segment | None = None  # set when it has a place
+    value: Any
+    timestamp: int | None
+    results: list[Any] | None = None
+    segment: "_Segment | None" = None  # set when it has a place
+    num_attempts: int = 0
+    is_timed_out: bool = False  # then the running call, if any, is that of ``timeout``
+    call: Any = None  # the call whose outcome counts
+    timer: Cancellable | None = None  # set while it waits for its next attempt
+    deadline: Any = None  # of all attempts, while it has no results
 
     def __repr__(self) -> str:
         return f"<PendingRecord {'running' if self.results is None else 'complete'}>"

@@ -110,24 +110,10 @@ class _Deadline:
 
     __slots__ = ("num_left", "requests", "timer")
 
-    def __init__(self, requests: Sequence["_Request"]) -> None:
+    def __init__(self, requests: Sequence[PendingRecord]) -> None:
         self.requests = requests
         self.num_left = len(requests)
         self.timer: Cancellable | None = None
-
-
-class _Request:
-    """A record that waits for its results, through all attempts."""
-
-    __slots__ = ("call", "deadline", "is_timed_out", "num_attempts", "record", "timer")
-
-    def __init__(self, record: PendingRecord) -> None:
-        self.record = record
-        self.num_attempts = 0
-        self.is_timed_out = False  # then the running call, if any, is that of ``timeout``
-        self.call: AsyncCall | None = None  # the call whose outcome counts
-        self.timer: Cancellable | None = None  # set while it waits for its next attempt
-        self.deadline: _Deadline | None = None
 
 
 @dataclass(eq=False)
@@ -158,7 +144,7 @@ class AsyncRequests:
     num_timeouts: int = field(init=False, default=0)
     _deadlines: dict[_Deadline, None] = field(init=False, default_factory=dict)
     # Requests that wait for their next attempt, longest wait first.
-    _waiting: dict[_Request, None] = field(init=False, default_factory=dict)
+    _waiting: dict[PendingRecord, None] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<AsyncRequests of {self.ctx.operator_name!r}, {len(self._waiting)} wait for another attempt>"
@@ -170,13 +156,12 @@ class AsyncRequests:
         )
         for deadline in self._deadlines:
             assert 0 < deadline.num_left <= len(deadline.requests), "a timer without requests"
-            assert deadline.num_left == sum(request.record.results is None for request in deadline.requests), (
+            assert deadline.num_left == sum(request.results is None for request in deadline.requests), (
                 "a timer has lost count"
             )
 
-    def begin(self, records: Sequence[PendingRecord]) -> None:
+    def begin(self, requests: Sequence[PendingRecord]) -> None:
         """Start the first attempt for each record."""
-        requests = [_Request(record) for record in records]
         if self.timeout_ms > 0:
             self._set_deadline(_Deadline(requests))
         self._attempt(requests)
@@ -187,7 +172,7 @@ class AsyncRequests:
         Raises UserFunctionError if a call failed and is not tried again.
         """
         for call, outcome in self.calls.take_outcomes():
-            request: _Request = call.owner
+            request: PendingRecord = call.owner
             if request.call is call:
                 request.call = None
                 self._use_outcome(request, outcome)
@@ -207,14 +192,14 @@ class AsyncRequests:
 
     # -- attempts
 
-    def _attempt(self, requests: Sequence[_Request]) -> None:
+    def _attempt(self, requests: Sequence[PendingRecord]) -> None:
         invoke = self.function.call
         for request in requests:
             request.num_attempts += 1
-            request.call = AsyncCall(invoke, request.record.value, request)
+            request.call = AsyncCall(invoke, request.value, request)
         self.calls.start([request.call for request in requests if request.call is not None])
 
-    def _use_outcome(self, request: _Request, outcome: Any) -> None:
+    def _use_outcome(self, request: PendingRecord, outcome: Any) -> None:
         if isinstance(outcome, Iterable):
             outcome = unpickled(outcome if isinstance(outcome, list) else list(outcome))
         if not isinstance(outcome, Failed | list):
@@ -226,11 +211,11 @@ class AsyncRequests:
             request.timer = clock.register_timer(clock.current_time_ms() + delay_ms, lambda _: self._try_again(request))
             return
         if isinstance(outcome, Failed):
-            outcome.error.add_note(self.function.failed_at(preview(request.record.value)))
+            outcome.error.add_note(self.function.failed_at(preview(request.value)))
             raise self._failure(request) from outcome.error
         self._finish(request, outcome)
 
-    def _delay_before_retry(self, request: _Request, outcome: list[Any] | Failed) -> int | None:
+    def _delay_before_retry(self, request: PendingRecord, outcome: list[Any] | Failed) -> int | None:
         if self.retry is None or request.is_timed_out:
             return None
         try:
@@ -239,21 +224,22 @@ class AsyncRequests:
             error.add_note("raised by the retry strategy")
             raise self._failure(request) from error
 
-    def _try_again(self, request: _Request) -> None:
+    def _try_again(self, request: PendingRecord) -> None:
         if request in self._waiting:
             del self._waiting[request]
             _cancel(request)
             self.num_retries += 1
             self._attempt([request])
 
-    def _finish(self, request: _Request, results: list[Any]) -> None:
+    def _finish(self, request: PendingRecord, results: list[Any]) -> None:
         deadline = request.deadline
         if deadline is not None:
+            request.deadline = None  # it knows all records of its batch
             deadline.num_left -= 1
             if not deadline.num_left:
                 del self._deadlines[deadline]
                 _cancel(deadline)
-        self.complete(request.record, results)
+        self.complete(request, results)
 
     # -- deadlines
 
@@ -271,11 +257,11 @@ class AsyncRequests:
             return  # cancelled after the timer had fired
         self.process_outcomes()  # a result that is there already is in time
         for request in deadline.requests:
-            if request.record.results is None:
+            if request.results is None:
                 self._time_out_request(request)
         self.on_timer()
 
-    def _time_out_request(self, request: _Request) -> None:
+    def _time_out_request(self, request: PendingRecord) -> None:
         self.num_timeouts += 1
         request.is_timed_out = True
         if request.call is not None:
@@ -288,21 +274,21 @@ class AsyncRequests:
         if timeout is None:
             raise self._failure(request) from TimeoutError(f"no result within {self.timeout_ms} ms")
         if inspect.iscoroutinefunction(timeout):
-            request.call = AsyncCall(timeout, request.record.value, request)
+            request.call = AsyncCall(timeout, request.value, request)
             self.calls.start([request.call])
             return
         try:
-            results = timeout(request.record.value)
+            results = timeout(request.value)
         except Exception as error:
             error.add_note(f"raised by timeout(), after {self.timeout_ms} ms without a result")
             raise self._failure(request) from error
         self._use_outcome(request, results)
 
-    def _failure(self, request: _Request) -> UserFunctionError:
-        return UserFunctionError(self.ctx.operator_name, self.ctx.subtask, preview(request.record.value))
+    def _failure(self, request: PendingRecord) -> UserFunctionError:
+        return UserFunctionError(self.ctx.operator_name, self.ctx.subtask, preview(request.value))
 
 
-def _cancel(timed: _Deadline | _Request) -> None:
+def _cancel(timed: _Deadline | PendingRecord) -> None:
     timer, timed.timer = timed.timer, None
     if timer is not None:
         timer.cancel()
