@@ -29,8 +29,8 @@ from flowlet.datastream.state import MapState, MapStateDescriptor
 from flowlet.datastream.user_functions.process_functions import ProcessJoinFunction
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.keyed_operator import TwoInputRecordOperator, write_current_key
 from flowlet.operators.process_operator import write_results
+from flowlet.operators.user_function import TwoInputRecordOperator, write_current_key
 from flowlet.records import Chunk
 from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.time_api import NO_KEY, Timer

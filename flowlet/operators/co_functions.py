@@ -23,9 +23,8 @@ from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError
 from flowlet.graph.transformation import selection_tag
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.keyed_operator import TwoInputRecordOperator, is_state_used, write_current_key
 from flowlet.operators.process_operator import ProcessContext, ProcessFunctionOperator
-from flowlet.operators.user_function import RecordOperator
+from flowlet.operators.user_function import RecordOperator, TwoInputRecordOperator, is_state_used, write_current_key
 from flowlet.records import Chunk
 from flowlet.state.state_backends import OperatorBroadcastState, ReadOnlyOperatorBroadcastState
 from flowlet.timers.time_api import NO_KEY

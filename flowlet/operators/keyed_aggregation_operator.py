@@ -29,8 +29,7 @@ from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_index import KeyIndex, Slots
-from flowlet.operators.keyed_operator import KeyedInput, is_state_used, write_current_key
-from flowlet.operators.user_function import UserFunctionOperator
+from flowlet.operators.user_function import KeyedInput, UserFunctionOperator, is_state_used, write_current_key
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.serde.type_serializer import preview
 from flowlet.state.state_snapshots import (

@@ -25,7 +25,7 @@ from flowlet.errors import JobGraphError
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators.keyed_aggregation_operator import KeyedAggregationOperator, column_of_key
-from flowlet.operators.keyed_operator import KeyedInput
+from flowlet.operators.user_function import KeyedInput
 from flowlet.records import Chunk
 
 

@@ -26,13 +26,15 @@ from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.operators.keyed_operator import (
+from flowlet.operators.user_function import (
     FunctionOperator,
     KeyedRecordOperator,
+    RecordOperator,
     TwoInputRecordOperator,
+    UserFunction,
+    UserFunctionOperator,
     write_current_key,
 )
-from flowlet.operators.user_function import RecordOperator, UserFunction, UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import NO_KEY, Timer

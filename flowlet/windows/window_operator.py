@@ -35,9 +35,8 @@ from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.process_operator import SingleResults
-from flowlet.operators.user_function import UserFunction, UserFunctionOperator
+from flowlet.operators.user_function import KeyedInput, UserFunction, UserFunctionOperator, write_current_key
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import Timer
