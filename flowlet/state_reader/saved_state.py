@@ -23,7 +23,8 @@ import pyarrow as pa
 from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.checkpoint.task.state_codec import decode_state, operator_sizes
 from flowlet.common.paths import absolute_url
-from flowlet.common.types import Row, fields_of_record
+from flowlet.common.typeinfo import BasicType, BasicTypeInfo
+from flowlet.common.types import Row, field_names_of, fields_of_record
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.keys.exact_keys import ExactKey, NamespacedKey
 from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
@@ -43,19 +44,10 @@ from flowlet.state.state_snapshots import (
 from flowlet.storage.checkpoint_storage import CheckpointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key
 from flowlet.storage.state_files import StateFiles
+from flowlet.types.leaf_forms import arrow_type_of
 from netstack.late import dataclass
 
-_BASIC: Final = {
-    "String": pa.string(),
-    "Char": pa.string(),
-    "Boolean": pa.bool_(),
-    "Byte": pa.int8(),
-    "Short": pa.int16(),
-    "Integer": pa.int32(),
-    "Long": pa.int64(),
-    "Float": pa.float32(),
-    "Double": pa.float64(),
-}
+_BASIC: Final = {each.value: arrow_type_of(BasicTypeInfo(each)) for each in BasicType} | {"Char": pa.string()}
 # Of those columns whose values do not decide it.
 _OF_COLUMNS: Final = {
     **dict.fromkeys(("service", "time_domain", "position"), pa.string()),
@@ -108,7 +100,7 @@ def _plain(value: Any, form: TypeForm | None) -> Any:
     match value:
         case Row():
             if form is None:
-                return _fields(list(value), _row_names(value), parts)
+                return _fields(list(value), field_names_of(value) or (), parts)
             return _fields(fields_of_record(value, _names(form.fields, len(parts))), form.fields, parts)
         case tuple():
             return _fields(value, () if form is None else form.fields, parts)
@@ -125,13 +117,6 @@ def _fields(values: Sequence[Any], names: Sequence[str], parts: Sequence[TypeFor
     forms: Sequence[TypeForm | None] = parts or [None] * len(values)
     found = [_plain(each, form) for each, form in zip(values, forms, strict=True)]
     return dict(zip(_names(names, len(found)), found, strict=True))
-
-
-def _row_names(row: Row) -> Sequence[str]:
-    try:
-        return list(row.as_dict())
-    except TypeError:  # its fields have no names
-        return ()
 
 
 class _NoKey:

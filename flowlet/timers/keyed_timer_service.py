@@ -108,16 +108,6 @@ class KeyedTimerService:
         """The last watermark that reached the operator; -2**63 before the first."""
         return self._watermark
 
-    @property
-    def num_event_time_timers(self) -> int:
-        """The number of timers that wait for the watermark."""
-        return len(self._event_time)
-
-    @property
-    def num_processing_time_timers(self) -> int:
-        """The number of timers that wait for the clock."""
-        return len(self._processing_time)
-
     # -- the current key's timers
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:

@@ -85,14 +85,10 @@ class WindowOperator(UserFunctionOperator):
         if spec.function is not None:
             self._add(spec.function, "process" if hasattr(spec.function, "process") else "apply")
 
-    def setup(self, ctx: OperatorContext, output: OperatorOutput) -> None:
-        """Tell the operator where it is and where its results go."""
-        super().setup(ctx, output)
-        self._results = SingleResults(self, gathers=True)
-
     def open(self) -> None:
         """Make states and contexts, then open the functions."""
         spec, ctx = self._spec, self.ctx
+        self._results = SingleResults(self, gathers=True)
         self._assigner, self._trigger = spec.assigner, _purging_if_full(spec)
         self._is_event_time = spec.assigner.is_event_time()
         self._timers = ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)

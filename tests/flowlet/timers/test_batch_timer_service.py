@@ -90,7 +90,7 @@ def test_a_timer_that_is_registered_at_the_end_of_its_key_is_ignored(services: S
     services.register("a", event=1)
     services.timers.try_advance_watermark(MAX_TIMESTAMP, never)
     assert services.fired == [("event", "a", 1)]
-    assert services.timers.num_event_time_timers == services.timers.num_processing_time_timers == 0
+    assert len(services.timers._event_time) == len(services.timers._processing_time) == 0
 
 
 def test_a_timer_deletes_later_ones_of_its_key(services: Services) -> None:

@@ -149,7 +149,7 @@ def test_event_time_timers_fire_up_to_and_including_the_watermark(services: Serv
     assert services.take() == []
     services.timers.try_advance_watermark(10, never)
     assert services.take() == [("event", "a", "w", 10), ("event", "b", "w", 10)]
-    assert services.timers.num_event_time_timers == 2
+    assert len(services.timers._event_time) == 2
     services.timers.try_advance_watermark(100, never)
     assert services.take() == [("event", "a", "w", 11), ("event", "b", "w", 11)]
 
@@ -171,19 +171,19 @@ def test_an_event_time_timer_registered_inside_a_callback_fires_if_it_is_due(ser
     services.timers.try_advance_watermark(35, never)
 
     assert [timestamp for *_, timestamp in services.take()] == [10, 20, 30]
-    assert services.timers.num_event_time_timers == 1
+    assert len(services.timers._event_time) == 1
 
 
 def test_processing_time_timers_fire_at_their_time(services: Services) -> None:
     services.processing("a", "w1", 10)
     services.processing("b", "w2", 10)
     services.processing("a", "w2", 20)
-    assert services.timers.num_processing_time_timers == 3
+    assert len(services.timers._processing_time) == 3
 
     services.clock.set_time(10)
 
     assert services.take() == [("processing", "a", "w1", 10), ("processing", "b", "w2", 10)]
-    assert services.timers.num_processing_time_timers == 1
+    assert len(services.timers._processing_time) == 1
 
 
 @pytest.mark.parametrize("domain", ["event", "processing"])
@@ -323,7 +323,7 @@ def test_restored_timers_fire(services: Services) -> None:
     restored.clock.set_time(15)
 
     assert len(restored.take()) == 40
-    assert restored.timers.num_event_time_timers == 20
+    assert len(restored.timers._event_time) == 20
 
 
 def test_timers_move_with_their_key_groups_when_a_job_is_rescaled(services: Services) -> None:
