@@ -72,20 +72,14 @@ class KeyedTimerService:
         triggerable: is called for each timer that fires.
         key_context: holds the key for which a timer is registered; set to the timer's key while it fires.
         clock: processing time.
-        key_groups: this subtask's.
-        max_parallelism: the number of key groups.
-        should_interrupt: whether a run of processing time timers must let mails pass.
-        clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which it pauses, too: so its results leave the task.
+        manager: of the operator's services.
     """
 
     name: str
     triggerable: Triggerable
     key_context: KeyContext
     clock: ProcessingTimeService
-    key_groups: range
-    max_parallelism: int
-    should_interrupt: Callable[[], bool] = never
-    clock_ns: Callable[[], int] = time.monotonic_ns
+    manager: "KeyedTimerServiceManager"
     _event_time: TimerQueue = field(init=False, default_factory=TimerQueue)
     _processing_time: TimerQueue = field(init=False, default_factory=TimerQueue)
     _watermark: int = field(init=False, default=MIN_TIMESTAMP)
@@ -151,10 +145,11 @@ class KeyedTimerService:
 
     def _on_clock(self, timestamp_ms: int) -> None:
         self._clock_timer = None
-        end_ns = self.clock_ns() + BUDGET_NS
+        manager = self.manager
+        end_ns = manager.clock_ns() + BUDGET_NS
         while (timer := self._processing_time.pop_until(timestamp_ms)) is not None:
             self._fire(timer, self.triggerable.on_processing_time)
-            if self.should_interrupt() or self.clock_ns() >= end_ns:
+            if manager.should_interrupt() or manager.clock_ns() >= end_ns:
                 break  # _watch_clock registers the rest, which is due at once: a mail behind those that wait
         self._watch_clock()
 
@@ -184,8 +179,8 @@ class KeyedTimerService:
 
     def snapshot(self) -> dict[int, KeyGroupTimers]:
         """All timers by key group."""
-        event_time = self._event_time.by_key_group(self.max_parallelism)
-        processing_time = self._processing_time.by_key_group(self.max_parallelism)
+        event_time = self._event_time.by_key_group(self.manager.max_parallelism)
+        processing_time = self._processing_time.by_key_group(self.manager.max_parallelism)
         return {
             group: KeyGroupTimers(tuple(event_time.get(group, ())), tuple(processing_time.get(group, ())))
             for group in sorted({*event_time, *processing_time})
@@ -198,8 +193,8 @@ class KeyedTimerService:
             ValueError: a key group, or the key of a timer, belongs to another subtask.
         """
         for group, timers in groups.items():
-            if group not in self.key_groups:
-                raise ValueError(f"timer service {self.name}: key group {group} is not in {self.key_groups}")
+            if group not in self.manager.key_groups:
+                raise ValueError(f"timer service {self.name}: key group {group} is not in {self.manager.key_groups}")
             self._check_group(group, (*timers.event_time, *timers.processing_time))
             self._event_time.extend(timers.event_time)
             self._processing_time.extend(timers.processing_time)
@@ -207,7 +202,7 @@ class KeyedTimerService:
 
     def _check_group(self, group: int, timers: Iterable[Timer]) -> None:
         for timer in timers:
-            if (found := key_group(timer.key, self.max_parallelism)) != group:
+            if (found := key_group(timer.key, self.manager.max_parallelism)) != group:
                 raise ValueError(f"timer service {self.name}: {timer} belongs to key group {found}, not {group}")
 
     def close(self) -> None:
@@ -303,7 +298,7 @@ class KeyedTimerServiceManager:
         clock: the operator's.
         key_groups: this subtask's.
         max_parallelism: the number of key groups.
-        should_interrupt: see ``KeyedTimerService``.
+        should_interrupt: whether a run of timers must let mails pass.
         executor: the operator's; None: watermarks are never interrupted.
         clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which timers are interrupted, too: the task looks for a
             barrier.
@@ -342,16 +337,8 @@ class KeyedTimerServiceManager:
         ``BatchTimerService``.
         """
         if name not in self._services:
-            service = (BatchTimerService if is_batch or self.is_batch else KeyedTimerService)(
-                name,
-                triggerable,
-                self.key_context,
-                self.clock,
-                self.key_groups,
-                self.max_parallelism,
-                self.should_interrupt,
-                self.clock_ns,
-            )
+            kind = BatchTimerService if is_batch or self.is_batch else KeyedTimerService
+            service = kind(name, triggerable, self.key_context, self.clock, self)
             service.restore(self._restored.pop(name, {}))
             self._services[name] = service
         return self._services[name]

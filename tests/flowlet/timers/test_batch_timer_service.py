@@ -10,7 +10,7 @@ import pytest
 
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service import BatchTimerService, never
+from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager, never
 from flowlet.timers.time_api import KeyContext, Timer
 
 Fired = tuple[str, Any, int]  # domain, key, timestamp
@@ -24,8 +24,8 @@ class Services:
         self.keys = KeyContext()
         self.fired: list[Fired] = []
         self.react: Callable[[Timer], object] = lambda timer: None
-        self.timers = BatchTimerService(
-            "timers", self, key_context=self.keys, clock=self.clock, key_groups=range(128), max_parallelism=128
+        self.timers = KeyedTimerServiceManager(self.keys, self.clock, range(128), 128).timer_service(
+            "timers", self, is_batch=True
         )
 
     def on_event_time(self, timer: Timer) -> None:

@@ -11,7 +11,7 @@ import pytest
 from flowlet.keys.exact_keys import key_group, key_group_range
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers, never
+from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager, KeyGroupTimers, never
 from flowlet.timers.time_api import KeyContext, Timer
 
 MAX_PARALLELISM = 128
@@ -38,16 +38,9 @@ class Services:
         self.keys = KeyContext()
         self.fired: list[Fired] = []
         self.react: Callable[[Timer], object] = lambda timer: None
-        self.timers = KeyedTimerService(
-            "timers",
-            self,
-            key_context=self.keys,
-            clock=self.clock,
-            key_groups=key_groups,
-            max_parallelism=MAX_PARALLELISM,
-            should_interrupt=should_interrupt,
-            clock_ns=clock_ns,
-        )
+        self.timers = KeyedTimerServiceManager(
+            self.keys, self.clock, key_groups, MAX_PARALLELISM, should_interrupt, clock_ns=clock_ns
+        ).timer_service("timers", self)
 
     def on_event_time(self, timer: Timer) -> None:
         self._fire("event", timer)

@@ -28,7 +28,7 @@ from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError
 from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.timers.keyed_timer_service import KeyedTimerService
+from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import KeyContext, Timer
 from flowlet.tm.jobmanager_connection import (
@@ -110,9 +110,7 @@ def test_timers_of_keys_follow_the_wall_clock_from_the_next_one_on(
     shows then.
     """
     keys, noting, now = KeyContext(), Noting(loop), loop.now_ms()
-    timers = KeyedTimerService(
-        "timers", noting, key_context=keys, clock=service, key_groups=range(128), max_parallelism=128
-    )
+    timers = KeyedTimerServiceManager(keys, service, range(128), 128).timer_service("timers", noting)
     keys.current_key = "key"
     for number in (1, 2, 3):
         timers.register_processing_time_timer(number, now + 100 * number)
