@@ -26,7 +26,6 @@ from flowlet.state.state_backends import KeyedStateBackend, StoredStates
 from flowlet.state.state_snapshots import (
     AGGREGATES,
     AGGREGATES_DESCRIPTION,
-    VERSION,
     WINDOW_COLUMNS,
     ColumnBlock,
     ColumnHolder,
@@ -266,7 +265,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                 for group, of_group in rows.items():
                     groups.setdefault(group, {})[name] = of_group
             all_descriptions = descriptions | {name: each for name, (each, _) in undeclared.items()}
-            return KeyedStateSnapshot(all_descriptions, max_parallelism, groups, VERSION)
+            return KeyedStateSnapshot(all_descriptions, max_parallelism, groups)
 
         return finish
 

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, keys_between, rows_between
-from flowlet.state.rocksdb.row_forms import row_prefix, taken_apart
+from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, keys_between, row_prefix, rows_between, taken_apart
 from flowlet.state.state_snapshots import ALL_STARTS, ColumnBlock, ColumnHolder, first_block_key
 
 if TYPE_CHECKING:

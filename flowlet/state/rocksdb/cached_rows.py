@@ -24,8 +24,7 @@ from flowlet.keys.exact_keys import key_bytes, key_group
 from flowlet.keys.key_columns import exact_key_groups, key_for
 from flowlet.serde.pickles.record_pickle import loads_value
 from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
-from flowlet.state.rocksdb.row_forms import WITH_KEYS, row_content, row_prefix
+from flowlet.state.rocksdb.rocksdb_store import WITH_KEYS, RocksDBStore, memory_size, row_content, row_prefix
 from flowlet.state.state_snapshots import RowHolder, StateDescription, StateKind
 from flowlet.state.state_table import ExactKeys
 from flowlet.timers.time_api import KeyContext

@@ -22,8 +22,7 @@ from flowlet.keys.exact_keys import exact_key, key_bytes, plain_key
 from flowlet.serde.pickles.record_pickle import loads_value
 from flowlet.state.declared_values import DeclaredValues, EnteredState
 from flowlet.state.rocksdb.cached_rows import StateKeys
-from flowlet.state.rocksdb.rocksdb_store import memory_size
-from flowlet.state.rocksdb.row_forms import WITH_KEYS
+from flowlet.state.rocksdb.rocksdb_store import WITH_KEYS, memory_size
 
 if TYPE_CHECKING:
     import rocksdict

@@ -1,14 +1,20 @@
-"""``RocksDBStore``: the database of one operator of one subtask, and the room of its caches.
+"""``RocksDBStore``: the database of one operator of one subtask, its rows, and the room of its caches.
 
 Hot path.  A row that was used lately is in the cache of its state.  The caches are written back in one batch, when they
 are full and before a snapshot.
 
 Side:       task.  Blocking: local files.
-Invariants: no log is written ahead: what a killed process had is restored from a checkpoint, as in Flink.
+Invariants: no log is written ahead: what a killed process had is restored from a checkpoint, as in Flink.  No key's
+            bytes (``key_bytes``) with their length are the beginning of another key's.  A row whose keys can be read
+            back from its bytes holds the value alone; any other one the keys as the user knows them, too.
+Format:     of the key of a row: key group (u16), number of the state (u16), size of the key (u32), the key; in a map,
+            the key of the map follows.
 Units:      bytes of memory, estimated (``memory_size``): of long containers from some of their elements.
-Source:     Flink ``RocksDBKeyedStateBackend``, ``RocksDBOperationUtils``; PyFlink's ``LRUCache`` of states.
+Source:     Flink ``RocksDBKeyedStateBackend``, ``RocksDBOperationUtils``,
+            ``CompositeKeySerializationUtils``; PyFlink's ``LRUCache`` of states.
 """
 
+import struct
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -20,6 +26,8 @@ import numpy as np
 
 from flowlet.common.job_settings import check_rocksdb
 from flowlet.common.types import Row
+from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
+from flowlet.serde.pickles.record_pickle import dumps_value
 
 if TYPE_CHECKING:
     import rocksdict
@@ -28,6 +36,8 @@ CACHE_BYTES: Final = 8 << 20  # not measured closely: some 30,000 small values
 _LOG_FILES: Final = 1
 _MAX_DEPTH: Final = 4
 _NUM_SAMPLES: Final = 8
+_HEAD: Final = struct.Struct(">HHI")
+WITH_KEYS: Final = 1  # what a row begins with that holds the keys, too; a pickle begins with another byte
 _FLAT: Final = frozenset({str, bytes, bytearray, int, float, bool, complex, type(None)})
 _SEQUENCES: Final = (list, tuple)
 _OTHERS: Final = (set, frozenset, deque)
@@ -201,6 +211,32 @@ def _options() -> "rocksdict.Options":
     options.set_keep_log_file_num(_LOG_FILES)
     options.set_stats_dump_period_sec(0)
     return options
+
+
+# ---------------------------------------------------------------- rows
+
+
+def row_prefix(key_group: int, state_id: int, content: bytes) -> bytes:
+    """What all rows of a key of the stream begin with, from the bytes of the key."""
+    return _HEAD.pack(key_group, state_id, len(content)) + content
+
+
+def taken_apart(row: bytes) -> tuple[int, int, bytes, bytes]:
+    """Key group, number of the state, bytes of the key, and of the key of the map (none: empty)."""
+    key_group, state_id, size = _HEAD.unpack_from(row)
+    end = _HEAD.size + size
+    return key_group, state_id, row[_HEAD.size : end], row[end:]
+
+
+def row_content(value: Any, *keys: Any) -> bytes:
+    """The content of a row with these keys: of the stream and, in a map, of the map.
+
+    Raises SerdeError: the value cannot be pickled.
+    """
+    for key in keys:
+        if type(key) not in PLAIN:
+            return bytes([WITH_KEYS]) + dumps_value((*keys, value))
+    return dumps_value(value)
 
 
 # ---------------------------------------------------------------- how much memory values take

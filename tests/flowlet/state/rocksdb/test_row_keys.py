@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flowlet.errors import KeyTypeError
 from flowlet.keys.exact_keys import READABLE_TYPES, exact_key, key_bytes, plain_key
-from flowlet.state.rocksdb.row_forms import row_prefix, taken_apart
+from flowlet.state.rocksdb.rocksdb_store import row_prefix, taken_apart
 
 LEAVES = st.one_of(
     st.integers(),
