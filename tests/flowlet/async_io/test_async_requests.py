@@ -210,7 +210,7 @@ def test_the_answer_to_a_deadline_may_be_a_coroutine() -> None:
     harness.end("a", [])
 
     assert asked == ["timeout"]
-    assert len(harness.operator._queue) == 0
+    assert len(harness.operator.queue) == 0
     assert harness.operator.statistics().num_retries == 0
     harness.close()
 

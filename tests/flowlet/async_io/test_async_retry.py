@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from flowlet.async_io.async_calls import Failed
-from flowlet.async_io.async_requests import retry_delay_ms
+from flowlet.async_io.async_wait_operator import retry_delay_ms
 from flowlet.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 

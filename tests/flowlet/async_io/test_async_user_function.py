@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowlet.async_io.async_calls import AsyncCalls, SharedAsyncLoop
-from flowlet.async_io.async_requests import AsyncUserFunction
+from flowlet.async_io.async_wait_operator import AsyncUserFunction
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import JobGraphError, UserFunctionError
 

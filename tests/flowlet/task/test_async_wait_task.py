@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.async_io.async_calls import PROCESS_ASYNC_LOOP, AsyncCall, AsyncFunctionCall
+from flowlet.async_io.async_calls import PROCESS_ASYNC_LOOP, AsyncCall, AsyncCalls, AsyncFunctionCall
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
@@ -252,7 +252,7 @@ def test_a_task_is_cancelled_while_calls_run(tasks: Tasks, network: LocalNetwork
     assert PROCESS_ASYNC_LOOP.num_holders == 0
 
 
-class AnswersAtOnce:
+class AnswersAtOnce(AsyncCalls):
     """Calls that have ended when they have started: each answer is a mail, and starts the next call."""
 
     def __init__(self, on_outcomes: Callable[[], None], *, at: int, act: Callable[[], None]) -> None:
