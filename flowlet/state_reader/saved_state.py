@@ -44,6 +44,7 @@ from flowlet.state.state_snapshots import (
 from flowlet.storage.checkpoint_storage import CheckpointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key
 from flowlet.storage.state_files import StateFiles
+from flowlet.timers.time_api import KeyContext
 from flowlet.types.leaf_forms import arrow_type_of
 from netstack.late import dataclass
 
@@ -119,12 +120,6 @@ def _fields(values: Sequence[Any], names: Sequence[str], parts: Sequence[TypeFor
     return dict(zip(_names(names, len(found)), found, strict=True))
 
 
-class _NoKey:
-    """A key context that nobody asks."""
-
-    current_key = None
-
-
 def full_snapshot_of(snapshot: IncrementalSnapshot, storage: StateFiles) -> KeyedStateSnapshot:
     """The same state in the form that every back end reads.
 
@@ -141,7 +136,7 @@ def full_snapshot_of(snapshot: IncrementalSnapshot, storage: StateFiles) -> Keye
     assert isinstance(storage, CheckpointStorage), "savepoints are never incremental"
     groups = range(snapshot.first_key_group, snapshot.end_key_group)
     place = RocksDBPlace(shared_files=SharedFiles(storage))
-    backend = RocksDBKeyedStateBackend(_NoKey(), lambda: 0, groups, snapshot.max_parallelism, place)  # type: ignore[arg-type]  # see _NoKey
+    backend = RocksDBKeyedStateBackend(KeyContext(), lambda: 0, groups, snapshot.max_parallelism, place)
     try:
         backend.restore(snapshot)
         finish = backend.snapshot(is_full=True)
@@ -318,7 +313,8 @@ class SavedState:
                 by_subtask.setdefault(name, []).append((subtask, each))
         for name, parts in by_subtask.items():
             _, first = parts[0]
-            names, entries = ("key", "value"), list(first.elements)
+            names = ("key", "value")
+            entries = list(first.elements)
             if first.redistribution is not Redistribution.BROADCAST:
                 names = ("subtask", "element")
                 entries = [(subtask, element) for subtask, each in parts for element in each.elements]

@@ -27,7 +27,7 @@ from flowlet.keys.exact_keys import NamespacedKey, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.keyed_timer_service import KeyedTimerService
-from flowlet.windows.window_states import WindowContents, WindowStates
+from flowlet.windows.window_states import WindowContents
 
 _MISSING: Final = object()
 # Cells, or records in lists: a snapshot has to write so many to the state first, at 2 us each.  Not measured.
@@ -43,18 +43,12 @@ class AlignedWindowing:
     Args:
         spec: what is done with windows; ``is_aligned``.
         contents: what is kept of them.
-        states: of the windows.
         timers: of the windows.
         ctx: of the operator, which has the current key.
     """
 
     def __init__(
-        self,
-        spec: WindowSpec,
-        contents: WindowContents,
-        states: WindowStates,
-        timers: KeyedTimerService,
-        ctx: OperatorContext,
+        self, spec: WindowSpec, contents: WindowContents, timers: KeyedTimerService, ctx: OperatorContext
     ) -> None:
         assigner: Any = spec.assigner
         self._size: int = assigner._size
@@ -63,7 +57,7 @@ class AlignedWindowing:
         self._lateness_ms = spec.allowed_lateness_ms
         self._contents = contents
         self._are_combined = contents.are_combined
-        self._context = states.key_context
+        self._context = contents.states.key_context
         self._timers = timers
         self._ctx = ctx
         self._combine = spec.combine

@@ -109,9 +109,7 @@ class WindowOperator(UserFunctionOperator):
         self._context = WindowContext(self._states, self._timers, RuntimeContext(ctx, None), per_window)
         self._call = window_call_of(spec, self._context)
         self._clears = clears(spec)
-        self._aligned = (
-            AlignedWindowing(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
-        )
+        self._aligned = AlignedWindowing(spec, self._contents, timers, ctx) if spec.is_aligned else None
         self._loop = RecordLoop(self.name, self._write_in_chunk, self.output.loop_ends, ctx.attention)
         super().open()
         self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None

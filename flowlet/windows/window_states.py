@@ -160,7 +160,8 @@ class WindowStates:
         Raises:
             FlowletError: it is a state whose values cannot be put together.
         """
-        state, is_list = self.state(descriptor), isinstance(descriptor, ListStateDescriptor)
+        state = self.state(descriptor)
+        is_list = isinstance(descriptor, ListStateDescriptor)
         if not is_list and not isinstance(descriptor, ReducingStateDescriptor | AggregatingStateDescriptor):
             raise FlowletError(
                 f"state {descriptor.name!r} cannot be merged: only list, reducing and aggregating states can"
@@ -194,7 +195,7 @@ class WindowContents:
     """
 
     def __init__(self, spec: WindowSpec, states: WindowStates) -> None:
-        self._states = states
+        self.states = states
         self.are_combined = spec.combine is not None and spec.evictor is None
         self._have_timestamps = spec.evictor is not None
         if self.are_combined:
@@ -236,7 +237,7 @@ class WindowContents:
 
     def merge(self, target: Any, sources: Sequence[Any]) -> None:
         """Combine what is kept for the windows ``sources`` with that of ``target``, or put it behind."""
-        self._states.merge(self._descriptor, target, sources)
+        self.states.merge(self._descriptor, target, sources)
 
 
 class PerWindowStates(KeyedStateStore):
