@@ -28,7 +28,6 @@ from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.user_function import (
     FunctionOperator,
-    KeyedRecordOperator,
     RecordOperator,
     TwoInputRecordOperator,
     UserFunction,
@@ -344,7 +343,7 @@ def _advice(results: Any) -> TypeError:
     )
 
 
-class ProcessOperator(ProcessFunctionOperator, KeyedRecordOperator):
+class ProcessOperator(ProcessFunctionOperator, RecordOperator):
     """Runs a ``ProcessFunction``, or a ``KeyedProcessFunction`` when there is a key selector.
 
     Args:

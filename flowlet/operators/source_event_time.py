@@ -21,10 +21,8 @@ Units:      milliseconds.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from flowlet.chain.operator_output import OperatorOutput
-from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.event_time_stream import EventTimeStream, WatermarkEmitter, without_watermarks
@@ -34,6 +32,9 @@ from flowlet.watermarks.combined_watermarks import WatermarkMultiplexer
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.loop.loop_timers import Cancellable
+
+if TYPE_CHECKING:
+    from flowlet.operators.source_operator import SourceOperator
 
 
 class PausableClock:
@@ -147,30 +148,19 @@ class SourceEventTime:
     Life cycle: made when the source opens; ``finish`` if its data ends by itself, ``close`` in any case.
 
     Args:
+        operator: the source's.
         strategy: the user's.
-        ctx: the source's.
-        output: the source's.
         reader: gives the records.
-        auto_watermark_interval_ms: how often generators are called; 0: never.
-        emits_watermarks: False for a bounded job in batch mode.
     """
 
-    def __init__(
-        self,
-        strategy: WatermarkStrategy,
-        ctx: OperatorContext,
-        output: OperatorOutput,
-        reader: SourceReaderBase,
-        *,
-        auto_watermark_interval_ms: int,
-        emits_watermarks: bool = True,
-    ) -> None:
-        self._strategy = strategy if emits_watermarks else without_watermarks(strategy)
+    def __init__(self, operator: "SourceOperator", strategy: WatermarkStrategy, reader: SourceReaderBase) -> None:
+        ctx = operator.ctx
+        self._strategy = strategy if operator.emits_watermarks else without_watermarks(strategy)
         self._ctx = ctx
-        self._output = output
+        self._output = operator.output
         self._report = ctx.report_watermark or (lambda _: None)  # no JobManager listens, so there is no group
         self._params = self._strategy.alignment if ctx.report_watermark is not None else None
-        self._emitter = WatermarkEmitter(output)
+        self._emitter = WatermarkEmitter(self._output)
         self.alignment = None if self._params is None else SourceAlignment(self._emitter)
         self._clock = PausableClock(ctx.processing_time_service.relative_time_ns)
         # Set while the source waits for its group, and the reader must not be polled; done when it may go on.
@@ -186,7 +176,7 @@ class SourceEventTime:
         self._pauses = self._has_splits and reader.pauses_splits
         self._whole = self._stream_of(None, self._clock)  # for records of a reader without splits
         self._timers: list[Cancellable] = []
-        self._start_timers(auto_watermark_interval_ms if emits_watermarks else 0)
+        self._start_timers(operator.auto_watermark_interval_ms if operator.emits_watermarks else 0)
 
     def __repr__(self) -> str:
         return f"<SourceEventTime {len(self._splits)} splits, {self._parts!r}, {self.alignment!r}>"

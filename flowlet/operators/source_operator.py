@@ -100,7 +100,7 @@ class SourceOperator(StreamOperator):
         self.latency_tracking_interval_ms = 0  # 0: no markers
         self.auto_watermark_interval_ms = DEFAULT_AUTO_WATERMARK_INTERVAL_MS
         self.strategy = strategy
-        self._emits_watermarks = emits_watermarks
+        self.emits_watermarks = emits_watermarks
         self._event_time: SourceEventTime | None = None  # from open on, if there is a strategy
         self._reader: SourceReaderBase | None = None  # while it is open
         self._last_progress: float | None = None
@@ -232,14 +232,7 @@ class SourceOperator(StreamOperator):
                 )
             reader.start(self.ctx.request_splits or (lambda: None))  # who knows its share asks nothing
         if self.strategy is not None:
-            self._event_time = SourceEventTime(
-                self.strategy,
-                self.ctx,
-                self.output,
-                reader,
-                auto_watermark_interval_ms=self.auto_watermark_interval_ms,
-                emits_watermarks=self._emits_watermarks,
-            )
+            self._event_time = SourceEventTime(self, self.strategy, reader)
 
     def _emit_marker(self, _timestamp_ms: int) -> None:
         now_ms = self.ctx.processing_time_service.current_time_ms()

@@ -232,7 +232,18 @@ class RecordOperator(UserFunctionOperator):
     """An operator that writes what it does with one record into the loop of its chain.
 
     Subclasses have ``write_record``.
+
+    Args:
+        name: for people.
+        key_selector: a callable, or an object with ``get_key(value)``: the function has the key of each record, and
+            keyed state; None for a stream without keys.
     """
+
+    def __init__(self, name: str, key_selector: Any = None) -> None:
+        super().__init__(name)
+        self._used_keys = None if key_selector is None else KeyedInput(self, key_selector)
+        if key_selector is not None:
+            self.state_refusal = None
 
     def setup(self, ctx: OperatorContext, output: OperatorOutput) -> None:
         """Tell the operator where it is and where its results go."""
@@ -250,11 +261,8 @@ class RecordOperator(UserFunctionOperator):
     def _process(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
         if not len(chunk):
             return 0
-        return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._keys_of(chunk), interrupts)
-
-    def _keys_of(self, chunk: Chunk) -> list[Any] | None:
-        """The key of each record, if the loop needs them."""
-        return None
+        keys = None if self._used_keys is None else self._used_keys.keys_of(chunk)
+        return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
 
     def _write_head(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         code.counts[id(self)] = "num_records"
@@ -311,25 +319,7 @@ class KeyedInput:
         return key
 
 
-class KeyedRecordOperator(RecordOperator):
-    """A ``RecordOperator`` whose function has the key of each record, and keyed state.
-
-    Args:
-        name: for people.
-        key_selector: a callable, or an object with ``get_key(value)``; None for a stream without keys.
-    """
-
-    def __init__(self, name: str, key_selector: Any) -> None:
-        super().__init__(name)
-        self._used_keys = None if key_selector is None else KeyedInput(self, key_selector)
-        if key_selector is not None:
-            self.state_refusal = None
-
-    def _keys_of(self, chunk: Chunk) -> list[Any] | None:
-        return None if self._used_keys is None else self._used_keys.keys_of(chunk)
-
-
-class FunctionOperator(KeyedRecordOperator):
+class FunctionOperator(RecordOperator):
     """Calls one method with each record.  The key of each record is taken only if the function asked for a state in
     ``open``.
 
