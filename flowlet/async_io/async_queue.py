@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable
 
 # As in other operators: chunks of 1,000-2,000 records are best.
 MAX_CHUNK_RECORDS: Final = 2_000
@@ -37,7 +36,7 @@ class PendingRecord:
     num_attempts: int = 0
     is_timed_out: bool = False  # then the running call, if any, is that of ``timeout``
     call: Any = None  # the call whose outcome counts
-    timer: Cancellable | None = None  # set while it waits for its next attempt
+    timer: Any = None  # set while it waits for its next attempt
     deadline: Any = None  # of all attempts, while it has no results
 
     def __repr__(self) -> str:
