@@ -78,14 +78,19 @@ class UserFunction:
         function: an object with the methods, or a callable.
         method: such as ``map``.
         more: others that it must have.
+        is_on_demand: it is opened when it is first needed: a key selector is not where the sender of the records took
+            the keys.
 
     Raises:
         JobGraphError: it is neither.
     """
 
-    def __init__(self, function: Any, method: str, *more: str) -> None:
-        self._function = function
+    def __init__(self, function: Any, method: str, *more: str, is_on_demand: bool = False) -> None:
+        self.function = function
         self._method = method
+        self._is_on_demand = is_on_demand
+        self._ctx: OperatorContext | None = None  # with which it is opened on demand, while the operator is open
+        self._is_open = False
         has_all = all(self.method(name) is not None for name in (method, *more))
         if not has_all and (more or not callable(function)):
             methods = " and ".join(f"{name}()" for name in (method, *more))
@@ -97,17 +102,20 @@ class UserFunction:
             raise JobGraphError(f"expected {expected}, got {preview(function)} of type {type(function).__name__}")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {preview(self._function)}>"
+        return f"<{type(self).__name__} {preview(self.function)}>"
 
     @property
     def call(self) -> Callable[..., Any]:
-        """What to call with the record."""
-        return cast("Callable[..., Any]", self.method(self._method) or self._function)
+        """What to call with the record; opens a function that is opened on demand."""
+        if self._ctx is not None and not self._is_open:
+            self._is_open = True  # before the call: what a failing open() took must be given back, too
+            self.run("open", RuntimeContext(self._ctx, _NOT_FOR_SELECTORS), ctx=self._ctx)
+        return cast("Callable[..., Any]", self.method(self._method) or self.function)
 
     def method(self, name: str) -> Callable[..., Any] | None:
         """The object's method of that name; None if it has none."""
         # A class is a callable here: its instances have the method, it has not.
-        found = None if isinstance(self._function, type) else getattr(self._function, name, None)
+        found = None if isinstance(self.function, type) else getattr(self.function, name, None)
         return found if callable(found) else None
 
     def step(self, name: str) -> Callable[..., Any] | None:
@@ -118,52 +126,26 @@ class UserFunction:
         """Call the object's ``initialize_state`` and ``open``, if it has them; ``state_refusal``: see
         ``RuntimeContext``.
         """
-        self.run_checkpoint_step("initialize_state", FunctionInitializationContext(ctx, state_refusal), ctx=ctx)
+        if self._is_on_demand:
+            self._ctx = ctx
+            return
+        self._is_open = True  # before the calls, as above
+        context = FunctionInitializationContext(ctx, state_refusal)
+        run_checkpoint_step(ctx, self.function, "initialize_state", context)
         self.run("open", RuntimeContext(ctx, state_refusal), ctx=ctx)
 
     def close(self, ctx: OperatorContext) -> None:
-        """Call the object's ``close``, if it has one."""
-        self.run("close", ctx=ctx)
+        """Call the object's ``close``, if it has one and was opened."""
+        self._ctx = None
+        if self._is_open:
+            self._is_open = False
+            self.run("close", ctx=ctx)
 
     def run(self, name: str, *args: Any, ctx: OperatorContext) -> None:
         """Call the object's method of that name, if it has one."""
         step = self.step(name)
         if step is not None:
             run_step(ctx, step, *args, name=name)
-
-    def run_checkpoint_step(self, name: str, argument: object, *, ctx: OperatorContext) -> None:
-        """Call this method of the object, if it is to know of checkpoints (``run_checkpoint_step``)."""
-        run_checkpoint_step(ctx, self._function, name, argument)
-
-
-class FunctionOnDemand(UserFunction):
-    """A function that is opened when it is first needed: a key selector is not where the sender of the records took the
-    keys.
-    """
-
-    def __init__(self, function: Any, method: str) -> None:
-        super().__init__(function, method)
-        self._ctx: OperatorContext | None = None  # while the operator is open
-        self._is_open = False
-
-    @property
-    def call(self) -> Callable[..., Any]:
-        """What to call with the record; opens the function."""
-        if self._ctx is not None and not self._is_open:
-            self._is_open = True  # before the call: what a failing open() took must be given back, too
-            self.run("open", RuntimeContext(self._ctx, _NOT_FOR_SELECTORS), ctx=self._ctx)
-        return super().call
-
-    def open(self, ctx: OperatorContext, state_refusal: str | None = NEEDS_KEYS) -> None:
-        """Remember what the function is to be opened with."""
-        self._ctx = ctx
-
-    def close(self, ctx: OperatorContext) -> None:
-        """Close the function if it was opened."""
-        self._ctx = None
-        if self._is_open:
-            self._is_open = False
-            super().close(ctx)
 
 
 class UserFunctionOperator(StreamOperator):
@@ -178,14 +160,11 @@ class UserFunctionOperator(StreamOperator):
     def __init__(self, name: str) -> None:
         self.name = name
         self._functions: list[UserFunction] = []
-        self._num_open = 0
 
     def open(self) -> None:
         """Open the functions."""
         for function in self._functions:
             self.ctx.attention.check()
-            # Counted first: what a failing open() took must be given back too.
-            self._num_open += 1
             function.open(self.ctx, self._refusal_of(function))
 
     def _refusal_of(self, function: UserFunction) -> str | None:
@@ -194,9 +173,8 @@ class UserFunctionOperator(StreamOperator):
 
     def close(self) -> None:
         """Close the functions that were opened."""
-        while self._num_open:
-            self._num_open -= 1
-            self._functions[self._num_open].close(self.ctx)
+        for function in reversed(self._functions):
+            function.close(self.ctx)
 
     # -- checkpoints
 
@@ -215,15 +193,15 @@ class UserFunctionOperator(StreamOperator):
     def _run_checkpoint_steps(self, name: str, argument: object) -> None:
         for function in self._functions:
             self.ctx.attention.check()
-            function.run_checkpoint_step(name, argument, ctx=self.ctx)
+            run_checkpoint_step(self.ctx, function.function, name, argument)
 
     def _record_loop(self, write: WriteRecord, part: str | None = None) -> RecordLoop:
         """A loop that ends where this operator's chain does; ``part``: what it runs, where the operator has several."""
         title = self.name if part is None else f"{self.name}, {part}"
         return RecordLoop(title, write, self.output.loop_ends, self.ctx.attention)
 
-    def _add(self, function: Any, *methods: str, kind: Callable[..., UserFunction] = UserFunction) -> UserFunction:
-        added = kind(function, *methods)
+    def _add(self, function: Any, *methods: str, is_on_demand: bool = False) -> UserFunction:
+        added = UserFunction(function, *methods, is_on_demand=is_on_demand)
         self._functions.append(added)
         return added
 
@@ -282,7 +260,7 @@ class KeyedInput:
         self._operator = operator
         self._is_shown_column = is_shown and isinstance(key_selector, ColumnKey)
         selector = ColumnValue(key_selector.name) if self._is_shown_column else key_selector
-        self._selector = operator._add(selector, "get_key", kind=FunctionOnDemand)
+        self._selector = operator._add(selector, "get_key", is_on_demand=True)
 
     def keys_of(self, chunk: Chunk) -> list[Any]:
         """The key of each record; not asked for again where the sender took it.

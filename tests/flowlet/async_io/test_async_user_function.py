@@ -119,8 +119,11 @@ def test_a_step_that_fails_is_named(calls: AsyncCalls, step: str, is_coroutine: 
 
     setattr(Failing, step, fail_later if is_coroutine else fail)
 
+    function = wrapped(Failing(), calls)
+    if step == "close":
+        function.open(CTX)
     with pytest.raises(UserFunctionError, match=r"operator 'look up' \(subtask 1\) failed") as caught:
-        getattr(wrapped(Failing(), calls), step)(CTX)
+        getattr(function, step)(CTX)
 
     assert isinstance(caught.value.__cause__, ConnectionError)
     assert caught.value.__cause__.__notes__ == [f"raised by {step}()"]
