@@ -55,7 +55,7 @@ WINDOW_BUGS: Final = (
         "windows",
         "of sessions that become one only the first keeps its records",
         _STATES,
-        "            update(merged if before is None else merge(before, merged))\n",
+        "            state.add_all(merged or ())\n",
         "            pass\n",
         f"{_TESTS}::test_sessions_that_meet_become_one",
     ),
