@@ -134,7 +134,7 @@ def run_tests(interpreter: Interpreter, python: Path, arguments: Sequence[str]) 
     """
     environment = {**os.environ, "PYTHONASYNCIODEBUG": "1"}
     print(f"the quick tests on {interpreter}", flush=True)
-    command = [python, "-m", "pytest", *QUICK, *arguments]
+    command = [str(python), "-m", "pytest", *QUICK, *arguments]
     has_passed = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
     if not has_passed:
         print(f"{interpreter}: FAILED", file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from flowlet.async_io.async_calls import AsyncCall, AsyncCalls, Failed
 from flowlet.async_io.async_queue import AsyncQueue, Control, PendingRecord
-from flowlet.chain.record_copies import unpickled
+from flowlet.chain.record_shape import unpickled
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import JobGraphError, MailboxClosedError, UserFunctionError
 from flowlet.operators.user_function import UserFunction, UserFunctionOperator, run_step

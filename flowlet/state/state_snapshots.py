@@ -185,7 +185,7 @@ class ColumnHolder(ABC):
     """An operator of ours that keeps rows of its keys in columns, in the arrays that its loops need."""
 
     num_tables: ClassVar[int]  # of rows; their numbers begin with 1
-    windows: "WindowTables[Any]"  # the rows; others when the keys have ended
+    windows: Any  # the rows, ``WindowTables``; others when the keys have ended
 
     @abstractmethod
     def held_blocks(self, *, in_order: bool) -> Callable[[], Iterable[ColumnBlock]]:

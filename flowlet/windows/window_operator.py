@@ -17,9 +17,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from flowlet.chain.loop_code import LoopCode, RecordLoop
-from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.record_shape import apart
-from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns.column import are_unchanging, is_unchanging
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.states.runtime_context import RuntimeContext

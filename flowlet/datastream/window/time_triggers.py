@@ -106,7 +106,8 @@ class _ContinuousTrigger(_TimeTrigger[T]):
     def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
         """Go on with the earliest time of the former windows."""
         ctx.merge_partitioned_state(self.state_desc)
-        time = reducing_state(ctx, self.state_desc).get()
+        state = reducing_state(ctx, self.state_desc)
+        time = state.get()
         if time is not None:
             self._register(ctx, time)
 
