@@ -37,7 +37,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _WATCHED_FD_KINDS = ("socket:", "pipe:", "anon_inode:[event", "anon_inode:[pidfd", "anon_inode:[timerfd")
 _Thing = TypeVar("_Thing")
 
-_IS_DEBUG_ASKED_FOR = "PYTHONASYNCIODEBUG" in os.environ  # make test-pythons asks for it
+_DEBUGS_JOBS = "FLOWLET_TESTS_DEBUG_JOBS" in os.environ  # make test-pythons says so
 os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
 os.environ.setdefault("NETSTACK_DEBUG", "1")
 
@@ -247,12 +247,12 @@ def _jobs_run_as_users_run_them(request: pytest.FixtureRequest) -> Iterator[None
     """Whole jobs do without asyncio's debug mode, which takes a third of their time; what they consist of is tested
     with it.
 
-    Where it is asked for, jobs in this process have it too.  Processes of a cluster never have it: they would log what
-    takes long on a busy machine.
+    With ``FLOWLET_TESTS_DEBUG_JOBS`` jobs in this process have it too.  Processes of a cluster never have it: they
+    would log what takes long on a busy machine.
     """
     is_cluster = schedule.starts_clusters(schedule.scope_of(request.node.nodeid))
     with pytest.MonkeyPatch.context() as patch:
-        if is_cluster or (_runs_whole_jobs(request.module) and not _IS_DEBUG_ASKED_FOR):
+        if is_cluster or (_runs_whole_jobs(request.module) and not _DEBUGS_JOBS):
             patch.delenv("PYTHONASYNCIODEBUG", raising=False)
         if "bench.cluster" in sys.modules:
             patch.setattr(sys.modules["bench.cluster"].Process, "starter", request.getfixturevalue("_cluster_starter"))

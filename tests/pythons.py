@@ -132,7 +132,7 @@ def run_tests(interpreter: Interpreter, python: Path, arguments: Sequence[str]) 
 
     Jobs have asyncio's debug mode here, which ``make test`` leaves out.
     """
-    environment = {**os.environ, "PYTHONASYNCIODEBUG": "1"}
+    environment = {**os.environ, "FLOWLET_TESTS_DEBUG_JOBS": "1"}
     print(f"the quick tests on {interpreter}", flush=True)
     command = [str(python), "-m", "pytest", *QUICK, *arguments]
     has_passed = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0

@@ -167,6 +167,8 @@ class LoopCode:
         namespace = {"__name__": __name__, "__loader__": _Source(text), _BLAMES: blames, **self._values}
         exec(_compiled(text), namespace)  # noqa: S102 - plumbing of ours around the user's calls
         function: Callable[..., Any] = namespace["run"]
+        # CPython specializes calls per code object: loops of several subtasks would undo each other's.
+        function.__code__ = function.__code__.replace()
         return function
 
 

@@ -46,7 +46,7 @@ def known_charset(charset: Any, what: str) -> str:
     try:
         "".encode(charset)
         return codecs.lookup(charset).name
-    except (LookupError, TypeError) as error:
+    except (LookupError, TypeError, UnicodeError) as error:
         raise JobGraphError(
             f"{what}: the charset {charset!r} is unknown; use one that Python knows, such as UTF-8"
         ) from error

@@ -31,7 +31,7 @@ class RestartStrategyConfiguration:
 
     def options(self) -> Mapping[str, str]:
         """The options that say the same; not in PyFlink."""
-        return self._options
+        return dict(self._options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RestartStrategyConfiguration) and self.options() == other.options()

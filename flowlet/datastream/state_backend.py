@@ -132,7 +132,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
     def get_number_of_transfer_threads(self) -> int:
         """The number that was set, else Flink's default; without an effect."""
-        return self._options.get_integer(TRANSFER_THREADS, _DEFAULT_TRANSFER_THREADS)
+        return self._options.get_integer(TRANSFER_THREADS, 0) or _DEFAULT_TRANSFER_THREADS
 
     def options(self) -> dict[str, str]:
         """The options that say the same; not in PyFlink."""

@@ -43,11 +43,12 @@ class RestartStrategy:
     settings: RestartSettings = field(default_factory=RestartSettings)
     randint: RandomInteger = lambda _low, _high: 0
     _num_failures: int = field(init=False, default=0)  # of an exponential delay: since the backoff began
-    _failures_ms: deque[int] = field(init=False)  # when the last ones were, one more than a failure rate allows
+    _failures_ms: deque[int] = field(init=False, default_factory=deque)  # the last ones, one more than a rate allows
     _next_restart_ms: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self._failures_ms = deque(maxlen=self.settings.max_failures + 1)
+        if self.settings.kind is RestartKind.FAILURE_RATE:
+            self._failures_ms = deque(maxlen=self.settings.max_failures + 1)
 
     @property
     def can_restart(self) -> bool:

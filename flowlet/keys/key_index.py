@@ -445,7 +445,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         return True
 
     def visit_short_texts(self, column: ShortTextColumn) -> SlotArray | None:
-        """See ``ColumnVisitor``."""
+        """Slots of texts of up to 16 bytes, by their packed form; by their values beside other keys."""
         if self._objects or not self._are_objects():
             return self._of_values(column.to_list(), str)
         if self._texts is None:
@@ -486,7 +486,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         return remap.take(codes)
 
     def visit_arrow(self, column: ArrowColumn) -> SlotArray | None:
-        """See ``ColumnVisitor``."""
+        """Slots by the names of texts and dictionaries; other columns are slots as ``visit_any`` has them."""
         import pyarrow as pa
 
         array, kinds, kind = column.array, pa.types, column.array.type

@@ -1,4 +1,4 @@
-"""Tasks that read gates, the task whose head is a source, and what makes the task for a chain.
+"""Tasks that read gates.
 
 Runs light tasks where their data arrives: on the loop, in the place of their parked thread.
 
@@ -13,21 +13,16 @@ Rules:  only data is processed here.  Events, mails, errors, the life cycle and 
         the last time.  If it was quick for that long, that time starts again at its minimum: then something else kept
         the loop from its core.  A task of which one call took longer than ``SLOW_NS`` stays on its own thread for good,
         and so does its vertex in later attempts in this process (``SLOW_VERTICES``): it waits for something or keeps
-        the interpreter's lock, and stood in the network's way.  If a source has no data and gives a future, its task
-        waits for it; without a future it polls again at once.
+        the interpreter's lock, and stood in the network's way.
 Units:  nanoseconds of a monotonic clock.
 Source: none in Flink, where people compare the watermarks of all channels by hand.  Flink ``OneInputStreamTask``,
-        ``TwoInputStreamTask``, ``MultipleInputStreamTask``.  Flink ``SourceOperatorStreamTask``;
-        ``JobVertex.getInvokableClass``, which chooses a subclass of ``StreamTask``.
+        ``TwoInputStreamTask``, ``MultipleInputStreamTask``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import field
 from functools import partial
-from typing import Final, assert_never
-
-import msgspec
+from typing import Final
 
 from flowlet.chain.operator_chain import ChainedOperator, HeadInput, MarkValve
 from flowlet.chain.record_slices import RecordSlices
@@ -37,14 +32,10 @@ from flowlet.checkpoint.task.checkpointed_input_gate import CheckpointedInputGat
 from flowlet.checkpoint.task.input_recovery import InputRecovery
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.task.snapshots import RecoveredStream
-from flowlet.errors import MailboxClosedError
 from flowlet.io.input_processor import InputProcessor, MultipleInputProcessor
 from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
-from flowlet.messages import control_messages as messages
-from flowlet.messages.execution_state import ExecutionState
-from flowlet.operators.source_operator import SourceOperator
-from flowlet.records import MAX_WATERMARK, CompletionMark
+from flowlet.records import CompletionMark
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput
 from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
@@ -55,7 +46,6 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.partition.channel_state import InputChannelInfo
-from netstack.wire.events import StopMode
 
 BUDGET_NS: Final = 1_000_000  # how long a task may delay the loop's other work, and the network.  Not measured.
 # Far more than the kernel takes the core from the loop, also beside busy tasks.  Not measured.
@@ -397,170 +387,3 @@ def _must_end_singly(head: StreamOperator) -> bool:
         return True
     timers, states = head.ctx.timers, head.ctx.keyed_state
     return (timers is not None and timers.is_used) or (states is not None and states.is_used)
-
-
-# Chunks have 1,000 or 2,000 records; up to 16,000 records per channel are written together (see ``record_writer``).  16
-# chunks of 1,000 pairs take 5 ms; a mail does not wait for all of them.
-MAX_POLLS_PER_ACTION = 16
-
-
-class SourceStreamTask(StreamTask):
-    """Polls its source once per default action: the next poll may block, and records of the last one must not wait for
-    it.
-
-    If the reader says that it never blocks, several polls are one default action.
-    """
-
-    def __init__(
-        self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
-    ) -> None:
-        super().__init__(environment, chain, timings=timings)
-        head = chain[0].operator
-        if not isinstance(head, SourceOperator):
-            raise TypeError(f"{self.name}: the head of the chain is no source: {head!r}")
-        self._source = head
-        head.slices = self._new_slices()
-        self._stopped: StopMode | None = None  # Task thread only.
-        self._suspension: Suspension | None = None  # Task thread only: the last wait for the source, or for operators.
-        self._is_at_end_of_event_time = False  # Task thread only.
-        if self.checkpoints is not None:
-            self.checkpoints.attach_source(self._stop)
-
-    def metrics(self) -> messages.TaskMetrics:
-        """The counters, with the source's own; any thread."""
-        return msgspec.structs.replace(
-            super().metrics(),
-            source_progress=self._source.progress,
-            watermark_alignment_drift_ms=self._source.alignment_drift_ms,
-        )
-
-    def cancel(self) -> None:
-        """As ``StreamTask.cancel``; tells producers outside the cluster at once, even while user code runs.
-
-        Any thread.
-        """
-        gate = self.environment.offered_gate
-        if gate is not None:
-            gate.refuse_open("its job was cancelled or has failed")
-        super().cancel()
-
-    def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
-        gate = self.environment.offered_gate
-        if gate is not None:
-            reason = {
-                ExecutionState.CANCELED: "its job was cancelled or has failed",
-                ExecutionState.FAILED: "its task has failed",
-            }
-            yield lambda: gate.close_with(reason.get(self.state, "it has come to its end"))
-        yield from super()._closers(mailbox=mailbox)
-
-    def _process_input(self) -> InputStatus:
-        if self._stopped is not None:
-            return self._end_stopped(self._stopped)
-        for _ in range(MAX_POLLS_PER_ACTION):
-            if not self._source.emit_next(self._should_stop):
-                return InputStatus.END_OF_DATA
-            if not self._source.may_go_on or self._should_stop() or (self._holders and self._is_full):
-                break
-        return InputStatus.MORE_AVAILABLE if self._source.wait_future() is None else InputStatus.NOTHING_AVAILABLE
-
-    @property
-    def _has_event(self) -> bool:
-        # A source that has ended goes on waiting for results if it is to stop with all of them.
-        return self._stopped is StopMode.NO_DRAIN or (self._stopped is not None and not self._is_draining)
-
-    def _resume_for_events(self, suspension: Suspension) -> None:
-        self._suspension = suspension
-
-    @property
-    def _ended_by_itself(self) -> bool:
-        return self._stopped is None
-
-    def _process_events(self) -> InputStatus:
-        # Stopping without draining waits for no timer; anything else comes behind them.
-        return self._process_input() if self._stopped is StopMode.NO_DRAIN else InputStatus.MORE_AVAILABLE
-
-    def _end_stopped(self, mode: StopMode) -> InputStatus:
-        self._source.hold()  # before the end of data: what its function has emitted is in its state
-        if mode is StopMode.NO_DRAIN:
-            return InputStatus.STOPPED  # what the reader gave last is in the savepoint
-        if self._source.has_rest:
-            self._source.emit_next(self._should_stop)
-            return InputStatus.MORE_AVAILABLE
-        return InputStatus.END_OF_DATA
-
-    def _wait_for_input(self, controller: MailboxProcessor) -> None:
-        future = self._source.wait_future()
-        assert future is not None, "a source without data gives a future"
-        awaited = (
-            "the other sources of its alignment group"
-            if self._source.is_held_back
-            else f"the source {self._source.name!r} to have something"
-        )
-        suspension = controller.suspend_default_action(WaitKind.IDLE, awaited)
-        self._suspension = suspension
-        future.add_done_callback(suspension.resume)
-
-    def stop(self) -> None:
-        """End the source without draining: operators do not finish, no last watermark is sent.
-
-        Any thread, any number of times.
-        """
-        self.mailbox_processor.send_control_mail(lambda: self._stop(StopMode.NO_DRAIN), "stop the source")
-
-    def carry_out(self, order: messages.SourceOrder) -> None:
-        """Do as the JobManager says.  Any thread, any time."""
-        source = self._source
-        match order:
-            case messages.AllowSourceWatermark(max_allowed=max_allowed):
-                self.mailbox_processor.send_control_mail(
-                    lambda: source.allow_watermark(max_allowed), "watermark alignment"
-                )
-            # In the order of the triggers of checkpoints, which have this priority, too.  A mail that overtook a
-            # trigger would put a split into this task's state that is still in the enumerator's state of the same
-            # checkpoint: after a restart it would be read twice.  Not once the source was stopped: else the
-            # enumerator's state in the savepoint that stops it has these splits.
-            case messages.AddSplits(splits=splits, waiting_bytes=waiting_bytes):
-                self._mail(lambda: source.add_splits(splits, waiting_bytes), "splits of the source")
-            case messages.NoMoreSplits():
-                self._mail(source.no_more_splits, "no more splits of the source")
-            # Of the lowest priority, so that it never runs while an operator that waits in the middle of a chunk runs
-            # mails.  Not behind the end of data: else its consumers accept no more, or drop what operators still hold.
-            case messages.EmitMark(number=number):
-                mark = CompletionMark(number)
-                self._mail(lambda: source.emit_mark(mark), "emit completion mark %s", number, needs_data=True)
-            case messages.MarkCompleted(number=number):
-                what = "completion mark %s has passed the job"
-                self._mail(lambda: source.mark_completed(number), what, number, needs_data=True)
-            case _:
-                assert_never(order)
-
-    def _mail(self, action: Callable[[], None], description: str, *args: object, needs_data: bool = False) -> None:
-        """Let the task's thread do something, unless the source is stopped then, or at its end if it ``needs_data``."""
-
-        def run() -> None:
-            if self._stopped is None and (self._has_data or not needs_data):
-                action()
-
-        with suppress(MailboxClosedError):
-            self.mailbox_processor.executor().execute(run, description, *args)
-
-    def _stop(self, mode: StopMode) -> None:
-        self._stopped = mode
-        if self._suspension is not None:
-            self._suspension.resume()
-
-    def _advance_to_end_of_event_time(self) -> None:
-        if not self._is_at_end_of_event_time:
-            self._is_at_end_of_event_time = True
-            self._chain.process_control(MAX_WATERMARK)
-
-
-def create_stream_task(environment: TaskEnvironment, chain: list[ChainedOperator]) -> StreamTask:
-    """A ``SourceStreamTask`` if the head is a source, else a task that reads the environment's gates."""
-    head = chain[0].operator
-    if isinstance(head, SourceOperator):
-        return SourceStreamTask(environment, chain)
-    # Here, as a task that begins with a source needs none of what reads from the network.
-
-    return GateFedStreamTask(environment, chain)

@@ -25,7 +25,7 @@ from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.deploy_blobs import PROGRAM_CLASSES
 from flowlet.shipping.job_file_cache import JobPaths
 from flowlet.shipping.program_modules import MAIN_OBJECTS, files_of_task
-from flowlet.task.one_input_stream_task import SourceStreamTask
+from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.task.stream_task import StreamTask
 from flowlet.tm.failure import failure_info, format_thread_stack, log_failure
 from flowlet.tm.process.process_model import apply_task_scheduling

@@ -26,8 +26,8 @@ from flowlet.operators.source_reader import Source, SourceReader, SourceReaderBa
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
-from flowlet.task.one_input_stream_task import create_stream_task
 from flowlet.task.operator_services import operator_id_of
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing, OutputEdge, TaskEnvironment
 from netstack.environment import ChannelSpec, NetworkEnvironment

@@ -23,8 +23,6 @@ import ctypes
 import datetime
 import decimal
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from types import CodeType
 from typing import Any, ClassVar, Final
 
 from flowlet.common.time import Instant
@@ -410,14 +408,9 @@ def compiled(known: dict[str, Any], lines: list[str]) -> Convert:
     head = f"def convert(v, {', '.join(f'{name}={name}' for name in known)}):"
     namespace = dict(known)
     text = "\n    ".join([head, *lines]) + "\n"
-    exec(_code_of(text), namespace)  # noqa: S102 - text of ours
+    exec(compile(text, "<declared type>", "exec", dont_inherit=True), namespace)  # noqa: S102 - text of ours
     convert: Convert = namespace["convert"]
     return convert
-
-
-@lru_cache(256)
-def _code_of(text: str) -> CodeType:
-    return compile(text, "<declared type>", "exec", dont_inherit=True)
 
 
 def _instance(value: Any, kind: type) -> Any:

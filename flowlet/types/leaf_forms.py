@@ -509,6 +509,7 @@ def bytes_form(type_info: TypeInformation) -> BytesForm:
                 lambda value: bytes(message_of_batch(value, schema)),
                 lambda data: batch_of_message(pa.py_buffer(data), schema),
                 object,
+                bool,
             )
         case _:
             raise TypeError(f"no column of {type_info!r}")

@@ -41,7 +41,7 @@ class Timers(Protocol):
 
 
 ScheduleTimer = Callable[[float, Callable[[], None]], Cancellable]
-"""``call_later`` alone."""
+"""``call_later`` alone, as tasks and checkpoints have it."""
 
 
 class LoopClock(Protocol):

@@ -35,7 +35,7 @@ class InFlightData:
 
     end: AvailabilityFuture = field(default_factory=AvailabilityFuture)  # its callbacks are called outside every lock
     error: BaseException | None = None  # why there will be no buffers, if so
-    _buffers: Sequence[NetworkBuffer] = ()
+    _buffers: Sequence[NetworkBuffer] = field(default=(), repr=False)
 
     def complete(self, buffers: Sequence[NetworkBuffer], error: BaseException | None = None) -> None:
         """Hand over ``buffers``, or say why the checkpoint gets none; called once."""

@@ -289,7 +289,7 @@ class PipelinedSubpartition:
         calls: list[Callable[[], object]] = []
         if barrier is not None and overtaken:
             data = InFlightData()
-            data.complete(overtaken)
+            calls.append(partial(data.complete, overtaken))
             calls.append(partial(self.channel_state.add_output_data, barrier.checkpoint_id, self.info, data))
         return calls + self._tell_priority_locked()
 

@@ -37,11 +37,18 @@ _NO_WATERMARK: Final = -(2**63)  # Flink's ``Long.MIN_VALUE``
 
 
 class WriterInitContext:
-    """The subtask that a writer or a committer is made for."""
+    """The subtask that a writer or a committer is made for.
 
-    def __init__(self, ctx: "OperatorContext") -> None:
-        self._ctx = ctx
-        self.operator_id = ctx.operator_id  # 16 bytes that survive a restart of the job; for sinks of ours
+    A test's own one, which has no ``ctx``, is never cancelled.
+    """
+
+    _ctx: "OperatorContext" = None  # type: ignore[assignment]
+    operator_id = b""  # 16 bytes that survive a restart of the job; for sinks of ours
+
+    def __init__(self, ctx: "OperatorContext | None" = None) -> None:
+        if ctx is not None:
+            self._ctx = ctx
+            self.operator_id = ctx.operator_id
 
     def get_index_of_this_subtask(self) -> int:
         """The index of the subtask, from 0."""
@@ -77,7 +84,8 @@ class WriterInitContext:
         not, and waits for longer than ``task.cancellation.timeout``, ends its TaskManager with the tasks of all other
         jobs.
         """
-        self._ctx.check_cancelled()
+        if self._ctx is not None:
+            self._ctx.check_cancelled()
 
 
 class SinkWriterContext:

@@ -6,7 +6,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.task.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.checkpoint.task.state_codec import decode_state, encode_state
-from flowlet.task.one_input_stream_task import create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition

@@ -10,7 +10,7 @@ from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk, StreamElement, Watermark
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.one_input_stream_task import create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import OutputEdge
 from netstack.gate.single_input_gate import SingleInputGate

@@ -18,7 +18,7 @@ from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.records import MAX_WATERMARK
-from flowlet.task.one_input_stream_task import SourceStreamTask, create_stream_task
+from flowlet.task.source_stream_task import SourceStreamTask, create_stream_task
 from netstack.availability import AvailabilityFuture
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source

@@ -16,7 +16,7 @@ from flowlet.errors import TaskCancelled
 from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.sinks.sink_operator import SinkOperator
-from flowlet.task.one_input_stream_task import create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.wire.events import CheckpointBarrier

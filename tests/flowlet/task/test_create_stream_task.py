@@ -9,7 +9,8 @@ from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.records import MAX_WATERMARK
-from flowlet.task.one_input_stream_task import GateFedStreamTask, SourceStreamTask, create_stream_task
+from flowlet.task.one_input_stream_task import GateFedStreamTask
+from flowlet.task.source_stream_task import SourceStreamTask, create_stream_task
 from flowlet.task.task_environment import OutputEdge
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source

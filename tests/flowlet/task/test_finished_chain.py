@@ -14,7 +14,7 @@ from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK, Chunk, Watermark
-from flowlet.task.one_input_stream_task import create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing, OutputEdge
 from flowlet.tm.task_deployment import finished_chain

@@ -13,7 +13,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.task.one_input_stream_task import create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from netstack.environment import ChannelSpec

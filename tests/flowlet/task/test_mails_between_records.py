@@ -44,7 +44,8 @@ from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.operators.source_reader import Source
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_operator import SinkOperator
-from flowlet.task.one_input_stream_task import GateFedStreamTask, SourceStreamTask, create_stream_task
+from flowlet.task.one_input_stream_task import GateFedStreamTask
+from flowlet.task.source_stream_task import SourceStreamTask, create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from flowlet.windows.window_operator import WindowOperator

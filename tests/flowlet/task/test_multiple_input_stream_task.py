@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark, LatencyMarker, Watermark
-from flowlet.task.one_input_stream_task import GateFedStreamTask, create_stream_task
+from flowlet.task.one_input_stream_task import GateFedStreamTask
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, StopMode

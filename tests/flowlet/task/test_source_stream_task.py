@@ -21,7 +21,7 @@ from flowlet.operators.source_operator import KeptRecords, PositionWithRest, Sou
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
 from flowlet.splits.split_kinds import FileSet, FileSplit
-from flowlet.task.one_input_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask, create_stream_task
+from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask, create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.wire.events import (

@@ -21,7 +21,8 @@ from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, Watermark
 from flowlet.serde.element_limits import ElementLimits
-from flowlet.task.one_input_stream_task import GateFedStreamTask, SourceStreamTask, create_stream_task
+from flowlet.task.one_input_stream_task import GateFedStreamTask
+from flowlet.task.source_stream_task import SourceStreamTask, create_stream_task
 from netstack.errors import NetstackError
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode

@@ -7,7 +7,7 @@ import pytest
 from flowlet.checkpoint.task.snapshots import OperatorState
 from flowlet.graph.partitioner import Broadcast, Forward, Partitioner, Rebalance, Rescale
 from flowlet.records import Chunk
-from flowlet.task.one_input_stream_task import create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, StopMode, deserialize_event
 from tests.flowlet.task.checkpointed_tasks import VERTEX, Remembering, Rig
 from tests.flowlet.task.local_network import LocalNetwork, edge

@@ -11,7 +11,7 @@ from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk
-from flowlet.task.one_input_stream_task import create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition

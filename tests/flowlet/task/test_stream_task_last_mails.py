@@ -11,7 +11,7 @@ import pytest
 
 from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.records import Chunk, Watermark
-from flowlet.task.one_input_stream_task import SourceStreamTask
+from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.timers.system_processing_time_service import ScheduledCallback, ServiceState, SystemProcessingTimeService
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge

@@ -8,7 +8,7 @@ from flowlet.checkpoint.task.snapshots import RecoveredStream
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk, StreamElement, Watermark
-from flowlet.task.one_input_stream_task import create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition

@@ -27,7 +27,8 @@ from flowlet.io.key_dictionary import ChannelCodes, KeyDictionary
 from flowlet.keys.key_columns import ChannelTable
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import ElementDeserializer, StreamElementSerializer
-from flowlet.task.one_input_stream_task import GateFedStreamTask, create_stream_task
+from flowlet.task.one_input_stream_task import GateFedStreamTask
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec

@@ -9,9 +9,10 @@ Source: Flink ``EventTimeWindowCheckpointingITCase``, ``UnalignedCheckpointITCas
 
 import operator
 import re
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -32,7 +33,7 @@ from flowlet.operators.source_reader import Source, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.element_serializer import ElementDeserializer
 from flowlet.state.state_snapshots import AGGREGATES, KeyedStateSnapshot
-from flowlet.task.one_input_stream_task import create_stream_task
+from flowlet.task.source_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.errors import ProducerFailedError
@@ -141,6 +142,14 @@ def named(operator: StreamOperator, operator_id: bytes) -> StreamOperator:
     return operator
 
 
+def start_timer(delay_s: float, call: Callable[[], None]) -> threading.Timer:
+    """By the real clock: barriers under load time out."""
+    timer = threading.Timer(delay_s, call)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
 class Job:
     """One attempt of all tasks, and a coordinator that is the test's thread."""
 
@@ -182,6 +191,7 @@ class Job:
             f"{vertex} {number}", gates=gates, outputs=outputs, subtask=number, parallelism=PARALLELISM
         )
         environment.checkpointing = self._checkpointing(vertex, number)
+        environment.schedule_timer = start_timer
         self.tasks[vertex, number] = create_stream_task(_of_vertex(environment, vertex), chain(*operators))
 
     def _checkpointing(self, vertex: str, number: int) -> Checkpointing:
