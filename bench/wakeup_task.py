@@ -35,7 +35,7 @@ from netstack import (
     wait_consumed,
 )
 from netstack.ids import execution_attempt_id, intermediate_partition_id
-from netstack.loop.loop_timers import LoopTimer
+from netstack.loop.eventloop import LoopTimer
 from netstack.wire.events import StopMode
 
 JOB: Final = b"bench wakeup...."

@@ -42,8 +42,7 @@ from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import LoopTimers
+from netstack.loop.eventloop import EventLoopThread, LoopTimers
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition

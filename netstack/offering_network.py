@@ -27,8 +27,7 @@ from netstack.handlers.partition_request_server_handler import PartitionRequestS
 from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID
 from netstack.late import dataclass
 from netstack.log_lines import caused_by
-from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import wall_clock_ms
+from netstack.loop.eventloop import EventLoopThread, wall_clock_ms
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext

@@ -41,7 +41,7 @@ from flowlet.serde.type_serializer import preview
 from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable
+from netstack.loop.eventloop import Cancellable
 
 # So many elements may wait for a place before a record waits outside the queue.  More than a chunk has, so that only a
 # record of which a function makes very many, or timers that emit more than the calls take, come so far.  Not measured;

@@ -43,8 +43,7 @@ from netstack.flow.heartbeats import Backoff
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import run_in_background
-from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import running_timeout
+from netstack.loop.eventloop import EventLoopThread, running_timeout
 
 T = TypeVar("T")
 JobDocument = dict[str, Any]

@@ -31,7 +31,7 @@ from flowlet.splits.split_kinds import PlainSplitSet, PlannedSplits, SourceSplit
 from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
-from netstack.loop.loop_timers import Cancellable
+from netstack.loop.eventloop import Cancellable
 
 # What a reader still has when it asks for more: several milliseconds of work, an answer takes about one.  Not measured.
 EARLY_BYTES: Final = 512 << 10

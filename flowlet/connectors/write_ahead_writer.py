@@ -24,7 +24,7 @@ from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, Wri
 from flowlet.errors import FlowletError, SerdeError
 from flowlet.serde.pickles.record_pickle import dumps_value, has_class_table, is_of_another_program, loads_value
 from netstack.late import dataclass
-from netstack.loop.loop_timers import wall_clock_ms
+from netstack.loop.eventloop import wall_clock_ms
 
 _SIZE: Final = struct.Struct(">I")
 

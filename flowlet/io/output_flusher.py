@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from netstack.loop.loop_timers import Cancellable, ScheduleTimer
+from netstack.loop.eventloop import Cancellable, ScheduleTimer
 
 
 def _is_over() -> bool:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from netstack.loop.loop_timers import LoopClock, RunningTimer
+from netstack.loop.eventloop import LoopClock, RunningTimer
 
 LEFT_S: Final = 5.0  # a tunnel that is started again, a client that dials anew after a second; not measured
 

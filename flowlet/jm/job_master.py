@@ -40,7 +40,7 @@ from flowlet.splits.enumerators import enumerator_for
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import call_in_background
-from netstack.loop.loop_timers import LoopClock
+from netstack.loop.eventloop import LoopClock
 
 if TYPE_CHECKING:
     from flowlet.jm.dispatcher import Dispatcher

@@ -34,7 +34,7 @@ from flowlet.splits.enumerator import SplitEnumerator
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground, call_in_background
-from netstack.loop.loop_timers import Cancellable, ScheduleTimer
+from netstack.loop.eventloop import Cancellable, ScheduleTimer
 
 _log = LogLines(__name__)
 _STATE_VERSION: Final = 1

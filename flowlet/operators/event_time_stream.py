@@ -33,7 +33,7 @@ from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import WatermarkOutput
 from netstack.late import dataclass
 from netstack.late import numpy as np
-from netstack.loop.loop_timers import Cancellable
+from netstack.loop.eventloop import Cancellable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

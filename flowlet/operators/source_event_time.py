@@ -31,7 +31,7 @@ from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, Wate
 from flowlet.watermarks.combined_watermarks import WatermarkMultiplexer
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable
+from netstack.loop.eventloop import Cancellable
 
 if TYPE_CHECKING:
     from flowlet.operators.source_operator import SourceOperator

@@ -36,7 +36,7 @@ from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.loop_timers import Cancellable
+from netstack.loop.eventloop import Cancellable
 
 _log = LogLines(__name__)
 

@@ -36,7 +36,7 @@ from flowlet.rpc.requests import (
 )
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.loop_timers import running_timeout
+from netstack.loop.eventloop import running_timeout
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -25,7 +25,7 @@ from netstack.config import DEAD_HOST_TIMEOUT_S
 from netstack.flow.admission import Admission, AdmissionStatistics, RateLimit
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.loop_timers import LoopClock
+from netstack.loop.eventloop import LoopClock
 from netstack.transport.socket_options import watch_host
 
 MAX_HEAD_BYTES: Final = 4096

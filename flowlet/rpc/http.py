@@ -18,8 +18,8 @@ from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.signed_requests import OtherTimeError, RequestSigner, reason_of, unknown_host
 from flowlet.rpc.signed_websocket import HEADER_BYTES, SignedWebSocket
 from netstack.config import DEAD_HOST_TIMEOUT_S
+from netstack.loop.eventloop import running_timeout
 from netstack.loop.forks import PortClosedInChildren
-from netstack.loop.loop_timers import running_timeout
 from netstack.transport.socket_options import watch_host
 
 _CONNECT_TIMEOUT_S: Final = 5.0

@@ -24,8 +24,8 @@ import msgspec
 
 from flowlet.rpc import requests
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import running_timeout
 from netstack.loop.forks import ClosedInChildren
-from netstack.loop.loop_timers import running_timeout
 
 MAX_WAITING: Final = 1000
 _MAX_FRAME_BYTES: Final = requests.MAX_MESSAGE_BYTES + 64 * 1024  # target and reason are short

@@ -43,8 +43,8 @@ from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import Cancellable
 from netstack.loop.forks import end_stranded_child
-from netstack.loop.loop_timers import Cancellable
 
 END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any
 

@@ -29,7 +29,7 @@ from flowlet.mailbox.task_mailbox import MIN_PRIORITY, MailOptions
 from flowlet.task.task_environment import TaskEnvironment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.loop.loop_timers import ScheduleTimer
+from netstack.loop.eventloop import ScheduleTimer
 from netstack.partition.channel_state import InputChannelInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, Event

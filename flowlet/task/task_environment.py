@@ -25,7 +25,7 @@ from flowlet.state.state_backends import SharedFiles
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.late import dataclass
-from netstack.loop.loop_timers import ScheduleTimer
+from netstack.loop.eventloop import ScheduleTimer
 from netstack.partition.result_partition import ResultPartition
 
 

@@ -44,7 +44,7 @@ from flowlet.timers.time_api import (
 )
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.loop_timers import Cancellable
+from netstack.loop.eventloop import Cancellable
 
 _log = LogLines(__name__)
 BUDGET_NS: Final = 10_000_000  # as of a slice of records

@@ -21,7 +21,7 @@ from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable, ScheduleTimer, wall_clock_ms
+from netstack.loop.eventloop import Cancellable, ScheduleTimer, wall_clock_ms
 
 ProcessingTimeCallback = Callable[[int], object]
 

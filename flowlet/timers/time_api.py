@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from flowlet.keys.exact_keys import exact_key, key_group
 from flowlet.records import Watermark, WatermarkStatus
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable
+from netstack.loop.eventloop import Cancellable
 
 
 class _NoKey(Enum):

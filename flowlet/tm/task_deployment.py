@@ -35,8 +35,7 @@ from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.late import is_instance_of_late
-from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import LoopTimer
+from netstack.loop.eventloop import EventLoopThread, LoopTimer
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.state.state_snapshots import ColumnBlock, ColumnHolder, StateShare
 from flowlet.windows.window_blocks import WindowColumnsSnapshot, former_state, known_blocks, put_blocks, row_blocks
-from netstack.loop.loop_timers import Cancellable
+from netstack.loop.eventloop import Cancellable
 
 if TYPE_CHECKING:
     from flowlet.state.rocksdb.cached_columns import CachedColumns

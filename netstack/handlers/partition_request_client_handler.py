@@ -36,8 +36,7 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
 from netstack.late import dataclass
 from netstack.log_lines import LogLines, as_netstack_error, caused_by, limited_log
-from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import wall_clock_ms
+from netstack.loop.eventloop import EventLoopThread, wall_clock_ms
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire import messages
 from netstack.wire.messages import BufferResponse, BufferRun, ChannelOrder, DataType, ErrorCode, ErrorResponse

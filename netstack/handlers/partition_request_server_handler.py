@@ -21,8 +21,7 @@ from netstack.handlers.partition_request_queue import PartitionRequestQueue, des
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import RunningTimer
+from netstack.loop.eventloop import EventLoopThread, RunningTimer
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire import messages

@@ -22,7 +22,7 @@ from netstack.availability import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable, Timers
+from netstack.loop.eventloop import Cancellable, Timers
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import BufferAvailabilityListener, ResultSubpartitionView
 from netstack.wire.events import Event

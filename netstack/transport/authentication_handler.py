@@ -24,7 +24,7 @@ from netstack.errors import AuthenticationError, ConnectError, ConnectionLostErr
 from netstack.flow.handshake import Handshake, HandshakePhase
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.loop_timers import RunningTimer
+from netstack.loop.eventloop import RunningTimer
 from netstack.security import TlsConfig
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder

@@ -25,8 +25,8 @@ from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.ids import ConnectionID
 from netstack.late import dataclass
 from netstack.log_lines import LogLines, limited_log, shown_state
+from netstack.loop.eventloop import running_timeout, wall_clock_ms
 from netstack.loop.forks import ClosedInChildren, PortClosedInChildren
-from netstack.loop.loop_timers import running_timeout, wall_clock_ms
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, is_loopback, required_security
 from netstack.transport.authentication_handler import (
     AuthenticationHandler,

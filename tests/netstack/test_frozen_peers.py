@@ -12,7 +12,7 @@ import pytest
 from netstack.environment import ChannelSpec
 from netstack.errors import ConnectionLostError
 from netstack.flow.offer_book import GateShape, Stage
-from netstack.loop.loop_timers import wall_clock_ms
+from netstack.loop.eventloop import wall_clock_ms
 from netstack.offering_network import GateAccess, OfferedPartition, OfferingNetwork
 from netstack.wire.offer_messages import GateIdentity, SubpartitionOffer, gate_token
 from tests.netstack.test_environment import Node, result_partition_id, small_config, start_node, wait_for_next

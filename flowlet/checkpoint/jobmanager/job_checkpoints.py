@@ -32,7 +32,7 @@ from netstack.ids import subtask_of
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground
-from netstack.loop.loop_timers import LoopClock
+from netstack.loop.eventloop import LoopClock
 
 
 def read_former_checkpoint(

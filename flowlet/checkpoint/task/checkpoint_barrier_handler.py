@@ -19,7 +19,7 @@ from flowlet.checkpoint.task.single_checkpoint_barrier_handler import SingleChec
 from flowlet.checkpoint.task.snapshots import AlignmentMetrics
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable, ScheduleTimer
+from netstack.loop.eventloop import Cancellable, ScheduleTimer
 
 if TYPE_CHECKING:
     from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints

@@ -35,7 +35,7 @@ from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AvailabilityFuture, run_all
 from netstack.late import dataclass
-from netstack.loop.loop_timers import Cancellable, ScheduleTimer
+from netstack.loop.eventloop import Cancellable, ScheduleTimer
 from netstack.wire.events import (
     Alignment,
     CancelCheckpointMarker,

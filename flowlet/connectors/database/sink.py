@@ -26,7 +26,7 @@ from flowlet.connectors.database.statement import DatabaseKind, DatabaseStatemen
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 from netstack.late import dataclass
-from netstack.loop.loop_timers import wall_clock_ms
+from netstack.loop.eventloop import wall_clock_ms
 
 MARKER_TABLE: Final = "flowlet_commits"
 # Markers, by writer, of any database that knows ``ON CONFLICT``; ``DatabaseDriver.run`` writes the placeholders.

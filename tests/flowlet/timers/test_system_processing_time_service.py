@@ -16,7 +16,7 @@ from flowlet.timers.system_processing_time_service import (
     SystemProcessingTimeService,
     delay_until_ms,
 )
-from netstack.loop.loop_timers import wall_clock_ms
+from netstack.loop.eventloop import wall_clock_ms
 from tests.flowlet.task.scripted_loop import ScriptedLoop
 from tests.waiting import PATIENCE_S
 

@@ -30,8 +30,7 @@ from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import InsufficientNetworkBuffersError
 from netstack.ids import ConnectionID
-from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import LoopTimer
+from netstack.loop.eventloop import EventLoopThread, LoopTimer
 from tests.flowlet.client.jobs import source
 from tests.waiting import PATIENCE_S
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.loop.loop_timers import LoopTimer, RunningTimer, running_timeout
+from netstack.loop.eventloop import LoopTimer, RunningTimer, running_timeout
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 
 
