@@ -33,7 +33,7 @@ operators.aggregation_snapshot > operators.keyed_aggregation_operator: Aggregati
 state.incremental_snapshot > state.state_snapshots: IncrementalSnapshot SharedFile
 state.keyed_state_snapshot > state.state_snapshots: KeyedStateSnapshot StateDescription StateKind StateRows TypeForm
 state.operator_state_snapshot > state.state_snapshots: OperatorStateRows OperatorStateSnapshot Redistribution
-timers.timer_queue > timers.time_api: Timer
+timers.timer_queue > timers.time_api > timers.keyed_timer_service: Timer
 connectors.files.file_sink_writer > connectors.files.sink: OpenPart PendingFile StaleFile
 connectors.number_source > connectors.numbers.reader: NumberPosition
 connectors.text_line_source > connectors.files.reader: SplitPosition TextPosition

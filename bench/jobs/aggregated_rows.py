@@ -32,7 +32,7 @@ from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.records import Chunk, Watermark
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from flowlet.windows.window_columns_operator import WindowColumnsOperator
 
 WINDOWS: Final = "windows of columns"

@@ -21,7 +21,7 @@ from flowlet.graph.partitioner import DEFAULT_MAX_PARALLELISM
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 from flowlet.state.state_snapshots import KeyedStateSnapshot
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 
 KEYS: Final = ("int", "str")
 VALUES: Final = ("long", "list", "map")

@@ -28,8 +28,13 @@ from flowlet.metrics.metricbase import MetricRegistry
 from flowlet.records import Chunk, CompletionMark, ControlElement, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyedTimerServiceManager
-from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Triggerable
+from flowlet.timers.keyed_timer_service import (
+    KeyContext,
+    KeyedTimerService,
+    KeyedTimerServiceManager,
+    ProcessingTimeService,
+    Triggerable,
+)
 from flowlet.typed.record_conversion import DeclaredOutput
 from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.availability import AVAILABLE, AvailabilityFuture

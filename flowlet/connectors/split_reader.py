@@ -29,7 +29,7 @@ from flowlet.operators.source_reader import OpenSplits, Source, SourceReaderBase
 from flowlet.records import Chunk
 from flowlet.splits.split_kinds import PlainSplitSet, PlannedSplits, SourceSplit
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.time_api import ProcessingTimeService
+from flowlet.timers.keyed_timer_service import ProcessingTimeService
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.loop.eventloop import Cancellable
 

@@ -32,8 +32,7 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.process_operator import write_results
 from flowlet.operators.user_function import TwoInputRecordOperator, write_current_key
 from flowlet.records import Chunk
-from flowlet.timers.keyed_timer_service import KeyedTimerService
-from flowlet.timers.time_api import NO_KEY, Timer
+from flowlet.timers.keyed_timer_service import NO_KEY, KeyedTimerService, Timer
 from netstack.late import dataclass
 
 _NARROW: Final = 8  # timestamps of an interval that are asked for one by one; not measured

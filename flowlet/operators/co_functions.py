@@ -27,7 +27,7 @@ from flowlet.operators.process_operator import ProcessContext, ProcessFunctionOp
 from flowlet.operators.user_function import RecordOperator, TwoInputRecordOperator, is_state_used, write_current_key
 from flowlet.records import Chunk
 from flowlet.state.state_backends import OperatorBroadcastState, ReadOnlyOperatorBroadcastState
-from flowlet.timers.time_api import NO_KEY
+from flowlet.timers.keyed_timer_service import NO_KEY
 
 
 class _CoOperator(TwoInputRecordOperator):

@@ -30,7 +30,7 @@ from flowlet.errors import UserFunctionError
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
-from flowlet.timers.time_api import WatermarkOutput
+from flowlet.timers.keyed_timer_service import WatermarkOutput
 from netstack.late import dataclass
 from netstack.late import numpy as np
 from netstack.loop.eventloop import Cancellable

@@ -36,7 +36,7 @@ from flowlet.operators.user_function import (
 )
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
-from flowlet.timers.time_api import NO_KEY, Timer
+from flowlet.timers.keyed_timer_service import NO_KEY, Timer
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

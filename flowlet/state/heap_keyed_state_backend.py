@@ -42,7 +42,7 @@ from flowlet.state.state_snapshots import (
 from flowlet.state.state_table import StateTable, rows_by_key_group
 from flowlet.state.ttl_states import Expiry
 from flowlet.state.type_compatibility import Convert, converter
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from netstack.late import dataclass
 
 

@@ -62,7 +62,7 @@ from flowlet.state.state_table import StateTable
 from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
 from flowlet.state.type_compatibility import type_form
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from netstack.late import dataclass
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from flowlet.keys.exact_keys import READABLE_TYPES as PLAIN
 from flowlet.keys.exact_keys import are_plain, exact_key, exact_keys
 from flowlet.state.declared_values import DeclaredValues, copied_rows, frozen_row, thawed_row, thawed_rows
 from flowlet.state.state_snapshots import ColumnRows, StateDescription, StateKind, StateRows
-from flowlet.timers.time_api import NO_KEY, KeyContext
+from flowlet.timers.keyed_timer_service import NO_KEY, KeyContext
 from netstack.late import dataclass
 from netstack.late import numpy as np
 

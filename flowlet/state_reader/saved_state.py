@@ -44,7 +44,7 @@ from flowlet.state.state_snapshots import (
 from flowlet.storage.checkpoint_storage import CheckpointStorage, open_checkpoint
 from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key
 from flowlet.storage.state_files import StateFiles
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from flowlet.types.leaf_forms import arrow_type_of
 from netstack.late import dataclass
 

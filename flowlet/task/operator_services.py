@@ -53,9 +53,8 @@ from flowlet.operators.user_function import UserFunction
 from flowlet.records import MIN_TIMESTAMP, OPERATOR_ID_BYTES, LatencyMarker
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend, SharedFiles
 from flowlet.task.task_environment import OutputEdge, TaskEnvironment
-from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager
+from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
-from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.log_lines import LogLines

@@ -36,8 +36,7 @@ from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.task.operator_services import LatencyStats
 from flowlet.testing.manual_processing_time_service import MailedProcessingTimeService
-from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.loop.eventloop import EventLoopThread

@@ -16,7 +16,7 @@ from flowlet.keys.exact_keys import exact_key, key_group
 from flowlet.records import LatencyMarker, WatermarkStatus
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.operator_harness import OperatorHarness
-from flowlet.timers.time_api import Timer
+from flowlet.timers.keyed_timer_service import Timer
 
 
 class OneInputOperatorHarness(OperatorHarness):

@@ -35,8 +35,7 @@ from flowlet.records import Chunk, ControlElement, LatencyMarker, Watermark, Wat
 from flowlet.serde.deploy_blobs import dump_chain, load_chain
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.testing.harness_environment import HarnessEnvironment, ProcessResources, SubtaskPlace
-from flowlet.timers.keyed_timer_service import TimersByKeyGroup
-from flowlet.timers.time_api import Timer
+from flowlet.timers.keyed_timer_service import Timer, TimersByKeyGroup
 from netstack.late import dataclass
 
 _ASYNC_TIMEOUT_MS = 10_000

@@ -37,7 +37,7 @@ from flowlet.operators.process_operator import SingleResults
 from flowlet.operators.user_function import KeyedInput, UserFunction, UserFunctionOperator, write_current_key
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.serde.type_serializer import preview
-from flowlet.timers.time_api import Timer
+from flowlet.timers.keyed_timer_service import Timer
 from flowlet.windows.aligned_windows import AlignedWindowing
 from flowlet.windows.window_states import (
     MergingWindowSet,

@@ -34,7 +34,7 @@ from flowlet.datastream.window.window_assigners import MergingWindowAssigner, Wi
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import NamespacedKey
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 
 __all__ = ["MergeFunction", "MergingWindowSet"]
 

@@ -92,7 +92,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "mailbox": (
         "flowlet.mailbox.task_mailbox",
-        "flowlet.timers.time_api",
+        "flowlet.timers.keyed_timer_service",
         "flowlet.watermarks.combined_watermarks",
     ),
     "windows": ("flowlet.windows.window_operator",),

@@ -59,7 +59,7 @@ from flowlet.datastream.formats.bulk_formats import CsvWriterFactory, ParquetWri
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
 from flowlet.sinks.commit_runner import ChunkWriter
-from flowlet.timers.time_api import ProcessingTimeService
+from flowlet.timers.keyed_timer_service import ProcessingTimeService
 from flowlet.typed.value_conversion import written_text
 from netstack.late import dataclass
 

@@ -17,7 +17,7 @@ from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.chain.stream_operator import OperatorContext
-    from flowlet.timers.time_api import ProcessingTimeService
+    from flowlet.timers.keyed_timer_service import ProcessingTimeService
 
 # What PyFlink's module of this name has; the package has all.
 __all__ = [

@@ -11,7 +11,7 @@ from flowlet.datastream.connectors.base import SinkWriterContext
 from flowlet.datastream.user_functions.function import Function, WrittenInPython
 
 if TYPE_CHECKING:
-    from flowlet.timers.time_api import ProcessingTimeService
+    from flowlet.timers.keyed_timer_service import ProcessingTimeService
 
 
 class MapFunction(Function):

@@ -27,7 +27,7 @@ from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.rocksdb.rocksdb_store import WITH_KEYS, RocksDBStore, memory_size, row_content, row_prefix
 from flowlet.state.state_snapshots import RowHolder, StateDescription, StateKind
 from flowlet.state.state_table import ExactKeys
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from netstack.late import dataclass
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ from flowlet.state.state_snapshots import (
 )
 from flowlet.state.ttl_states import Expiry
 from flowlet.storage.state_files import WorkingDirectory
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from netstack.late import dataclass
 
 PREFIX: Final = struct.Struct(">HH")

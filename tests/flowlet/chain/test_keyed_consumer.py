@@ -24,7 +24,7 @@ from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from tests.flowlet.chain.test_chunking_output import MAKERS, Event, Slots, Struct, shown
 from tests.flowlet.chain.test_record_copies import WeakSlots
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers

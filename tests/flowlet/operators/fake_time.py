@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from flowlet.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
-from flowlet.timers.time_api import KeyContext, Timer, Triggerable, WatermarkOutput
+from flowlet.timers.keyed_timer_service import KeyContext, Timer, Triggerable, WatermarkOutput
 
 
 class FakeHandle:

@@ -14,7 +14,7 @@ from flowlet.records import Chunk, ControlElement
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.local_splits import serve_splits
 

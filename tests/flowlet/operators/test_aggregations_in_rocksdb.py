@@ -21,7 +21,7 @@ from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOpe
 from flowlet.records import Chunk
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import AGGREGATES, KeyedStateSnapshot
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from tests.flowlet.operators.harness import Harness, MakeBackend
 
 pytest.importorskip("rocksdict")

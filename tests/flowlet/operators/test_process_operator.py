@@ -22,7 +22,7 @@ from flowlet.datastream import (
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.operators.process_operator import CoProcessOperator, MapOperator, ProcessOperator
 from flowlet.records import Chunk, Watermark
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import Harness, RecordingOutput
 

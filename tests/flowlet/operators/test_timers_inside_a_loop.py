@@ -15,7 +15,7 @@ from flowlet.datastream import KeyedProcessFunction
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers
 from tests.flowlet.operators.harness import RecordingOutput
 

@@ -27,7 +27,7 @@ from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import KeyedStateSnapshot, StateDescription, StateKind
 from flowlet.state.state_table import StateTable
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 
 MAX_PARALLELISM = 4
 # Str and int are their own exact keys, the others are not.

@@ -29,7 +29,7 @@ from flowlet.state import declared_values
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.state.state_snapshots import StateKind
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 from flowlet.typed.value_conversion import value_converter
 
 GROUPS = range(8)

@@ -25,7 +25,7 @@ from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key, key_group, key_group_range
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import KeyedStateSnapshot, StateRows
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 
 MAX_PARALLELISM = 8
 KEYS = st.sampled_from(["a", "b", 1, 1.0, True, None, 0.0, -0.0, (1, "x"), (True, "x"), b"a", [1], [True]])

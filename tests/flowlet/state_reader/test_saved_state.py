@@ -33,8 +33,7 @@ from flowlet.storage.manifest import (
     VertexEntry,
     manifest_key,
 )
-from flowlet.timers.keyed_timer_service import KeyGroupTimers
-from flowlet.timers.time_api import Timer
+from flowlet.timers.keyed_timer_service import KeyGroupTimers, Timer
 
 JOB, SECRET = "ab" * 16, b"s" * 32
 SOURCE, COUNT, OTHER = "01" * 16, "02" * 16, "03" * 16

@@ -10,8 +10,7 @@ import pytest
 
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager, never
-from flowlet.timers.time_api import KeyContext, Timer
+from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager, Timer, never
 
 Fired = tuple[str, Any, int]  # domain, key, timestamp
 

@@ -11,8 +11,7 @@ import pytest
 from flowlet.keys.exact_keys import key_group, key_group_range
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager, KeyGroupTimers, never
-from flowlet.timers.time_api import KeyContext, Timer
+from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager, KeyGroupTimers, Timer, never
 
 MAX_PARALLELISM = 128
 Fired = tuple[str, Any, Any, int]  # domain, key, namespace, timestamp

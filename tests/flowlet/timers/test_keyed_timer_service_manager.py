@@ -14,8 +14,7 @@ from flowlet.mailbox.mailbox_processor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Watermark, WatermarkStatus
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager, never
-from flowlet.timers.time_api import KeyContext, Timer
+from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager, Timer, never
 
 MAX_PARALLELISM = 128
 

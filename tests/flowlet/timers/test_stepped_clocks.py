@@ -28,9 +28,8 @@ from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError
 from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager
+from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager, Timer
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
-from flowlet.timers.time_api import KeyContext, Timer
 from flowlet.tm.jobmanager_connection import (
     JobManagerConnection,
     JobManagerUnreachableError,

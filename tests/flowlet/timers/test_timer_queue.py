@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowlet.errors import KeyTypeError
 from flowlet.keys.exact_keys import key_group
-from flowlet.timers.time_api import Timer, TimerQueue
+from flowlet.timers.keyed_timer_service import Timer, TimerQueue
 from tests.flowlet.keys_of_every_type import GOLDEN
 
 

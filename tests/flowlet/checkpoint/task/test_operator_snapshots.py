@@ -13,8 +13,7 @@ from flowlet.errors import StateRestoreError
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import OperatorStateBackend
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
-from flowlet.timers.keyed_timer_service import KeyedTimerServiceManager, never
-from flowlet.timers.time_api import KeyContext, Timer
+from flowlet.timers.keyed_timer_service import KeyContext, KeyedTimerServiceManager, Timer, never
 from netstack.wire.events import CheckpointBarrier
 
 NUMBERS = ListStateDescriptor("numbers")

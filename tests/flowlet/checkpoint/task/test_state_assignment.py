@@ -40,7 +40,7 @@ from flowlet.state.state_snapshots import (
     StateRows,
     StateShare,
 )
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 
 MAX_PARALLELISM = 12
 SUM = KeyedSumOperator(lambda record: record[0], 1, name="sum")

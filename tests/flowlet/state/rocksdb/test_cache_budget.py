@@ -21,7 +21,7 @@ from flowlet.datastream.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 
 pytest.importorskip("rocksdict")
 from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapState, RocksDBValueState

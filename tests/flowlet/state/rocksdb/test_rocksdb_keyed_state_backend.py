@@ -32,7 +32,7 @@ from flowlet.shipping.program_modules import MAIN_OBJECTS
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, SharedFiles
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, SharedFile
-from flowlet.timers.time_api import KeyContext
+from flowlet.timers.keyed_timer_service import KeyContext
 
 pytest.importorskip("rocksdict")
 
