@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Generic, TypeGuard, TypeVar
 
-from flowlet.mailbox.task_timings import LONG_NS
+from flowlet.mailbox.mailbox_processor import LONG_NS
 from flowlet.records import Chunk, StreamElement
 
 Origin = TypeVar("Origin")

@@ -33,8 +33,7 @@ from flowlet.checkpoint.task.input_recovery import InputRecovery
 from flowlet.checkpoint.task.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.task.snapshots import RecoveredStream
 from flowlet.io.input_processor import InputProcessor, MultipleInputProcessor
-from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
-from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension, TaskTimings, WaitKind
 from flowlet.records import CompletionMark
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput

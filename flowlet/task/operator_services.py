@@ -42,9 +42,8 @@ from flowlet.datastream.states.runtime_context import RuntimeContext
 from flowlet.datastream.user_functions.function import has_life_cycle
 from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.keys.exact_keys import key_group_range
-from flowlet.mailbox.mailbox_processor import MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, TaskTimings
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
-from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.messages import control_messages as messages
 from flowlet.messages.control_messages import LatencyMetrics
 from flowlet.metrics.metricbase import SAMPLE_INTERVAL_MS, MetricRegistry

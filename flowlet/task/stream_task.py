@@ -28,9 +28,8 @@ from flowlet.checkpoint.task.snapshots import RecoveredStream
 from flowlet.checkpoint.task.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.io.output_flusher import OutputFlushers
-from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension, TaskTimings, WaitKind
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, Attention, TaskMailbox
-from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.messages.control_messages import MarkPassed, TaskMetrics
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk

@@ -29,9 +29,8 @@ from typing import Any, Final, Protocol, Self, TypeVar, TypeVarTuple, Unpack
 from flowlet.async_io.async_calls import AsyncCalls, SharedAsyncLoop
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.keys.exact_keys import key_group_range
-from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxExecutor, MailboxProcessor
+from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxExecutor, MailboxProcessor, TaskTimings, WaitKind
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox, run_directly
-from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.task.operator_services import LatencyStats

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from flowlet.errors import MailboxClosedError, TaskCancelled
-from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor, TaskTimings, WaitKind
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, Action, MailOptions, RunAction, TaskMailbox, run_directly
-from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture
 
 

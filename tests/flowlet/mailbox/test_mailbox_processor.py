@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 
 from flowlet.errors import FlowletError, MailboxClosedError
-from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
+from flowlet.mailbox.mailbox_processor import LONG_NS, MailboxProcessor, Suspension, TaskTimings, WaitKind
 from flowlet.mailbox.task_mailbox import Action, MailboxState, RunAction, TaskMailbox, run_directly
-from flowlet.mailbox.task_timings import LONG_NS, TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture
 from tests.waiting import PATIENCE_S
 

@@ -9,9 +9,8 @@ from functools import partial
 import pytest
 
 from flowlet.errors import MailboxClosedError
-from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor, TaskTimings, WaitKind
 from flowlet.mailbox.task_mailbox import MailOptions, TaskMailbox
-from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 
 
 class Task:

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from flowlet.errors import MailboxClosedError, TaskCancelled
-from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxExecutor, MailboxProcessor, TaskTimings
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
-from flowlet.mailbox.task_timings import TaskTimings
 from netstack.availability import AvailabilityFuture
 from tests.flowlet.task.watchdog import tiny_switch_interval, watchdog
 from tests.stress import num_rounds

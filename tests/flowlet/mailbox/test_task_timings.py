@@ -5,7 +5,7 @@ Source: Flink `TaskIOMetricGroupTest`.
 
 import pytest
 
-from flowlet.mailbox.task_timings import TaskTimings, TimingsSnapshot, WaitKind
+from flowlet.mailbox.mailbox_processor import TaskTimings, TimingsSnapshot, WaitKind
 
 
 class Clock:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from flowlet.mailbox.task_timings import UPDATE_INTERVAL_S, TimerGauge
+from flowlet.mailbox.mailbox_processor import UPDATE_INTERVAL_S, TimerGauge
 
 
 class Clock:

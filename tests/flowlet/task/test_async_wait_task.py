@@ -16,7 +16,7 @@ from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.records import MAX_WATERMARK
 from flowlet.task.source_stream_task import SourceStreamTask, create_stream_task
 from netstack.availability import AvailabilityFuture

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from flowlet.errors import TaskCancelled
-from flowlet.mailbox.mailbox_processor import MailboxProcessor
-from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, TaskTimings
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.stream_task import StreamTask

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from flowlet.errors import TaskCancelled
-from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension, TaskTimings, WaitKind
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
-from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from tests.flowlet.task.watchdog import tiny_switch_interval, watchdog
 from tests.stress import Opponent, num_rounds
 from tests.waiting import spin_tightly_until

@@ -6,8 +6,7 @@ import pytest
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
-from flowlet.mailbox.task_timings import WaitKind
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension, WaitKind
 from flowlet.task import one_input_stream_task
 from flowlet.task.one_input_stream_task import (
     BUDGET_NS,

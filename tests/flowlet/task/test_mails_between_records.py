@@ -33,7 +33,7 @@ from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
-from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.messages.control_messages import SplitsRequested
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator

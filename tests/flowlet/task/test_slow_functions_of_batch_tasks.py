@@ -13,7 +13,7 @@ from flowlet.datastream.functions import WindowFunction
 from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import TaskCancelled
-from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.operators.keyed_aggregation_operator import KeyedReduceOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import Chunk

@@ -15,7 +15,7 @@ from flowlet.datastream import CheckpointedFunction, FunctionInitializationConte
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.errors import TaskCancelled
-from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.messages.control_messages import AddSplits, EmitMark, MarkCompleted
 from flowlet.operators.source_operator import KeptRecords, PositionWithRest, SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader

@@ -14,8 +14,8 @@ import pytest
 
 from flowlet.errors import TaskCancelled
 from flowlet.io import record_writer
+from flowlet.mailbox.mailbox_processor import TaskTimings
 from flowlet.mailbox.task_mailbox import MailOptions
-from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.source_reader import Source, SourceReader

@@ -9,8 +9,8 @@ from typing import Any
 
 from flowlet.common import WatermarkStrategy
 from flowlet.datastream import KeyedProcessFunction
+from flowlet.mailbox.mailbox_processor import TaskTimings, WaitKind
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MailOptions
-from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
