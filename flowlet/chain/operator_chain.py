@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from flowlet.chain.chunking_output import ChunkingOutput
-from flowlet.chain.key_extractor import KeyExtractor
+from flowlet.chain.chunking_output import ChunkingOutput, KeyExtractor
 from flowlet.chain.operator_output import (
     ChainedConsumer,
     ChainedInput,

@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from flowlet.chain.chunking_output import ChunkingOutput
-from flowlet.chain.key_extractor import KeyExtractor
+from flowlet.chain.chunking_output import ChunkingOutput, KeyExtractor
 from flowlet.chain.loop_code import NO_ATTENTION, Blame, LoopCode, LoopEnd, RecordLoop, write_conversion, write_into
 from flowlet.chain.record_shape import RecordShape, ShapeWatch, apart
 from flowlet.chain.stream_operator import OperatorCounters, Output, StreamOperator

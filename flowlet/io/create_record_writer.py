@@ -3,7 +3,7 @@ by a function of the user.
 
 Hot path.  If the key is a field of records in columns (or the record itself), or stands in a column beside them, it is
 routed by column: a text becomes a code, and numpy does the rest.  A few records in a list cost a dictionary probe and
-two ``append`` each.  ``chain.key_extractor`` extracted the keys.  Writers that need no key work per chunk, but for
+two ``append`` each.  ``KeyExtractor`` extracted the keys.  Writers that need no key work per chunk, but for
 ``ShuffleRecordWriter``; a function of the user is called twice per record.
 
 Side:       task.
@@ -20,7 +20,7 @@ from typing import Any, Final, assert_never
 
 import numpy as np
 
-from flowlet.chain.key_extractor import KeyExtractor, create_key_extractor, field_selected_by
+from flowlet.chain.chunking_output import KeyExtractor, create_key_extractor, field_selected_by
 from flowlet.columns import (
     ArrayColumn,
     ArrowColumn,

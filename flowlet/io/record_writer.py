@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
+from flowlet.chain.chunking_output import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.columns import Column, Columns, ListColumn, Shape, column_of, try_concatenate
 from flowlet.columns.table import exact_type, try_transpose
 from flowlet.common.types import Row, parts_of

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from flowlet.chain.key_extractor import field_selected_by
+from flowlet.chain.chunking_output import field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
 from flowlet.common.typeinfo import TypeInformation

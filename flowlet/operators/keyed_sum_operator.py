@@ -16,7 +16,7 @@ from numbers import Number
 from operator import itemgetter
 from typing import Any, Final
 
-from flowlet.chain.key_extractor import field_selected_by
+from flowlet.chain.chunking_output import field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.columns import Column, Columns, ConstantColumn, Shape
 from flowlet.common.types import Row

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, cast
 
-from flowlet.chain.key_extractor import exact_keys_of, selected
+from flowlet.chain.chunking_output import exact_keys_of, selected
 from flowlet.chain.loop_code import Blame, LoopCode, RecordLoop, WriteRecord
 from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.stream_operator import MultipleInputStreamOperator, OperatorContext, StreamOperator

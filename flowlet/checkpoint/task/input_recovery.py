@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from flowlet.chain.key_extractor import KeyExtractor, create_key_extractor
+from flowlet.chain.chunking_output import KeyExtractor, create_key_extractor
 from flowlet.checkpoint.task.snapshots import ChannelStateSnapshot, RecoveredStream
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.graph.partitioner import Broadcast, KeyGroups, Partitioner

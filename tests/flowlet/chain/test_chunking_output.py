@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain.chunking_output import MAX_WAITING, ChunkingOutput
-from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
+from flowlet.chain.chunking_output import MAX_WAITING, MIN_COLUMN_ROWS, ChunkingOutput, KeyExtractor
 from flowlet.chain.loop_code import LoopCode
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape, columns_of
 from flowlet.common.types import Row

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain.key_extractor import KeyExtractor
+from flowlet.chain.chunking_output import KeyExtractor
 from flowlet.common.types import Row, RowKind, field_names_of
 from flowlet.io.record_writer import beside_keys, sendable
 from flowlet.records import Chunk, PickledRecord

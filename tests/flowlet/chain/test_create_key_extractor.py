@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowlet.chain.key_extractor import KeyExtractor, create_key_extractor
+from flowlet.chain.chunking_output import KeyExtractor, create_key_extractor
 from flowlet.errors import UserFunctionError
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Rebalance, Rescale, Shuffle
 from flowlet.records import Chunk

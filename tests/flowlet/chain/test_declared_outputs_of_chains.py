@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain.chunking_output import ChunkingOutput
-from flowlet.chain.key_extractor import KeyExtractor
+from flowlet.chain.chunking_output import ChunkingOutput, KeyExtractor
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Row, Types
 from flowlet.errors import DeclaredTypeError

@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor, field_selected_by
+from flowlet.chain.chunking_output import MIN_COLUMN_ROWS, KeyExtractor, field_selected_by
 from flowlet.chain.loop_code import LoopCode, failure_of
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ConstantColumn, ListColumn, Shape, columns_of
 from flowlet.errors import KeyTypeError, UserFunctionError

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from flowlet.chain.chunking_output import ChunkingOutput
-from flowlet.chain.key_extractor import KeyExtractor
+from flowlet.chain.chunking_output import ChunkingOutput, KeyExtractor
 from flowlet.chain.loop_code import LoopCode, RecordLoop
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.operator_output import OperatorOutput

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from flowlet.chain.key_extractor import KeyExtractor
+from flowlet.chain.chunking_output import KeyExtractor
 from flowlet.io.record_writer import beside_keys, sendable
 from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput
 
