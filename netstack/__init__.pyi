@@ -2,6 +2,9 @@
 
 from netstack.buffer.network_buffer import NetworkBuffer as NetworkBuffer
 from netstack.config import NetstackConfig as NetstackConfig
+from netstack.config import SecurityConfig as SecurityConfig
+from netstack.config import SecurityMode as SecurityMode
+from netstack.config import TlsConfig as TlsConfig
 from netstack.environment import ChannelSpec as ChannelSpec
 from netstack.environment import NetworkEnvironment as NetworkEnvironment
 from netstack.environment import StandaloneNetwork as StandaloneNetwork
@@ -35,9 +38,6 @@ from netstack.partition.result_partition import ResultPartition as ResultPartiti
 from netstack.partition.result_partition_manager import ResultPartitionManager as ResultPartitionManager
 from netstack.partition.result_subpartition import ConsumerListener as ConsumerListener
 from netstack.partition.result_subpartition import ResultSubpartition as ResultSubpartition
-from netstack.security import SecurityConfig as SecurityConfig
-from netstack.security import SecurityMode as SecurityMode
-from netstack.security import TlsConfig as TlsConfig
 from netstack.wire.events import EndOfData as EndOfData
 from netstack.wire.events import EndOfPartition as EndOfPartition
 from netstack.wire.events import Event as Event

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from typing import Final
 
+from netstack.config import SecurityConfig, TlsConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import ConnectionLostError, NetstackError, ResourceClosedError
 from netstack.flow.offer_book import Stage
@@ -29,7 +30,6 @@ from netstack.late import dataclass
 from netstack.log_lines import caused_by
 from netstack.loop.eventloop import EventLoopThread, wall_clock_ms
 from netstack.partition.result_partition import ResultPartition
-from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel

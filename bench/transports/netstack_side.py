@@ -15,7 +15,7 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_partition import ResultPartition
-from netstack.security import SecurityConfig
+from netstack.config import SecurityConfig
 
 PARTITION: Final = ResultPartitionID(
     intermediate_partition_id(b"bench transport.", 0),

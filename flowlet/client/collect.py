@@ -43,12 +43,11 @@ from flowlet.serde.element_limits import LARGEST_ELEMENT_LIMITS
 from flowlet.serde.element_serializer import ElementDeserializer
 from flowlet.tm.task_deployment import channel_spec
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.security import SecurityConfig
 from netstack.wire.events import CheckpointBarrier, EndOfData
 
 if TYPE_CHECKING:

@@ -230,7 +230,7 @@ class EmbeddedCluster(ClusterClient):
         import_many("flowlet.tm.task_executor")
         from flowlet.tm.task import CancellationConfig
         from flowlet.tm.task_executor import TaskExecutorConfig
-        from netstack.security import SecurityConfig
+        from netstack.config import SecurityConfig
 
         # Nothing can end one of them alone: the process is the user's.
         config = config or TaskExecutorConfig(cancellation=CancellationConfig(fatal_timeout_s=0))

@@ -25,11 +25,11 @@ from flowlet.rpc.requests import WallClock, wall_clock_ms
 from flowlet.shipping.bundle_store import FileKeeper, PartStore
 from flowlet.storage.manifest import manifest_key
 from flowlet.storage.state_files import WorkingDirectory
+from netstack.config import check_loopback
 from netstack.errors import ConfigError as NetstackConfigError
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import call_in_background, close_in_background, run_in_background
 from netstack.loop.forks import PortClosedInChildren
-from netstack.security import check_loopback
 from netstack.transport.socket_options import within_descriptors
 
 if TYPE_CHECKING:

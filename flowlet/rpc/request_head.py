@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from netstack.security import is_loopback
+from netstack.config import is_loopback
 
 _LOCALHOST = "localhost"
 

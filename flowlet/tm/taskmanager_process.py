@@ -34,13 +34,12 @@ from flowlet.tm.process.program_start import enter_program, started_by, tell_pro
 from flowlet.tm.shared_process import SharedProcess
 from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.late import dataclass, numpy
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.forks import serving_thread
 from netstack.loop.uv_loop import UvLoop
-from netstack.security import SecurityConfig
 
 if TYPE_CHECKING:
     from flowlet.rpc.http import RpcClient

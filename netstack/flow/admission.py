@@ -13,8 +13,8 @@ Absent:     bans: on loopback all peers share the address, and a local user coul
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+from netstack.config import is_loopback
 from netstack.late import dataclass
-from netstack.security import is_loopback
 
 # More than a peer that reads its replies can cause; not measured.
 MAX_WAITING_REPLIES: Final = 1000

@@ -30,9 +30,9 @@ from dataclasses import KW_ONLY, InitVar, replace
 from enum import Enum, IntEnum, StrEnum, auto
 from typing import Final, TypeAlias
 
+from netstack.config import normalized_authority
 from netstack.errors import LocalProtocolError, NetstackError
 from netstack.late import dataclass
-from netstack.security import normalized_authority
 from netstack.wire.message_bytes import (
     CLIENT_MESSAGE_IDS,
     GATE_MESSAGE_IDS,

@@ -20,12 +20,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+from netstack.config import TlsConfig
 from netstack.errors import AuthenticationError, ConnectError, ConnectionLostError, LocalProtocolError, NetstackError
 from netstack.flow.handshake import Handshake, HandshakePhase
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import RunningTimer
-from netstack.security import TlsConfig
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.tls import is_expected

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig, SecurityMode, check_loopback, is_loopback, required_security
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
 from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
@@ -27,7 +27,6 @@ from netstack.late import dataclass
 from netstack.log_lines import LogLines, limited_log, shown_state
 from netstack.loop.eventloop import running_timeout, wall_clock_ms
 from netstack.loop.forks import ClosedInChildren, PortClosedInChildren
-from netstack.security import SecurityConfig, SecurityMode, check_loopback, is_loopback, required_security
 from netstack.transport.authentication_handler import (
     AuthenticationHandler,
     LateHandshakeError,

@@ -14,10 +14,9 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from netstack.config import DEAD_HOST_TIMEOUT_S, KERNEL_CONGESTION_CONTROL, NetstackConfig
+from netstack.config import DEAD_HOST_TIMEOUT_S, KERNEL_CONGESTION_CONTROL, NetstackConfig, SecurityMode, is_loopback
 from netstack.errors import ConfigError
 from netstack.log_lines import LogLines
-from netstack.security import SecurityMode, is_loopback
 
 _log = LogLines(__name__)
 

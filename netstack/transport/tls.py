@@ -19,10 +19,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import InitVar
 from typing import Any
 
+from netstack.config import SecurityConfig, TlsConfig
 from netstack.errors import ConfigError
 from netstack.late import dataclass
 from netstack.loop.forks import ClosedInChildren
-from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.network_channel import NetworkChannel
 
 

@@ -16,11 +16,10 @@ from typing import Any, Final
 from flowlet.ingest import GateAccessError, GateClient, GateDescription, GateError, PartitionOffer, open_gate
 from flowlet.rpc.auth import AUTH_HEADER, Nonce, RequestLine, sign_request
 from flowlet.rpc.requests import wall_clock_ms
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.errors import NetstackError
 from netstack.flow.handshake import NONCE_BYTES, Role
 from netstack.ids import ConnectionID
-from netstack.security import SecurityConfig
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel

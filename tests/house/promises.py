@@ -37,7 +37,6 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "netstack.errors",
         "netstack.loop.eventloop",
         "netstack.ids",
-        "netstack.security",
         "netstack.testing",
     ),
     "netstack.wire": (

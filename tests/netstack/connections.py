@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import NetstackError
 from netstack.gate.channels.input_channel import PartitionStateChecker
@@ -14,7 +14,6 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
 from netstack.loop.eventloop import EventLoopThread
-from netstack.security import SecurityConfig
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.server import NetworkServer

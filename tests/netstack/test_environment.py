@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import (
     ConfigError,
@@ -29,7 +29,6 @@ from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, 
 from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
-from netstack.security import SecurityConfig
 from netstack.transport.server import NetworkServer
 from netstack.wire.events import (
     CheckpointBarrier,

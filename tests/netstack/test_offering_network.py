@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import AuthenticationError, ResourceClosedError
 from netstack.flow.offer_book import GateShape, Stage
@@ -23,7 +23,6 @@ from netstack.handlers.partition_request_client_handler import NetworkOfferedPar
 from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, intermediate_partition_id
 from netstack.loop.eventloop import EventLoopThread
 from netstack.offering_network import IDLE_S, GateAccess, OfferedPartition, OfferingNetwork
-from netstack.security import SecurityConfig
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel

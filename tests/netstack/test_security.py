@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from netstack.config import NetstackConfig
-from netstack.errors import ConfigError
-from netstack.security import (
+from netstack.config import (
+    NetstackConfig,
     SecurityConfig,
     SecurityMode,
     TlsConfig,
@@ -19,6 +18,7 @@ from netstack.security import (
     normalized_authority,
     required_security,
 )
+from netstack.errors import ConfigError
 
 SECRET = bytes(range(32))
 TLS = TlsConfig(Path("cert.pem"), Path("key.pem"), Path("ca.pem"))

@@ -6,8 +6,7 @@ Side:       any.
 from dataclasses import dataclass, replace
 from random import Random
 
-from netstack.config import NetstackConfig
-from netstack.security import SecurityConfig
+from netstack.config import NetstackConfig, SecurityConfig
 
 _SEGMENT = 256
 

@@ -18,12 +18,11 @@ from flowlet.errors import JobExecutionError
 from flowlet.messages.control_messages import InputChannelDescriptor
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import NetworkEnvironment
 from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_partition import ResultPartition
-from netstack.security import SecurityConfig
 from netstack.wire.events import CheckpointBarrier, StopMode
 from tests.waiting import PATIENCE_S
 

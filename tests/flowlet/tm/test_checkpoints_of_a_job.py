@@ -51,10 +51,9 @@ from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionTransport
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
 from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.ids import execution_attempt_id
 from netstack.loop.eventloop import EventLoopThread
-from netstack.security import SecurityConfig
 from tests.waiting import PATIENCE_S
 
 SECRET = secrets.token_bytes(32)

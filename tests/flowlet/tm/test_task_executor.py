@@ -21,12 +21,11 @@ from flowlet.tm.latency import latency_policy
 from flowlet.tm.latency.latency_policy import BusyTasks, LatencyPolicy, TaskLoad
 from flowlet.tm.task import Task
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import ConfigError
 from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.loop.eventloop import EventLoopThread
-from netstack.security import SecurityConfig
 from tests.flowlet.client.jobs import endless_shuffle, hold, mapped, reached, released, word_count
 from tests.waiting import PATIENCE_S
 

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.ids import ConnectionID
-from netstack.security import SecurityConfig
 from netstack.transport.network_channel import NetworkChannel, describe_address
 from netstack.transport.server import NetworkServer, connect
 from netstack.wire.message_bytes import encode

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
+from netstack.config import SecurityConfig
 from netstack.errors import AuthenticationError, ConfigError, ConnectError, NetstackError, RemoteProtocolError
 from netstack.flow.handshake import NONCE_BYTES, PROTOCOL_VERSION_MAX, Handshake, Role, derive_key
 from netstack.ids import ConnectionID
-from netstack.security import SecurityConfig
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.transport import server
 from netstack.transport.authentication_handler import AuthenticationHandler

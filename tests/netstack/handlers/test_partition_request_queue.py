@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netstack.buffer.network_buffer import MemorySegment, NetworkBuffer
+from netstack.config import SecurityConfig
 from netstack.errors import ProducerFailedError, RemoteProtocolError
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_subpartition import BufferAndBacklog
-from netstack.security import SecurityConfig
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.server import NetworkServer
 from netstack.wire.events import EndOfData, StopMode, deserialize_event

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from netstack.config import SecurityConfig
 from netstack.errors import ConnectError, NetstackError
 from netstack.ids import ConnectionID
-from netstack.security import SecurityConfig
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer
 from netstack.transport.network_channel import NetworkChannel

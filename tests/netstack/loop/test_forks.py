@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.forks import ClosedInChildren, PortClosedInChildren, end_stranded_child, serving_thread
-from netstack.security import SecurityConfig
 from netstack.transport.server import NetworkServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import trustme
 
+from netstack.config import SecurityConfig, TlsConfig
 from netstack.ids import ConnectionID
-from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.server import connect
 from tests.netstack.transport.sockets import CONFIG, Inbox, handlers
 from tests.waiting import PATIENCE_S

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.ids import ConnectionID
-from netstack.security import SecurityConfig
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel

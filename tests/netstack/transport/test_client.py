@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
+from netstack.config import SecurityConfig
 from netstack.errors import ConnectError, LocalProtocolError
 from netstack.ids import ConnectionID
-from netstack.security import SecurityConfig
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.network_channel import NetworkChannel
 from netstack.transport.server import NetworkServer, connect

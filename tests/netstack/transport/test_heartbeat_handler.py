@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.errors import ConnectionLostError
 from netstack.ids import ConnectionID
-from netstack.security import SecurityConfig
 from netstack.testing import EmbeddedChannel, EmbeddedEventLoop
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler

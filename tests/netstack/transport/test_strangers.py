@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.environment import NetworkEnvironment
 from netstack.flow.handshake import NONCE_BYTES, PROTOCOL_VERSION_MAX, Role
 from netstack.ids import ConnectionID
 from netstack.loop.eventloop import EventLoopThread
-from netstack.security import SecurityConfig
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import Hello
 from tests.netstack.connections import until

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from netstack.config import SecurityConfig, TlsConfig
 from netstack.errors import AuthenticationError, ConfigError, ConnectError
 from netstack.ids import ConnectionID
-from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer
 from netstack.transport.server import NetworkServer, connect

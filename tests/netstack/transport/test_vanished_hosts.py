@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from netstack.config import NetstackConfig
+from netstack.config import NetstackConfig, SecurityConfig
 from netstack.ids import ConnectionID
 from netstack.loop.eventloop import EventLoopThread
-from netstack.security import SecurityConfig
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.server import NetworkServer, connect
 from netstack.wire.messages import AddCredit
