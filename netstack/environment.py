@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
 from netstack.connection_manager import BusyPoller, ConnectionManager

@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from enum import Enum, IntEnum, auto
 from typing import Final, NamedTuple
 
-from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import BufferDecompressor, NetworkBuffer
 from netstack.errors import LocalProtocolError, ResourceClosedError, TransportError
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from netstack.availability import run_all
-from netstack.buffer.buffer_compressor import BufferDecompressor
+from netstack.buffer.network_buffer import BufferDecompressor
 from netstack.errors import InsufficientNetworkBuffersError, LocalProtocolError, NetstackError
 from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts
 from netstack.gate.channels.input_channel import InputChannel, OfferedPartitionClient

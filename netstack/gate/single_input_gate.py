@@ -21,8 +21,7 @@ from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper, run_all
-from netstack.buffer.buffer_compressor import BufferDecompressor
-from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.buffer.network_buffer import BufferDecompressor, NetworkBuffer, recycle_all
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,

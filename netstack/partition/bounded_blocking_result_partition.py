@@ -30,9 +30,8 @@ from typing import Final, NamedTuple
 
 from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer
-from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
+from netstack.buffer.network_buffer import BufferCompressor, BufferRecycler, MemorySegment, NetworkBuffer
 from netstack.errors import LocalProtocolError, ResourceBrokenError
 from netstack.ids import ResultPartitionID
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType

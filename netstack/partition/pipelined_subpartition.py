@@ -42,8 +42,7 @@ from typing import TYPE_CHECKING, Final
 
 from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.network_buffer import BufferRecycler, MemorySegment
+from netstack.buffer.network_buffer import BufferCompressor, BufferRecycler, MemorySegment
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,

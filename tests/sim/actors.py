@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import BufferDecompressor, NetworkBuffer
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel

@@ -23,8 +23,8 @@ from random import Random
 from typing import Any
 
 from netstack import connection_manager
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.buffer.network_buffer import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import (

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer
+from netstack.buffer.network_buffer import (
+    BufferCompressor,
+    BufferDecompressor,
+    BufferRecycler,
+    MemorySegment,
+    NetworkBuffer,
+)
 from netstack.errors import RemoteProtocolError
 from netstack.wire.messages import DataType
 
@@ -158,8 +163,8 @@ def test_a_network_without_compression_loads_no_arrow() -> None:
     program = """
 import sys
 import netstack
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_compressor import BufferDecompressor
+from netstack.buffer.network_buffer import BufferCompressor
+from netstack.buffer.network_buffer import BufferDecompressor
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.wire.messages import DataType
 BufferDecompressor(4096).decompress(BufferCompressor().compress(NetworkBuffer.unpooled(b"x", DataType.DATA_BUFFER)))

@@ -2,8 +2,7 @@
 
 import pytest
 
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import BufferCompressor, BufferDecompressor, NetworkBuffer
 from netstack.errors import RemoteProtocolError
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.gate_channels import EndOfDataStatus

@@ -2,8 +2,7 @@
 
 import pytest
 
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import BufferCompressor, BufferDecompressor, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, RemoteProtocolError
 from netstack.gate.gate_channels import UnknownInputChannel

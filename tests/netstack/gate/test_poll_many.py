@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.availability import run_all
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import BufferCompressor, BufferDecompressor, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectionLostError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.channels.local_input_channel import LocalInputChannel

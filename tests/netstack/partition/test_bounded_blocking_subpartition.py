@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from netstack.buffer.buffer_builder import BufferConsumer
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.buffer.network_buffer import BufferCompressor, BufferDecompressor, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceBrokenError
 from netstack.partition.bounded_blocking_result_partition import (

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.network_buffer import MemorySegment
+from netstack.buffer.network_buffer import BufferCompressor, BufferDecompressor, MemorySegment
 from netstack.errors import (
     ResourceClosedError,
 )

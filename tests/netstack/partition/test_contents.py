@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from netstack.buffer.buffer_compressor import BufferCompressor
+from netstack.buffer.network_buffer import BufferCompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition

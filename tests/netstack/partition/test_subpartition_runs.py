@@ -12,8 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer_builder import BufferConsumer, SegmentConsumer
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.network_buffer import BufferRecycler, MemorySegment, NetworkBuffer, recycle_segments
+from netstack.buffer.network_buffer import (
+    BufferCompressor,
+    BufferRecycler,
+    MemorySegment,
+    NetworkBuffer,
+    recycle_segments,
+)
 from netstack.errors import ResourceBrokenError
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingSubpartition, BoundedDataFile
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
