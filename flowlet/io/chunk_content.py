@@ -26,6 +26,7 @@ from flowlet.columns import (
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from flowlet.serde.element_serializer import StreamElementSerializer
+from netstack.late import dataclass
 
 # Fewer records are serialized: sharing a buffer with others is cheaper than a buffer for them alone.  Not measured
 # closely.
@@ -39,20 +40,16 @@ MAX_ELEMENT_BYTES: Final = 16 * 1024 * 1024
 _FIELD_BYTES: Final = 16  # assumed for a value of unknown size
 
 
+@dataclass(eq=False, slots=True)
 class ChunkContent:
     """A chunk in the place of its serialized bytes; owns the chunk until ``take`` gives it away.
 
     ``max_element_bytes``: the limit of whoever reads the bytes.
     """
 
-    __slots__ = ("_chunk", "_max_element_bytes", "size_bytes")
-
-    def __init__(
-        self, chunk: Chunk, size_bytes: int, max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes
-    ) -> None:
-        self._chunk = chunk
-        self._max_element_bytes = max_element_bytes
-        self.size_bytes = size_bytes
+    _chunk: Chunk
+    size_bytes: int
+    _max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes
 
     def __repr__(self) -> str:
         return f"<ChunkContent: {len(self)} records, about {self.size_bytes} bytes>"

@@ -10,8 +10,10 @@ Source:     Flink ``OutputFlusher``, ``RecordWriter.checkErroneous``.  Flink flu
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 from typing import Protocol
 
+from netstack.late import dataclass
 from netstack.loop.eventloop import Cancellable, ScheduleTimer
 
 
@@ -26,6 +28,7 @@ class Flushable(Protocol):
         """Make buffered bytes visible to readers; any thread."""
 
 
+@dataclass(eq=False, slots=True)
 class OutputFlusher:
     """Flushes partitions ``timeout_ms`` (> 0) after the first unflushed write.
 
@@ -40,30 +43,26 @@ class OutputFlusher:
             whether more may come before the task arms the timer again, which then fires again.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[Flushable],
-        timeout_ms: int,
-        schedule_timer: ScheduleTimer,
-        on_error: Callable[[Exception], None],
-        on_time: Callable[[], bool] = _is_over,
-    ) -> None:
-        if timeout_ms <= 0:
-            raise ValueError(f"a flusher needs a timeout above 0 ms, got {timeout_ms}")
-        self._targets = tuple(targets)
-        self._timeout_s = timeout_ms / 1000
-        self._schedule_timer = schedule_timer
-        self._on_error = on_error
-        self._on_time = on_time
-        self._arming = threading.Lock()
-        self._is_armed = False  # Set under _arming, cleared by the loop thread before it flushes.
-        # Written by the task thread; a timer that misses it flushes once more, which is harmless.
-        self._is_closed = False
-        self._timer: Cancellable | None = None  # Written by whoever has armed it.
-        self._error: Exception | None = None  # Written by the loop thread, once; read by the task thread.
+    _targets: Sequence[Flushable]
+    _timeout_ms: int
+    _schedule_timer: ScheduleTimer
+    _on_error: Callable[[Exception], None]
+    _on_time: Callable[[], bool] = _is_over
+    _arming: threading.Lock = field(init=False, default_factory=threading.Lock)
+    # Set under _arming, cleared by the loop thread before it flushes.
+    _is_armed: bool = field(init=False, default=False)
+    # Written by the task thread; a timer that misses it flushes once more, which is harmless.
+    _is_closed: bool = field(init=False, default=False)
+    _timer: Cancellable | None = field(init=False, default=None)  # Written by whoever has armed it.
+    # Written by the loop thread, once; read by the task thread.
+    _error: Exception | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self._timeout_ms <= 0:
+            raise ValueError(f"a flusher needs a timeout above 0 ms, got {self._timeout_ms}")
 
     def __repr__(self) -> str:
-        return f"<OutputFlusher every {self._timeout_s * 1000:g} ms, {'armed' if self._is_armed else 'at rest'}>"
+        return f"<OutputFlusher every {self._timeout_ms} ms, {'armed' if self._is_armed else 'at rest'}>"
 
     def arm(self) -> None:
         """Schedule a flush, because bytes were written; raises the error of an earlier flush."""
@@ -77,7 +76,7 @@ class OutputFlusher:
             if self._is_armed or self._is_closed:
                 return
             self._is_armed = True
-        self._timer = self._schedule_timer(self._timeout_s, self._fire)
+        self._timer = self._schedule_timer(self._timeout_ms / 1000, self._fire)
 
     def close(self) -> None:
         """Cancel the timer; nothing is flushed afterwards."""

@@ -476,7 +476,7 @@ def recycle_segments(segments: Sequence[MemorySegment], recycler: BufferRecycler
     recycler.recycle_run(segments)
 
 
-_BLOCK_HEADER: Final = struct.Struct("<ii")
+_LZ4_HEADER: Final = struct.Struct("<ii")
 
 
 @functools.cache
@@ -501,13 +501,13 @@ class BufferCompressor:
         recycles.
         """
         size = buffer.size
-        if size <= _BLOCK_HEADER.size or not buffer.is_buffer or buffer.is_compressed:
+        if size <= _LZ4_HEADER.size or not buffer.is_buffer or buffer.is_compressed:
             return buffer
         block: bytes = raw_lz4().compress(buffer.view, asbytes=True)
-        if _BLOCK_HEADER.size + len(block) >= size:
+        if _LZ4_HEADER.size + len(block) >= size:
             return buffer
         smaller = NetworkBuffer.unpooled(
-            _BLOCK_HEADER.pack(len(block), size) + block, buffer.data_type, is_compressed=True
+            _LZ4_HEADER.pack(len(block), size) + block, buffer.data_type, is_compressed=True
         )
         buffer.recycle()
         return smaller
@@ -537,15 +537,15 @@ class BufferDecompressor:
             buffer.recycle()
 
     def _restore(self, data: memoryview) -> bytes:
-        if len(data) < _BLOCK_HEADER.size:
+        if len(data) < _LZ4_HEADER.size:
             raise RemoteProtocolError(f"a compressed buffer of {len(data)} bytes has no header")
-        block_size, size = _BLOCK_HEADER.unpack_from(data)
-        if block_size != len(data) - _BLOCK_HEADER.size or not 0 < size <= self.max_bytes:
+        block_size, size = _LZ4_HEADER.unpack_from(data)
+        if block_size != len(data) - _LZ4_HEADER.size or not 0 < size <= self.max_bytes:
             raise RemoteProtocolError(
                 f"a compressed buffer of {len(data)} bytes claims {block_size} compressed, {size} original ones (at "
                 f"most {self.max_bytes})"
             )
-        block = data[_BLOCK_HEADER.size :]
+        block = data[_LZ4_HEADER.size :]
         try:
             restored: bytes = raw_lz4().decompress(block, decompressed_size=size, asbytes=True)
         except OSError as error:
