@@ -31,7 +31,7 @@ from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.transport.direct_writer import MAX_DIRECT_BYTES, DirectWriter
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer, OutboundRun, encode_buffer
-from netstack.wire.frame_seal import FrameSeal
+from netstack.wire.frame_decoder import FrameSeal
 from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES
 from netstack.wire.messages import (
     MAX_SEQUENCE_NUMBER,

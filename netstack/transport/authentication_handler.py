@@ -29,7 +29,7 @@ from netstack.loop.eventloop import RunningTimer
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.tls import is_expected
-from netstack.wire.frame_seal import FrameSeal
+from netstack.wire.frame_decoder import FrameSeal
 from netstack.wire.message_bytes import HANDSHAKE_MESSAGE_IDS
 from netstack.wire.messages import HandshakeMessage
 

@@ -24,7 +24,7 @@ from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten
 
 if TYPE_CHECKING:
-    from netstack.wire.frame_seal import FrameSeal
+    from netstack.wire.frame_decoder import FrameSeal
     from netstack.wire.offer_messages import GateIdentity
 
 

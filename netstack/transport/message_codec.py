@@ -18,8 +18,7 @@ from netstack.errors import LocalProtocolError
 from netstack.ids import InputChannelID
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.outbound_buffer import OutboundFrame, View
-from netstack.wire.frame_decoder import Decoded, FrameDecoder
-from netstack.wire.frame_seal import FrameSeal
+from netstack.wire.frame_decoder import Decoded, FrameDecoder, FrameSeal
 from netstack.wire.message_bytes import (
     BUFFER_RESPONSE_HEADER_BYTES,
     BUFFER_RESPONSE_NUMBERS,

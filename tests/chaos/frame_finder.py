@@ -8,7 +8,7 @@ Absent: checks.  A stream that is not understood counts each piece as a frame.
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from netstack.wire.frame_seal import SEAL_BYTES
+from netstack.wire.frame_decoder import SEAL_BYTES
 from netstack.wire.message_bytes import FRAME_HEADER, FRAME_HEADER_BYTES, MAGIC
 
 _UNSEALED_IDS: Final = frozenset({64, 65, 66, 67})  # of the handshake

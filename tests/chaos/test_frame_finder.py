@@ -5,7 +5,7 @@ import random
 import pytest
 
 from netstack.ids import InputChannelID
-from netstack.wire.frame_seal import SEAL_BYTES
+from netstack.wire.frame_decoder import SEAL_BYTES
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, CloseRequest, Hello
 from tests.chaos.frame_finder import DataFrames, FrameFinder, Part, WebSocketFrames

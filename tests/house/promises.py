@@ -42,7 +42,6 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "netstack.wire": (
         "netstack.wire.events",
         "netstack.wire.frame_decoder",
-        "netstack.wire.frame_seal",
         "netstack.wire.offer_messages",
         "netstack.wire.message_bytes",
         "netstack.wire.messages",

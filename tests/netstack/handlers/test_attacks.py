@@ -18,7 +18,7 @@ from netstack.transport import server
 from netstack.transport.authentication_handler import AuthenticationHandler
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.server import NetworkServer, connect
-from netstack.wire.frame_seal import SEAL_BYTES
+from netstack.wire.frame_decoder import SEAL_BYTES
 from netstack.wire.message_bytes import FRAME_HEADER, MAGIC, encode
 from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready
 from tests.netstack.handlers.attackers import HMAC_CONFIG, SECRET, SECURITY, Stranger, impostor, stranger, victim

@@ -16,7 +16,7 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
-from netstack.wire.frame_seal import FrameSeal
+from netstack.wire.frame_decoder import FrameSeal
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
 from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, receiver_of, request

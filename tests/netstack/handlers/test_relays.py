@@ -16,7 +16,7 @@ from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer
 from netstack.transport.network_channel import NetworkChannel
 from netstack.transport.server import NetworkServer, connect
-from netstack.wire.frame_seal import SEAL_BYTES, FrameSeal
+from netstack.wire.frame_decoder import SEAL_BYTES, FrameSeal
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest
 from netstack.wire.offer_messages import GateIdentity, gate_token

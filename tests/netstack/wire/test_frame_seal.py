@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netstack.errors import RemoteProtocolError
-from netstack.wire.frame_decoder import Decoded
-from netstack.wire.frame_seal import SEAL_BYTES, FrameSeal
+from netstack.wire.frame_decoder import SEAL_BYTES, Decoded, FrameSeal
 from netstack.wire.message_bytes import ALL_MESSAGE_IDS, BUFFER_RESPONSE_ID, FRAME_HEADER_BYTES, encode
 from netstack.wire.messages import AddCredit, BufferResponse, BufferRun, CloseRequest, Message
 from tests.netstack.wire.samples import ALL_MESSAGES, RECEIVER, FedDecoder, HeapAllocator, frame_of
