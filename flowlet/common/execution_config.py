@@ -17,9 +17,7 @@ from flowlet.common.flinks_options import IGNORED, warn_of_setter
 from flowlet.common.job_settings import (
     DEFAULT_CANCELLATION_INTERVAL_MS,
     DEFAULT_CANCELLATION_TIMEOUT_MS,
-    CheckpointSettings,
     JobSettings,
-    RestartSettings,
 )
 from flowlet.common.not_yet import ExplainsMissing
 from flowlet.common.option import Option, boolean, choice, duration, duration_ms, row_of, text, view_of, whole_number
@@ -284,31 +282,6 @@ class ExecutionConfig(ExplainsMissing):
     def get_registered_pojo_types(self) -> list[str]:
         """None: there are no serializers of Java."""
         return []
-
-    def take_options(self, texts: Mapping[str, str]) -> None:
-        """Remember the switches without an effect that are set as options, of which a warning was given; not in
-        PyFlink.
-        """
-        for name, _ in _SWITCHES.values():
-            if name in texts:
-                self._options.set_string(name, texts[name])
-
-    def job_settings(
-        self,
-        max_record_bytes: int | None,
-        checkpoints: CheckpointSettings | None = None,
-        restart: RestartSettings | None = None,
-    ) -> JobSettings:
-        """What was set, for the tasks of a job; not in PyFlink."""
-        found = view_of(JobSettings, self._options)
-        return JobSettings(
-            found.cancellation_interval_ms,
-            found.cancellation_timeout_ms,
-            max_record_bytes,
-            checkpoints,
-            restart or RestartSettings(),
-            parameters=found.parameters,
-        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExecutionConfig) and self._values() == other._values()

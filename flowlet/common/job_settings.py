@@ -2,7 +2,7 @@
 
 Side:   pure.
 Units:  milliseconds, bytes.
-Rules:  a field that is a row has its value from the option; ``job_options`` makes these settings of a program's
+Rules:  a field that is a row has its value from the option; ``known_options`` makes these settings of a program's
         options.  They travel with the job, so a number is checked again where they arrive.
 Source: Flink ``CheckpointingOptions``, ``CheckpointCoordinatorConfiguration``, ``ExecutionOptions``,
         ``JobManagerOptions``, ``PipelineOptions``, ``RestartStrategyOptions`` (the limits are those of the

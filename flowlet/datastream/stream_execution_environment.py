@@ -47,8 +47,14 @@ from flowlet.common.options.client_options import (
     progress_mode,
     run_options,
 )
-from flowlet.common.options.job_options import job_settings, refuse_gate_options, state_settings
-from flowlet.common.options.known_options import BY_NAME, check_options, replace_options
+from flowlet.common.options.known_options import (
+    BY_NAME,
+    check_options,
+    job_settings,
+    refuse_gate_options,
+    replace_options,
+    state_settings,
+)
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.common.restart_strategy import RestartStrategies, RestartStrategyConfiguration
 from flowlet.common.written_values import JOB_MANAGER_VARIABLE, checked_address, parse_address

@@ -1,5 +1,5 @@
-"""Every option that something reads, in one table, and the check of all options that a program, a file or a command
-sets.
+"""Every option that something reads, in one table; the check of all options that a program, a file or a command sets;
+and what they say about its job: ``JobSettings``.
 
 Side:   pure.
 Rules:  an option is added as a row, and nowhere else: a field of the settings class that it belongs to, or a constant
@@ -7,11 +7,13 @@ Rules:  an option is added as a row, and nowhere else: a field of the settings c
         or of the docstring of the constant: ``python -m tests.options_page --write`` puts it into ``docs/options.md``.
         An option that nothing reads, or whose value is wrong, is an error at once.  A name that is nearly that of a
         known option is taken for a slip; only then the options of Flink are looked at, by the beginnings of their
-        names.
+        names.  An option that would have no effect on the job, because what it belongs to is not used, is an error that
+        names it.
+Source: Flink ``CheckpointConfig``, ``RestartBackoffTimeStrategyFactoryLoader``, ``ExecutionOptions``.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -19,18 +21,22 @@ from flowlet.common.configuration import Configuration
 from flowlet.common.execution_config import EnvironmentSettings
 from flowlet.common.flinks_options import EXACT, IGNORED, PREFIXES, reason_of_prefix, reason_to_ignore, warn_of_option
 from flowlet.common.job_settings import (
+    CHECKPOINT_INTERVAL,
     FAILURE_RATE_DELAY,
+    RECOVERY_PATH,
     BatchSettings,
     CheckpointSettings,
     GateSettings,
     JobSettings,
+    RestartKind,
     RestartSettings,
     StateSettings,
 )
-from flowlet.common.option import Option, fixed, rows_by_field
+from flowlet.common.option import Option, fixed, row_of, rows_by_field, settings_of, view_of
 from flowlet.common.options import client_options
 from flowlet.common.options.python_options import DependencySettings
-from flowlet.errors import ConfigError
+from flowlet.common.paths import absolute_url, check_checkpoint_url
+from flowlet.errors import ConfigError, JobGraphError, StorageError
 
 _STORAGE: Final = fixed(
     "execution.checkpointing.storage",
@@ -71,6 +77,10 @@ BY_NAME: Final = {name: row for row in KNOWN for name in row.names}
 # Similarities by difflib; names share long beginnings.  Not measured.
 _SURE: Final = 0.9
 _LIKELY: Final = 0.6
+
+# What counts for savepoints, too.
+_OF_ANY_CHECKPOINT: Final = ("is_exactly_once", "timeout_ms", "after_tasks_finish")
+_NO_CHECKPOINTS: Final = f"no checkpoints are taken: set {CHECKPOINT_INTERVAL!r} too, or leave it out"
 
 
 def replace_options(options: Configuration, former: Iterable[str], texts: Mapping[str, str]) -> None:
@@ -113,3 +123,184 @@ def _unknown(name: str, slip: str | None) -> str:
 def _nearest(name: str, similarity: float) -> str | None:
     found = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=similarity)
     return found[0] if found else None
+
+
+def job_settings(
+    options: Configuration, default_directory: str | None, runtime_mode: str, *, takes_checkpoints: bool = True
+) -> JobSettings:
+    """The settings of a job.
+
+    Args:
+        options: the environment's.
+        default_directory: where checkpoints are kept if no option says so; None: the option is needed.
+        runtime_mode: STREAMING, BATCH or AUTOMATIC.
+        takes_checkpoints: False: none are taken, whatever the options say.
+
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+        JobGraphError: a value is out of range, or does not go with the rest.
+    """
+    checkpoints = checkpoint_settings(options, default_directory) if takes_checkpoints else None
+    is_periodic = checkpoints is not None and checkpoints.is_periodic
+    restart = restart_settings(options, has_checkpoints=is_periodic)
+    if not is_periodic:
+        refuse(options, _NO_CHECKPOINTS, *_rows(GateSettings))
+    return settings_of(
+        JobSettings,
+        options,
+        checkpoints=checkpoints,
+        restart=restart,
+        recovery_path=recovery_path(options),
+        state=state_settings(options),
+        gates=settings_of(GateSettings, options),
+        batch=batch_settings(options, runtime_mode),
+    )
+
+
+def checkpoint_settings(options: Configuration, default_directory: str | None) -> CheckpointSettings | None:
+    """The checkpoints of a job; None: it takes none, and no savepoints either.
+
+    Args:
+        options: the environment's.
+        default_directory: where they are kept if no option says so; None: the option is needed.
+
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+        JobGraphError: there is no directory, checkpoints cannot be kept in what it names, or unaligned ones do not go
+            with the rest.
+    """
+    found = view_of(CheckpointSettings, options)
+    savepoint_directory = _checked_url(found.savepoint_directory) if found.savepoint_directory else ""
+    if found.interval_ms is None:
+        refuse(options, _NO_CHECKPOINTS, *_rows(CheckpointSettings, but=(*_OF_ANY_CHECKPOINT, "savepoint_directory")))
+        if savepoint_directory or view_of(JobSettings, options).recovery_path:
+            return settings_of(CheckpointSettings, options, savepoint_directory=savepoint_directory)
+        refuse(options, _NO_CHECKPOINTS, *_rows(CheckpointSettings, but=("savepoint_directory",)))
+        return None
+    directory = found.directory or default_directory
+    if not directory:
+        raise JobGraphError(
+            "checkpoints of a job on a cluster need a directory that the JobManager and all TaskManagers reach: set "
+            f"the option {row_of(CheckpointSettings, 'directory').name!r}, to the path of a shared file system or a "
+            "URL such as s3://bucket/checkpoints"
+        )
+    if found.aligned_timeout_ms and not found.is_unaligned:
+        unaligned = row_of(CheckpointSettings, "is_unaligned").name
+        why = f"no checkpoint may become unaligned: set {unaligned!r} too, or leave it out"
+        refuse(options, why, row_of(CheckpointSettings, "aligned_timeout_ms"))
+    directory_url = _checked_url(directory)
+    if found.restore_fallback and found.num_retained == 1:
+        why = f"only one checkpoint is kept: set {row_of(CheckpointSettings, 'num_retained').name!r} to 2 or more"
+        refuse(options, why, row_of(CheckpointSettings, "restore_fallback"))
+    return settings_of(CheckpointSettings, options, directory=directory_url, savepoint_directory=savepoint_directory)
+
+
+def _checked_url(directory: str) -> str:
+    """The absolute path, or the URL, of a directory that the program names by its own working directory."""
+    try:
+        url = absolute_url(directory)
+        check_checkpoint_url(url)
+        return url
+    except StorageError as error:
+        raise JobGraphError(str(error)) from error
+
+
+def recovery_path(options: Configuration) -> str:
+    """The checkpoint or savepoint that a job starts from; empty: none.
+
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+    """
+    path = view_of(JobSettings, options).recovery_path
+    if not path:
+        why = f"the job starts from no checkpoint or savepoint: set {RECOVERY_PATH!r}, or leave it out"
+        refuse(options, why, row_of(JobSettings, "ignores_unclaimed_state"))
+        return ""
+    try:
+        return absolute_url(path)
+    except StorageError as error:
+        raise ConfigError(f"option {RECOVERY_PATH!r}: {error}") from error
+
+
+def refuse_gate_options(options: Configuration) -> None:
+    """Raise ConfigError if an option about remote gates is set, because the job has none."""
+    refuse(options, "the job has no remote gate: leave it out", *_rows(GateSettings))
+
+
+def state_settings(options: Configuration) -> StateSettings:
+    """Where keyed state is kept.
+
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+    """
+    found = settings_of(StateSettings, options)
+    incremental = row_of(StateSettings, "is_incremental")
+    if not found.is_rocksdb:
+        backend = row_of(StateSettings, "is_rocksdb").name
+        why = f"keyed state is kept on the heap: set {backend!r} to 'rocksdb', or leave it out"
+        if found.is_incremental:
+            refuse(options, why, incremental)
+        refuse(options, why, row_of(StateSettings, "directories"))
+    elif found.is_incremental and view_of(CheckpointSettings, options).interval_ms is None:
+        refuse(options, _NO_CHECKPOINTS, incremental)
+    return found
+
+
+def restart_settings(options: Configuration, *, has_checkpoints: bool) -> RestartSettings:
+    """How a job restarts.
+
+    Raises:
+        ConfigError: an option is not of its type, or belongs to another strategy.
+        JobGraphError: two options contradict each other.
+    """
+    kind = view_of(RestartSettings, options).kind
+    used = kind
+    if kind is RestartKind.DEFAULT:
+        used = RestartKind.EXPONENTIAL_DELAY if has_checkpoints else RestartKind.NONE
+    name = row_of(RestartSettings, "kind").name
+    of_strategies = (*_rows(RestartSettings), FAILURE_RATE_DELAY)
+    for strategy in (RestartKind.FIXED_DELAY, RestartKind.FAILURE_RATE, RestartKind.EXPONENTIAL_DELAY):
+        if strategy is not used:
+            wanted = f"set {name!r} to {strategy.value!r}, or leave it out"
+            rows = (row for row in of_strategies if row.name.startswith(f"restart-strategy.{strategy.value}."))
+            refuse(options, f"the restart strategy is {used.value!r}: {wanted}", *rows)
+    if used is RestartKind.NONE:
+        why = f"nothing starts again: set {name!r} too, or leave it out"
+        refuse(options, why, row_of(RestartSettings, "is_regional"))
+    if kind is RestartKind.FAILURE_RATE:
+        return settings_of(RestartSettings, options, delay_ms=FAILURE_RATE_DELAY.get(options))
+    return settings_of(RestartSettings, options)
+
+
+def batch_settings(options: Configuration, runtime_mode: str) -> BatchSettings | None:
+    """How a job runs that turns out to be a BATCH job; None: it cannot.
+
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+    """
+    if runtime_mode == "STREAMING":
+        refuse(options, "the job runs in STREAMING mode: leave it out", *_rows(BatchSettings))
+        return None
+    if view_of(BatchSettings, options).sorts_inputs:
+        return settings_of(BatchSettings, options)
+    sorts_inputs = row_of(BatchSettings, "sorts_inputs").name
+    refuse(options, f"{sorts_inputs!r} is false: leave it out", row_of(BatchSettings, "sort_memory_bytes"))
+    ends_keys = row_of(BatchSettings, "ends_keys")
+    if ends_keys.find(options):
+        raise ConfigError(
+            f"option {ends_keys.name!r} is true, which needs inputs that are sorted by key: {sorts_inputs!r} is false"
+        )
+    return settings_of(BatchSettings, options, ends_keys=False)
+
+
+def refuse(options: Configuration, why: str, *rows: Option[Any]) -> None:
+    """Raise ConfigError if one of these options is set; ``why``: it has no effect, for people."""
+    for row in rows:
+        name = row.is_set(options)
+        if name is not None:
+            raise ConfigError(f"option {name!r} is set and has no effect, because {why}")
+
+
+def _rows(settings: Any, *, but: Sequence[str] = ()) -> list[Option[Any]]:
+    """The rows of a settings class, without those of some fields."""
+    return [row for field, row in rows_by_field(settings).items() if field not in but]

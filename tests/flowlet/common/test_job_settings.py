@@ -5,7 +5,7 @@ import pytest
 
 from flowlet.common import Configuration, ExecutionConfig
 from flowlet.common.job_settings import BatchSettings, JobSettings
-from flowlet.common.options.job_options import job_settings
+from flowlet.common.options.known_options import job_settings
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import JobGraphError
 
@@ -26,11 +26,10 @@ def test_they_travel_as_they_are() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(settings), type=JobSettings) == settings
 
 
-def test_the_execution_config_has_flinks_defaults_and_leaves_them_to_the_task_manager() -> None:
+def test_the_execution_config_has_flinks_defaults() -> None:
     config = ExecutionConfig()
 
     assert (config.get_task_cancellation_interval(), config.get_task_cancellation_timeout()) == (30_000, 180_000)
-    assert config.job_settings(None) == JobSettings()
     assert job_settings(Configuration(), None, "AUTOMATIC") == JobSettings(batch=BatchSettings())
 
 

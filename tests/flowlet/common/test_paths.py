@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.common.options.job_options import checkpoint_settings, recovery_path
+from flowlet.common.options.known_options import checkpoint_settings, recovery_path
 from flowlet.common.options.python_options import CachedPath, DependencySettings
 from flowlet.common.paths import absolute_url, local_path
 from flowlet.common.serialization import Encoder

@@ -4,7 +4,7 @@ import pytest
 
 from flowlet.common import Configuration
 from flowlet.common.job_settings import CheckpointSettings, RestartKind, RestartSettings
-from flowlet.common.options.job_options import checkpoint_settings, restart_settings
+from flowlet.common.options.known_options import checkpoint_settings, restart_settings
 from flowlet.errors import ConfigError, JobGraphError
 
 
