@@ -4,6 +4,8 @@
 
 ``PostgresDriver``: PostgreSQL, with psycopg 3.
 
+What goes wrong with a database, in sentences that say what to do.
+
 Side:   task.  All calls on one thread.
 Invariants: between two calls no transaction is open.
 Source: PEP 249; Flink ``JdbcDialect``.  SQLite's result codes; PEP 249.  PostgreSQL's manual (libpq: connection
@@ -13,7 +15,7 @@ Rules:  the journal mode is the user's: it belongs to the file.  ``synchronous``
         the server takes rows whose checkpoint is complete.  A server that does not answer is given up:
         ``connect_timeout``, keepalives and ``tcp_user_timeout`` are set, unless the URL does.  Errors of a driver are
         translated here, once: ``DatabaseUnavailableError`` if a later attempt may succeed, else a ``DatabaseError``
-        that says what to do.
+        that says what to do.  No message shows a password.
 """
 
 import contextlib
@@ -29,14 +31,30 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from flowlet.common.time import Instant
 from flowlet.common.values.field_values import is_missing
-from flowlet.connectors.database.row_values import (
-    DatabaseError,
-    DatabaseUnavailableError,
-    RefusedRowError,
-    without_password,
-)
 from flowlet.connectors.database.statement import DatabaseStatement, Style
+from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError
+from flowlet.errors import FlowletError
 from flowlet.serde.type_serializer import preview
+
+
+class DatabaseError(FlowletError):
+    """The database refused something, and will refuse it again."""
+
+
+class DatabaseUnavailableError(CommitLaterError):
+    """The database cannot be reached, is busy, or ended the connection; whether the last transaction happened may be
+    unknown.
+    """
+
+
+class RefusedRowError(DatabaseError):
+    """A row cannot be written; the message shows it."""
+
+
+def without_password(text: str, password: str | None) -> str:
+    """A text of a driver, on one line, in which the password is hidden."""
+    line = " ".join(text.split())
+    return line.replace(password, "***") if password else line
 
 
 class Trouble(Enum):

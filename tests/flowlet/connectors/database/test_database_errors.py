@@ -1,6 +1,6 @@
 """Messages of drivers, on one line and without a password."""
 
-from flowlet.connectors.database.row_values import without_password
+from flowlet.connectors.database.database_driver import without_password
 
 
 def test_a_password_is_hidden() -> None:

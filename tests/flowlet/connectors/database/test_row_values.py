@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from flowlet.common import Row
-from flowlet.connectors.database.database_driver import DatabaseDriver, Trouble
-from flowlet.connectors.database.row_values import RefusedRowError, RowValues
+from flowlet.connectors.database.database_driver import DatabaseDriver, RefusedRowError, Trouble
+from flowlet.connectors.database.sink import RowValues
 
 
 class Driver(DatabaseDriver):
