@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting
-from netstack.config import NetstackConfig, is_debug
+from netstack.config import NetstackConfig, SecurityConfig, is_debug
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_partition import ResultPartition
-from netstack.config import SecurityConfig
 
 PARTITION: Final = ResultPartitionID(
     intermediate_partition_id(b"bench transport.", 0),

@@ -197,9 +197,19 @@ class AsyncCalls:
     def _start_on_loop(self, calls: Sequence[AsyncCall]) -> None:
         for call in calls:
             call.task = self._loop.loop.create_task(self._run(call))
+            self._tasks.add(call.task)  # before its first step: it may be cancelled until then
+            call.task.add_done_callback(self._tasks.discard)
 
     async def _run(self, call: AsyncCall) -> None:
-        outcome = await self._outcome_of(call.function, (call.value,))
+        try:
+            outcome = await call.function(call.value)
+            if isinstance(outcome, Iterable):
+                # Copied: other coroutines could change the results while they wait for the task.
+                outcome = list(map(copy_if_mutable, outcome))
+        except BaseException as error:  # noqa: BLE001 - a coroutine that calls sys.exit() must not end the loop of all others
+            end_stranded_child()
+            outcome = Failed(error)
+        end_stranded_child()
         if not call.is_cancelled:
             self._deliver(call, outcome)
 
@@ -216,12 +226,8 @@ class AsyncCalls:
         assert task is not None, "a coroutine of the loop"
         self._tasks.add(task)
         try:
-            outcome = await function(*args)
-            end_stranded_child()
-            # Copied: other coroutines could change the results while they wait for the task.
-            return list(map(copy_if_mutable, outcome)) if isinstance(outcome, Iterable) else outcome
-        except BaseException as error:  # noqa: BLE001 - a coroutine that calls sys.exit() must not end the loop of all others
-            end_stranded_child()
+            return await function(*args)
+        except BaseException as error:  # noqa: BLE001 - as in ``_run``
             return Failed(error)
         finally:
             self._tasks.discard(task)

@@ -45,7 +45,7 @@ from netstack.loop.eventloop import Cancellable
 
 # So many elements may wait for a place before a record waits outside the queue.  More than a chunk has, so that only a
 # record of which a function makes very many, or timers that emit more than the calls take, come so far.  Not measured;
-# 10 MB and the records.
+# 13 MB and the records.
 MAX_WAITING: Final = 65_536
 
 

@@ -1,25 +1,30 @@
 """Joins records of two keyed streams whose timestamps lie close together.
 
+The records of one side of an interval join, by timestamp.
+
+The first records of a timestamp are the entry of that timestamp in the state, which for most timestamps is all.  The
+others follow in blocks of the same size, each an entry of its own, so that a record never copies more than one block.
+
+Hot path, per record: one access of the state to look and one to add.
+
 A left and a right record of one key meet where ``left + lower <= right <= left + upper``.  Each record is kept until
 the watermark says that no partner can come.
 
-Hot path.  Per record one access of the state to look and one to add, and one look through the timestamps that the other
-side has for the key, so as in Flink the cost grows with their number; an interval of a few milliseconds asks for each
-of them instead.
+Hot path.  Per record one look through the timestamps that the other side has for the key, so as in Flink the cost grows
+with their number; an interval of a few milliseconds asks for each of them instead.
 
 Side:       task.
-Invariants: a list in the state grows only after ``get`` has given it, which keeps for a snapshot under way what was
-            there; so nothing is copied however many records have its timestamp.  Records come out in the order in which
-            they were added.  A pair is emitted once, when its second record comes.  A record older than the watermark
-            is late: it is neither kept nor joined.  The partners of a record come in the order of their timestamps,
-            those of one timestamp in the order of their arrival.
+Invariants: a tuple in the state never changes: a snapshot that is being written must not see it grow.  A timestamp has
+            blocks only if its first records are a whole block.  Records come out in the order in which they were added.
+            a pair is emitted once, when its second record comes.  A record older than the watermark is late: it is
+            neither kept nor joined.  The partners of a record come in the order of their timestamps, those of one
+            timestamp in the order of their arrival.
 Units:      timestamps and bounds in milliseconds.
 Source:     Flink ``IntervalJoinOperator``: the watermark that forgets a record, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from itertools import chain
 from operator import itemgetter
 from typing import Any, Final
 
@@ -32,13 +37,83 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.process_operator import write_results
 from flowlet.operators.user_function import TwoInputRecordOperator, write_current_key
 from flowlet.records import Chunk
-from flowlet.timers.keyed_timer_service import NO_KEY, KeyedTimerService, Timer
+from flowlet.timers.keyed_timer_service import KeyedTimerService, Timer
 from netstack.late import dataclass
 
+# Records per entry: the more, the more a record copies, and the fewer entries there are.  On the heap 8 to 64 cost the
+# same.
+_BLOCK_SIZE: Final = 32
 _NARROW: Final = 8  # timestamps of an interval that are asked for one by one; not measured
+_TAIL: Final = 0  # the number of the entry that has the number of whole blocks and the records behind them
 
-# A tuple of one record, which needs no copy for a snapshot, or a list of several.
-Records = Sequence[Any]
+Records = tuple[Any, ...]
+
+
+class JoinBuffer:
+    """The records of the current key.
+
+    Args:
+        first: by timestamp its first records.
+        more: the rest by timestamp and number: 1, 2, ... are whole blocks, 0 says how many these are, and has the
+            newest records.
+    """
+
+    __slots__ = ("_first", "_more")
+
+    def __init__(self, first: MapState[int, Any], more: MapState[tuple[int, int], Any]) -> None:
+        self._first = first
+        self._more = more
+
+    def add(self, record: Any, timestamp: int) -> None:
+        """Keep a record."""
+        first = self._first.get(timestamp)
+        if first is None:
+            self._first.put(timestamp, (record,))
+        elif len(first) < _BLOCK_SIZE:
+            self._first.put(timestamp, (*first, record))
+        else:
+            self._add_more(record, timestamp)
+
+    def remove(self, timestamp: int) -> None:
+        """Forget the records of a timestamp."""
+        first: Records | None = self._first.get(timestamp)
+        self._first.remove(timestamp)
+        tail = None if first is None or len(first) < _BLOCK_SIZE else self._more.get((timestamp, _TAIL))
+        if tail is not None:
+            for number in range(tail[0] + 1):
+                self._more.remove((timestamp, number))
+
+    def near(self, first: int, last: int) -> Iterator[tuple[int, Records]]:
+        """The records from ``first`` to ``last``: of a few timestamps each is asked for, more are found among all."""
+        if last - first < _NARROW:
+            found = [(timestamp, self._first.get(timestamp)) for timestamp in range(first, last + 1)]
+        else:
+            found = [entry for entry in self._first.items() if first <= entry[0] <= last]
+            found.sort(key=itemgetter(0))
+        for timestamp, records in found:
+            if records is not None:
+                yield timestamp, records if len(records) < _BLOCK_SIZE else self._with_more(timestamp, records)
+
+    def _add_more(self, record: Any, timestamp: int) -> None:
+        tail = self._more.get((timestamp, _TAIL))
+        num_blocks, newest = (0, ()) if tail is None else tail
+        newest = (*newest, record)
+        if len(newest) == _BLOCK_SIZE:
+            num_blocks += 1
+            self._more.put((timestamp, num_blocks), newest)
+            newest = ()
+        self._more.put((timestamp, _TAIL), (num_blocks, newest))
+
+    def _with_more(self, timestamp: int, first: Records) -> Records:
+        tail = self._more.get((timestamp, _TAIL))
+        if tail is None:
+            return first
+        num_blocks, newest = tail
+        records = list(first)
+        for number in range(1, num_blocks + 1):
+            records += self._more.get((timestamp, number))
+        return (*records, *newest)
+
 
 _TIMERS: Final = "CLEANUP_TIMER"  # Flink's names of the timers and states
 _BUFFERS: Final = ("LEFT_BUFFER", "RIGHT_BUFFER")
@@ -48,57 +123,25 @@ Pair = tuple[Any, Any, int, int, int]
 
 
 @dataclass(slots=True, eq=False)
-class JoinSide:
+class _Side:
     """One input: what is kept of it, and where its partners lie.
 
     Args:
         index: 0 for the left, 1 for the right one.
         bounds: the partners of a record are those from ``timestamp + bounds[0]`` to ``timestamp + bounds[1]``.
         late_tag: id of the side output for late records; None: they are dropped and counted.
-        records: by key and timestamp; set by open.
+        kept: set by open.
     """
 
     index: int
     bounds: tuple[int, int]
     late_tag: str | None
-    records: MapState[int, Any] = field(init=False)
+    kept: JoinBuffer = field(init=False)
 
     @property
     def delay(self) -> int:
         """How long after its own time a record can find partners."""
         return max(self.bounds[1], 0)
-
-    def add(self, record: Any, timestamp: int) -> None:
-        """Keep a record."""
-        records = self.records.get(timestamp)
-        if records is None:
-            records = (record,)
-        elif type(records) is list:
-            records.append(record)
-        else:
-            records = [*records, record]
-        self.records.put(timestamp, records)
-
-    def near(self, first: int, last: int) -> list[tuple[int, Records]]:
-        """The records from ``first`` to ``last``: of a few timestamps each is asked for, more are found among all."""
-        if last - first < _NARROW:
-            found = [(timestamp, self.records.get(timestamp)) for timestamp in range(first, last + 1)]
-            return [entry for entry in found if entry[1] is not None]
-        found = [entry for entry in self.records.items() if first <= entry[0] <= last]
-        found.sort(key=itemgetter(0))
-        return found
-
-    def put_back(self, more: MapState[tuple[int, int], Any]) -> None:
-        """Put what an earlier flowlet kept apart behind the first records of each timestamp.
-
-        ``more``: by timestamp and number: 1, 2, ... are blocks of records; 0 says how many these are, and has the last
-            records.
-        """
-        for (timestamp, number), kept in more.items():
-            if number == 0:
-                blocks = [more.get((timestamp, block)) for block in range(1, kept[0] + 1)]
-                self.records.put(timestamp, list(chain(self.records.get(timestamp), *blocks, kept[1])))
-        more.clear()
 
 
 class IntervalJoinOperator(TwoInputRecordOperator):
@@ -128,20 +171,16 @@ class IntervalJoinOperator(TwoInputRecordOperator):
         super().__init__(key_selectors, name)
         self._is_batch = is_batch
         lower, upper = bounds
-        self._sides = (JoinSide(0, (lower, upper), late_tags[0]), JoinSide(1, (-upper, -lower), late_tags[1]))
+        self._sides = (_Side(0, (lower, upper), late_tags[0]), _Side(1, (-upper, -lower), late_tags[1]))
         self._function = self._add(function, "process_element")
 
     def open(self) -> None:
         """Make states, timers and the loops, then open the function."""
         self._timers = self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)
-        backend, context = self.ctx.keyed_state_backend, self.ctx.key_context
+        state = self.ctx.keyed_state_backend.state
         for side, name in zip(self._sides, _BUFFERS, strict=True):
-            side.records = backend.state(MapStateDescriptor(name, Types.LONG()), MapStateDescriptor)
-            more = MapStateDescriptor(f"{name}_MORE")
-            of_before = backend.state(more, MapStateDescriptor)
-            for context.current_key in backend.keys_of(more.name):
-                side.put_back(of_before)
-        context.current_key = NO_KEY
+            first, more = MapStateDescriptor(name, Types.LONG()), MapStateDescriptor(f"{name}_MORE")
+            side.kept = JoinBuffer(state(first, MapStateDescriptor), state(more, MapStateDescriptor))
         self._context = ProcessJoinFunction.Context()
         super().open()
         self._loops = [self._loop_of_side(index) for index in range(self.num_inputs)]
@@ -149,7 +188,7 @@ class IntervalJoinOperator(TwoInputRecordOperator):
     def on_event_time(self, timer: Timer) -> None:
         """The watermark says that the records of a timestamp find no partner any more."""
         side = self._sides[_NAMESPACES.index(timer.namespace)]
-        side.records.remove(timer.timestamp - side.delay)
+        side.kept.remove(timer.timestamp - side.delay)
 
     def on_processing_time(self, timer: Timer) -> None:
         """No such timer is registered."""
@@ -189,11 +228,11 @@ class IntervalJoinOperator(TwoInputRecordOperator):
             write_results(self, code, results, record, at)
         code.line(f"{left} = {right} = None")
 
-    def _joined_by(self, side: JoinSide, other: JoinSide) -> Callable[[Any, int], Sequence[Pair]]:
+    def _joined_by(self, side: _Side, other: _Side) -> Callable[[Any, int], Sequence[Pair]]:
         """The function that keeps a record of one side and returns its pairs."""
         timers, (lower, upper), is_left = self._timers, side.bounds, side.index == 0
         counters, namespace, delay = self.ctx.counters, _NAMESPACES[side.index], side.delay
-        keep, near = side.add, other.near
+        keep, near = side.kept.add, other.kept.near
 
         def pairs_of(value: Any, timestamp: int) -> Sequence[Pair]:
             if timestamp < timers.current_watermark():

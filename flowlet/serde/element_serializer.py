@@ -312,9 +312,15 @@ class SpillFile:
 
     def read(self, start: int, num_bytes: int) -> bytes:
         """So many bytes from an offset on, or up to the end; ``append`` may follow."""
+        data = b""
         with self._translated():
             self._file.flush()
-            return os.pread(self._file.fileno(), num_bytes, start)
+            while len(data) < min(num_bytes, self._size - start):
+                more = os.pread(self._file.fileno(), num_bytes - len(data), start + len(data))
+                if not more:
+                    raise OSError(f"the file ends at byte {start + len(data)}")
+                data += more
+        return data
 
     def close(self) -> None:
         """Close the file; the disk space is freed when no view is left."""

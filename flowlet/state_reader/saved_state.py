@@ -277,7 +277,9 @@ class SavedState:
         """
         operator_id = self._find(uid)
         if name == "timers" and any(state.timers for _, state in self._parts_of(operator_id)):
-            return self.timers(uid)
+            of_subtasks = (info for info, _ in self._states_of(operator_id) if info.kind in _OF_SUBTASKS)
+            if all(info.name != name for info in of_subtasks):
+                return self.timers(uid)
         return self._table_of(uid, name, *_OF_SUBTASKS, POSITION, *_KEYED)
 
     # -- parts

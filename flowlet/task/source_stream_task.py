@@ -14,8 +14,7 @@ import msgspec
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import InputStatus
 from flowlet.errors import MailboxClosedError
-from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
-from flowlet.mailbox.mailbox_processor import TaskTimings, WaitKind
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension, TaskTimings, WaitKind
 from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import SourceOperator

@@ -3,6 +3,7 @@ evictors and window functions are given, and how these are called.
 
 ``MergingWindowSet``: the windows of one key that may become one, and under which window each keeps its state.  A window
 that grew keeps its state where it was: under the *state window*, one of the windows that it was made of.
+
 Side:       task.
 Invariants: a state belongs to the key and window of ``key_context``, also after it was handed out.  Two windows never
             have the same state window.  Every method of contents is about the window that was entered in
@@ -11,7 +12,7 @@ Invariants: a state belongs to the key and window of ``key_context``, also after
 Source:     Flink ``MergingWindowSet``; ``KeyedStateBackend.getPartitionedState`` with a namespace,
             ``InternalMergingState.mergeNamespaces``; ``WindowOperator.windowState``: a list, reducing or aggregating
             state of the name ``window-contents``; ``WindowOperator.Context``, ``WindowContext``,
-            ``PerWindowStateStore``, ``MergingWindowStateStore``;  PyFlink's of the same
+            ``PerWindowStateStore``, ``MergingWindowStateStore``.  PyFlink's of the same
             names, ``InternalIterableWindowFunction``, ``InternalSingleValueProcessWindowFunction`` and their like.
 """
 

@@ -55,7 +55,6 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "netstack.partition": (
         "netstack.partition.bounded_blocking_result_partition",
         "netstack.partition.channel_state",
-        "netstack.partition.channel_state",
         "netstack.partition.result_partition",
         "netstack.partition.result_partition_manager",
         "netstack.partition.buffer_writing_result_partition",
@@ -84,7 +83,6 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "options": ("flowlet.common.job_settings",),
     "state": (
         "flowlet.state.heap_keyed_state_backend",
-        "flowlet.state.state_snapshots",
         "flowlet.state.state_backends",
         "flowlet.state.state_snapshots",
     ),
@@ -94,7 +92,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "flowlet.watermarks.combined_watermarks",
     ),
     "windows": ("flowlet.windows.window_operator",),
-    "task": ("flowlet.task.one_input_stream_task", "flowlet.task.stream_task", "flowlet.task.task_environment"),
+    "task": ("flowlet.task.source_stream_task", "flowlet.task.stream_task", "flowlet.task.task_environment"),
     "task's checkpoints": (
         "flowlet.checkpoint.task.barrier_orders",
         "flowlet.checkpoint.task.checkpoint_barrier_tracker",

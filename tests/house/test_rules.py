@@ -123,7 +123,7 @@ def test_imports_upward_and_rooms_that_import_each_other_are_named() -> None:
         ("from flowlet.datastream import MapFunction", set()),
         ("from flowlet.windows.window_operator import WindowOperator", set()),
         ("from flowlet.windows import aligned_windows", {"flowlet.windows.aligned_windows"}),
-        ("from netstack.buffer.network_buffer import BufferCompressor", {"netstack.buffer.network_buffer"}),
+        ("from netstack.buffer.buffer_builder import BufferBuilder", {"netstack.buffer.buffer_builder"}),
         ("import flowlet.chain.loop_code", {"flowlet.chain.loop_code"}),
         ("from tests.waiting import PATIENCE_S", set()),
     ],

@@ -149,11 +149,12 @@ class RocksDBValueState(_CachedValues, ValueState[Any]):
 class RocksDBListState(_CachedValues, ListState[Any]):
     """A list per key."""
 
-    __slots__ = ("_num_added",)
+    __slots__ = ("_num_added", "_num_unseen_lists")
 
     def __init__(self, keys: StateKeys, declared: DeclaredValues | None = None) -> None:
         super().__init__(keys, declared)
         self._num_added = 0  # since an element was counted
+        self._num_unseen_lists = 0  # as ``_num_unseen``, of whole lists
 
     def elements(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
@@ -190,7 +191,9 @@ class RocksDBListState(_CachedValues, ListState[Any]):
         if added:
             elements = self._kept() or []
             elements += added
-            self._replace(elements, memory_size(added))
+            key = self._context.current_key
+            exact = key if type(key) in PLAIN else self._keys.exact(key)
+            self._store(key, exact, elements, memory_size(added))
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""
@@ -200,9 +203,14 @@ class RocksDBListState(_CachedValues, ListState[Any]):
         """Forget the list of the current key."""
         self._replace(None)
 
-    def _replace(self, elements: list[Any] | None, num_added: int | None = None) -> None:
+    def _replace(self, elements: list[Any] | None) -> None:
         key = self._context.current_key
-        self._store(key, key if type(key) in PLAIN else self._keys.exact(key), elements, num_added)
+        exact = key if type(key) in PLAIN else self._keys.exact(key)
+        if self._num_unseen_lists and exact in self._counted:
+            self._num_unseen_lists -= 1
+            self._entries[exact] = elements
+        else:
+            self._num_unseen_lists = self._store(key, exact, elements)
 
 
 class _CachedMap:

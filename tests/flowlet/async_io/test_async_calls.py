@@ -263,3 +263,31 @@ def test_no_outcome_waits_without_a_notification() -> None:
         sys.setswitchinterval(interval)
 
     assert found == 10_000
+
+
+def test_a_call_that_is_cancelled_before_its_first_step_runs_no_code() -> None:
+    """It has begun as soon as the loop has its task."""
+    ran = []
+
+    async def note(value: int) -> None:
+        ran.append(value)
+
+    async def start_and_cancel(calls: AsyncCalls) -> int:
+        calls._start_on_loop([AsyncCall(note, 1, None)])
+        return await calls._cancel_on_loop()
+
+    with running(lambda: None) as calls:
+        num_left = calls._loop.submit(start_and_cancel(calls)).result(PATIENCE_S)
+
+    assert (num_left, ran) == (0, [])
+
+
+def test_what_a_life_cycle_method_gives_is_not_copied() -> None:
+    """It may be a list of connections, which cannot be pickled."""
+    locks = [threading.Lock()]
+
+    async def connect() -> list[Any]:
+        return locks
+
+    with running(lambda: None) as calls:
+        assert calls.run(connect) is locks

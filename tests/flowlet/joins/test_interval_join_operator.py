@@ -12,6 +12,7 @@ import pytest
 from flowlet.datastream import OutputTag, ProcessJoinFunction, RuntimeContext
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import FlowletError, UserFunctionError
+from flowlet.joins import interval_join_operator as join_buffer
 from flowlet.joins.interval_join_operator import IntervalJoinOperator
 from flowlet.testing import StreamRecord, TwoInputOperatorHarness
 from tests.flowlet.joins.subtasks import Subtasks
@@ -128,7 +129,14 @@ def run_beside_loops(seed: int, rocksdb: Path | None) -> None:
         operator.close()
 
 
+@pytest.fixture(params=[2, 32])
+def block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the records of one timestamp."""
+    monkeypatch.setattr(join_buffer, "_BLOCK_SIZE", request.param)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("block_size")
 def test_random_streams_give_what_nested_loops_give() -> None:
     """With equal timestamps, late records, snapshots in the middle and other numbers of subtasks; nothing is kept at
     the end.
@@ -138,6 +146,7 @@ def test_random_streams_give_what_nested_loops_give() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("block_size")
 def test_state_in_rocksdb_gives_the_same(tmp_path: Path) -> None:
     pytest.importorskip("rocksdict")
 
@@ -145,6 +154,7 @@ def test_state_in_rocksdb_gives_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("block_size")
 def test_many_random_streams_give_what_nested_loops_give() -> None:
     for seed in range(10_000, 11_000):
         run_beside_loops(seed, None)

@@ -336,7 +336,7 @@ def test_the_users_error_surfaces_with_operator_and_record() -> None:
 
     assert (caught.value.operator, caught.value.record_preview) == ("my map", "'a record'")
     assert isinstance(caught.value.__cause__, ValueError)
-    assert harness.operator._functions[0]._function.events == ["open", "map", "close"]  # type: ignore[attr-defined]
+    assert harness.operator._functions[0].function.events == ["open", "map", "close"]  # type: ignore[attr-defined]
 
 
 def test_a_failing_open_is_closed() -> None:
@@ -385,7 +385,7 @@ def test_a_file_that_is_left_open_is_found() -> None:
     with pytest.raises(AssertionError, match=r"left behind: the descriptor \d+ of .*test_operator_harness.py"):
         harness.close()
 
-    harness.operator._functions[0]._function.file.close()  # type: ignore[attr-defined]
+    harness.operator._functions[0].function.file.close()  # type: ignore[attr-defined]
 
 
 def test_a_chunk_that_is_changed_after_it_was_emitted_is_found() -> None:

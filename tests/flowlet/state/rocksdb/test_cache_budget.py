@@ -24,6 +24,7 @@ from flowlet.datastream.state import (
 from flowlet.timers.keyed_timer_service import KeyContext
 
 pytest.importorskip("rocksdict")
+from flowlet.state.rocksdb import cached_states
 from flowlet.state.rocksdb.cached_states import RocksDBListState, RocksDBMapState, RocksDBValueState
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 from flowlet.state.rocksdb.rocksdb_store import ByteBudget, RocksDBStore, memory_size
@@ -350,4 +351,23 @@ def test_whether_a_map_is_empty_costs_one_row(cached: Cached, monkeypatch: pytes
     assert not entries.is_empty()
     entries.clear()
     assert entries.is_empty()
+    cached.check()
+
+
+def test_lists_that_are_replaced_are_seldom_measured(cached: Cached, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As values are, and not each time."""
+    measured = []
+
+    def counted(value: Any) -> int:
+        measured.append(value)
+        return memory_size(value)
+
+    monkeypatch.setattr(cached_states, "memory_size", counted)
+    state = cached.state(ListStateDescriptor("l", Types.LONG()))
+    cached.at("k")
+    for number in range(640):
+        state.update([number, 2, 3])
+
+    assert len(measured) <= 64
+    assert list(state.get()) == [639, 2, 3]
     cached.check()
