@@ -353,7 +353,7 @@ class AsyncUserFunction(UserFunction):
         )
 
     def failed_at(self, record: str) -> str:
-        """What PyFlink says about an error at a record."""
+        """PyFlink's text about an error at a record."""
         return f"Error happens inside the class '{self._class_name}' during handling input '{record}'"
 
     def run(self, name: str, *args: Any, ctx: OperatorContext) -> None:

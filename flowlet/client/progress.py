@@ -72,7 +72,7 @@ def announce(client: ClusterClient, job_id: str, name: str) -> None:
 
 
 class Answer(NamedTuple):
-    """What the JobManager says of a job."""
+    """The JobManager's answers about a job."""
 
     at_s: float  # on the monotonic clock
     job: JobDocument

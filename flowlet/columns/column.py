@@ -235,7 +235,7 @@ class Column(ABC):
         return self
 
     def narrowed(self) -> Column:
-        """The same values, of which there is at least one, integers of 64 bits in as few bytes as will do."""
+        """A column of these values, at least one, with integers of 64 bits in as few bytes as will do."""
         return self
 
     def widened(self) -> Column:

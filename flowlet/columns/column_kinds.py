@@ -291,7 +291,7 @@ class CodedColumn(Column):
         return self.names.types <= UNCHANGING
 
     def concatenate(self, columns: Sequence[Column]) -> CodedColumn | None:
-        """Of one table only."""
+        """Join columns of one table; None: one has another table."""
         coded = [column for column in columns if isinstance(column, CodedColumn) and column.names is self.names]
         if len(coded) < len(columns):
             return None
@@ -348,7 +348,7 @@ class ArrayColumn(Column):
 
     @property
     def value_type(self) -> type | None:
-        """Of numbers and truth values."""
+        """The type of numbers and truth values; None: the array has others."""
         return _TYPE_OF_KIND.get(self.array.dtype.kind)
 
     def narrowed(self) -> Column:

@@ -84,7 +84,7 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
 
     ends_keys_singly: ClassVar[bool | None] = False
     num_tables: ClassVar[int] = 1
-    windows: Tables  # nobody else assigns it
+    windows: Tables  # only the subclass assigns it
     _cache: "CachedColumns | None" = None  # None: all rows are here
     _has_checkpoints = True
 

@@ -293,9 +293,9 @@ class EventLoopThread:
                 self.loop.run_forever()
         finally:
             try:
-                # The runner ends the tasks, the executor and the loop.  The loop's exception handler gets the errors of
-                # the tasks: nobody else would hear of them.  From Python 3.12 on the runner waits 300 s at most for the
-                # executor's threads.
+                # The runner ends the tasks, the executor and the loop.  It gives the errors of the tasks to the loop's
+                # exception handler, which logs them.  From Python 3.12 on it waits 300 s at most for the executor's
+                # threads.
                 with asyncio.Runner(loop_factory=lambda: self.loop):
                     pass
             except (OSError, RuntimeError) as error:  # libuv has a handle that is open, or a callback came meanwhile

@@ -155,7 +155,7 @@ class InMemoryChannelStateWriter:
     # ---------------------------------------------------------------- any thread
 
     def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
-        """See ``ChannelStateWriter``; any thread."""
+        """Implements ``ChannelStateWriter``; any thread."""
         pieces = _copies(buffers)
         with self._lock:
             found = self._open.get(checkpoint_id)
@@ -163,7 +163,7 @@ class InMemoryChannelStateWriter:
                 found.pieces[_INPUTS][channel] += pieces
 
     def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
-        """See ``ChannelStateWriter``; any thread.  The checkpoint waits for the data."""
+        """Implements ``ChannelStateWriter``; any thread.  The checkpoint waits for the data."""
         with self._lock:
             found = self._open.get(checkpoint_id)
             if found is not None and _OUTPUTS in found.sides:

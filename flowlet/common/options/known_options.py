@@ -228,7 +228,7 @@ def refuse_gate_options(options: Configuration) -> None:
 
 
 def state_settings(options: Configuration) -> StateSettings:
-    """Where keyed state is kept.
+    """Read from the options where keyed state is kept.
 
     Raises:
         ConfigError: an option is not of its type, or has no effect.
