@@ -323,3 +323,22 @@ def test_the_conversion_of_keys_is_made_once(monkeypatch: pytest.MonkeyPatch) ->
     assert made == [Types.STRING(), key]
     with pytest.raises(FlowletError, match="cannot hold a key"):
         values.check_rows(StateKind.MAP, [{("a", "b"): "x"}.items()], has_ttl=False)
+
+
+def test_the_conversion_of_a_part_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each value with None among its parts."""
+    made = []
+
+    def counted(type_info: TypeInformation, **options: Any) -> Any:
+        made.append(type_info)
+        return value_converter(type_info, **options)
+
+    monkeypatch.setattr(declared_values, "value_converter", counted)
+    declared_values._leaf_converter.cache_clear()
+    whole = Types.TUPLE([Types.STRING(), Types.LONG()])
+    values = declared_values.DeclaredValues("s", whole, StateKind.VALUE)
+    values.check_rows(StateKind.VALUE, [("a", None), ("b", None), (None, 3)], has_ttl=False)
+
+    assert made == [whole, Types.STRING(), Types.LONG()]
+    with pytest.raises(FlowletError, match="cannot hold a value"):
+        values.check_rows(StateKind.VALUE, [(1, None)], has_ttl=False)
