@@ -1,5 +1,5 @@
 """TaskManagers that are forked from a process which has imported what they need: the program's side of
-``flowlet.tm.fork_server``.
+``flowlet.tm.taskmanager_process``.
 
 Side:       shared.
 Invariants: a descriptor of a child stands for the process itself, so that no other process is signalled though ids are

@@ -11,7 +11,7 @@ import pytest
 from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
 from flowlet.datastream import StreamExecutionEnvironment
-from flowlet.tm.fork_server import PROCESS_NAME
+from flowlet.tm.taskmanager_process import PROCESS_NAME
 from tests.flowlet.connectors.files.file_formats import FORMATS, Format, fingerprint
 from tests.waiting import spin_until
 

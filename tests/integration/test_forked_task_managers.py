@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flowlet.tm.fork_server import PROCESS_NAME
+from flowlet.tm.taskmanager_process import PROCESS_NAME
 from tests.flowlet.client.programs import Program, running
 from tests.waiting import PATIENCE_S
 

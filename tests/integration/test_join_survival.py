@@ -21,7 +21,7 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
 )
 from flowlet.datastream.window import TumblingEventTimeWindows
-from flowlet.tm.fork_server import PROCESS_NAME
+from flowlet.tm.taskmanager_process import PROCESS_NAME
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
 )
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor
-from flowlet.tm.fork_server import PROCESS_NAME
+from flowlet.tm.taskmanager_process import PROCESS_NAME
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow

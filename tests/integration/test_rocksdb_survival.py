@@ -24,7 +24,7 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
 )
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from flowlet.tm.fork_server import PROCESS_NAME
+from flowlet.tm.taskmanager_process import PROCESS_NAME
 
 pytest.importorskip("rocksdict")
 

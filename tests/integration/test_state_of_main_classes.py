@@ -26,7 +26,7 @@ import psutil
 from flowlet.common import Configuration, Types
 from flowlet.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from flowlet.tm.fork_server import PROCESS_NAME
+from flowlet.tm.taskmanager_process import PROCESS_NAME
 
 NUM_RECORDS = 12_000
 NUM_KEYS = 7

@@ -12,7 +12,7 @@ from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
 from flowlet.datastream import CloseableIterator, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.state import ValueStateDescriptor
-from flowlet.tm.fork_server import PROCESS_NAME
+from flowlet.tm.taskmanager_process import PROCESS_NAME
 
 pytestmark = pytest.mark.slow
 

@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 
 SERVER_BOOT: Final = (
     "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import "
-    "begin_fork_server; control = begin_fork_server(); from flowlet.tm.fork_server import serve; serve(control)"
+    "begin_fork_server; control = begin_fork_server(); from flowlet.tm.taskmanager_process import serve; serve(control)"
 )
-"""The text of ``python -c`` for a process from which TaskManagers are forked (``flowlet.tm.fork_server``).
+"""The text of ``python -c`` for a process from which TaskManagers are forked (``flowlet.tm.taskmanager_process``).
 
 Its arguments are the folder of our packages, the file of the ``ProgramStart``, and the descriptor of its socket to the
 program.

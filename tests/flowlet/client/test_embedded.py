@@ -17,7 +17,7 @@ from flowlet.errors import ConfigError, FlowletError, JobExecutionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
 from flowlet.sinks.function_sink import PrintSink
-from flowlet.tm.fork_server import PROCESS_NAME
+from flowlet.tm.taskmanager_process import PROCESS_NAME
 from tests.flowlet.client.jobs import endless_shuffle, expected_counts, source, vertex, word_count
 from tests.flowlet.client.programs import Program, running
 from tests.waiting import PATIENCE_S, Stopwatch
