@@ -12,7 +12,7 @@ Absent:     aiohttp's routes: ``Router`` finds the handlers, as it does for requ
             them all that they belong to: 0.4 MB for each JobManager that a program had.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
@@ -109,35 +109,35 @@ class AuthenticatingServer:
     def judge(self, head: RequestHead, *, remember: bool) -> auth.AcceptedRequest | Response:
         """Whether a request is served; ``remember`` False: the same head will be judged again."""
         if not head.is_from_loopback:
-            return self._refused(head, 403, "only requests to a loopback address are served")
+            return self.refused(403, "only requests to a loopback address are served", **head.for_log)
         if head.target == HEALTH_PATH and head.method in ("GET", "HEAD"):
             return Response(body=b'{"status":"ok"}' if head.method == "GET" else b"")
         if not head.is_for_server_at(self.advertised):
-            return self._refused(head, 421, "this is not the address of the server", "a request for another address")
+            text, reason = "this is not the address of the server", "a request for another address"
+            return self.refused(421, text, reason, **head.for_log)
         now_ms = self.clock()
         key = self.key_of(head.target) or self.secret
         line = auth.RequestLine(head.method, head.host, head.target)
         verdict = self._verifier.verify(head.signature, line, now_ms, key=key, remember=remember)
         if isinstance(verdict, auth.AcceptedRequest):
             return verdict
-        headers = {}
-        if verdict is auth.AuthRefusal.EXPIRED:
-            assert head.signature is not None, "it was verified"
-            headers = {
-                auth.TIME_HEADER: str(now_ms),
-                auth.PROOF_HEADER: auth.sign_answer(key, auth.nonce_of(head.signature), 401, b"%d" % now_ms),
-            }
-        return self._refused(head, 401, "authentication failed", verdict.value, headers)
+        refusal = self.refused(401, "authentication failed", verdict.value, **head.for_log)
+        if verdict is not auth.AuthRefusal.EXPIRED:
+            return refusal
+        assert head.signature is not None, "it was verified"
+        proof = auth.sign_answer(key, auth.nonce_of(head.signature), 401, b"%d" % now_ms)
+        headers = {auth.TIME_HEADER: str(now_ms), auth.PROOF_HEADER: proof}
+        return msgspec.structs.replace(refusal, headers=headers)
 
-    def refused(self, status: int, text: str, reason: str, **details: object) -> Response:
-        """Count and log a refusal; the peer gets ``text``, the log ``reason`` (at most once a
-        second) with the details.
+    def refused(self, status: int, text: str, reason: str | None = None, **details: object) -> Response:
+        """Count and log a refusal; the peer gets ``text``, the log ``reason`` (None: the same; at most once a second)
+        with the details.
         """
         # No raw text: a refused peer must not be able to fill the disk or forge lines.
         now_ms = self.clock()
         if now_ms - self._logged_ms >= _LOG_INTERVAL_MS:
             self._logged_ms = now_ms
-            log.warning("request refused", reason=reason, refused_before=self.num_refused, **details)
+            log.warning("request refused", reason=reason or text, refused_before=self.num_refused, **details)
         self.num_refused += 1
         return error_response(status, text)
 
@@ -155,10 +155,8 @@ class AuthenticatingServer:
                 answer = await self._open_session(request, accepted)
             else:
                 answer = await router.answer(method, request.raw_path, body)
-        except RequestError as error:
+        except (RequestError, web.HTTPException) as error:  # the latter: it asks for no WebSocket
             log.warning("request refused", reason=error.reason, method=request.method, path=path, peer=request.remote)
-            answer = error_response(error.status, error.reason)
-        except web.HTTPException as error:  # it asks for no WebSocket
             answer = error_response(error.status, error.reason)
         except Exception:  # the top of a request: aiohttp's own answer has no proof, and would look forged
             log.exception("request failed", method=request.method, path=path, peer=request.remote)
@@ -189,18 +187,6 @@ class AuthenticatingServer:
         await websocket.prepare(request)
         to_server, to_client = auth.message_keys(self.secret, accepted.nonce, server_nonce)
         return SignedWebSocket(websocket, send_key=to_client, receive_key=to_server)
-
-    def _refused(
-        self,
-        head: RequestHead,
-        status: int,
-        text: str,
-        reason: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Response:
-        path, host = repr(head.target[:200]), repr(head.host[:200])
-        answer = self.refused(status, text, reason or text, method=repr(head.method[:20])[1:-1], path=path, host=host)
-        return msgspec.structs.replace(answer, headers=headers or {})
 
     async def _body_of(self, request: "web.Request", accepted: auth.AcceptedRequest) -> bytes:
         """The whole body.  Raises RequestError: it is not the one that was signed."""

@@ -210,7 +210,7 @@ class _Visitor(asyncio.BufferedProtocol):
         protocol.data_received(self._head)
 
     def _refusal(self, status: int, reason: str) -> Response:
-        return self._door.protection.refused(status, reason, reason, peer=self.peer)
+        return self._door.protection.refused(status, reason, peer=self.peer)
 
     def _answer(self, answer: Response) -> None:
         assert self._transport is not None, "it has just received something"

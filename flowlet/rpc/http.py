@@ -34,11 +34,8 @@ class _OpenWebSocket(aiohttp.ClientWebSocketResponse):
         return self._response.headers
 
 
-class RpcClient:
+class RpcClient(requests.RpcGateway):
     """Sends signed requests to one JobManager.
-
-    Threading: the loop on which it was created.  Life cycle: ``close`` it (or use ``async with``); pending requests
-               then fail.
 
     ``dead_host_timeout_s``: a connection ends if the kernel of the server's host acknowledges nothing for so long.
     """
@@ -66,34 +63,17 @@ class RpcClient:
     def __repr__(self) -> str:
         return f"<RpcClient of {self._base}{' closed' if self._session.closed else ''}>"
 
-    async def __aenter__(self) -> "RpcClient":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def request(
         self, method: str, path: str, *, body: bytes = b"", timeout_s: float = requests.ANSWER_TIMEOUT_S
     ) -> requests.RpcResponse:
-        """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
-
-        Raises:
-            RpcConnectError: there is no server, or no answer within ``timeout_s``.
-            AuthenticationError: client and server have different secrets.
-        """
+        """As ``RpcGateway``."""
         try:
             return await self._request(method, path, body, timeout_s)
         except OtherTimeError:
             return await self._request(method, path, body, timeout_s, is_second=True)
 
     async def open_session(self) -> SignedWebSocket:
-        """Open the session of a TaskManager to a server that knows the secret.
-
-        Raises:
-            RpcConnectError: there is no server.
-            AuthenticationError: client and server have different secrets.
-            RpcStatusError: the server refused the upgrade.
-        """
+        """As ``RpcGateway``."""
         try:
             return await self._open_session()
         except OtherTimeError:

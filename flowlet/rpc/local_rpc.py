@@ -117,11 +117,8 @@ def _begin(coroutine: Coroutine[Any, Any, None], name: str, tasks: set["asyncio.
     return task
 
 
-class PipeRpc:
-    """The JobManager of this program, which this process or its parent has.
-
-    Threading: the loop on which it was opened.  Life cycle: ``close`` it (or use ``async with``).
-    """
+class PipeRpc(requests.RpcGateway):
+    """The JobManager of this program, which this process or its parent has."""
 
     def __init__(self, pipe: "_Pipe", authority: str) -> None:
         self.authority = authority
@@ -137,12 +134,6 @@ class PipeRpc:
 
     def __repr__(self) -> str:
         return f"<PipeRpc of {self.authority}{' closed' if self._reader.done() else ''}>"
-
-    async def __aenter__(self) -> "PipeRpc":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def request(
         self, method: str, path: str, *, body: bytes = b"", timeout_s: float = requests.ANSWER_TIMEOUT_S

@@ -35,6 +35,12 @@ class RequestHead(msgspec.Struct, frozen=True):
         origin = self.host if self.origin is None else self.origin.partition("://")[2]
         return is_loopback(_split(self.host)[0]) and is_loopback(_split(origin)[0])
 
+    @property
+    def for_log(self) -> dict[str, str]:
+        """What a log shows of it, cut and quoted: a stranger has sent it."""
+        method, path, host = repr(self.method[:20])[1:-1], repr(self.target[:200]), repr(self.host[:200])
+        return {"method": method, "path": path, "host": host}
+
     def is_for_server_at(self, advertised: Collection[str]) -> bool:
         """Whether ``Host`` is the address at which the connection was accepted (``localhost`` on loopback, too), or an
         advertised one.

@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, Self
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -208,11 +208,20 @@ class Outbox:
 
 
 class RpcGateway(Protocol):
-    """What a client or a TaskManager has of its JobManager.  Threading: the loop on which it was made."""
+    """What a client or a TaskManager has of its JobManager.
 
-    @property
-    def authority(self) -> str:
-        """``host:port`` of the JobManager."""
+    Threading: the loop on which it was made.  Life cycle: ``close`` it (or use ``async with``); pending requests then
+        fail.
+    """
+
+    authority: str
+    """``host:port`` of the JobManager."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def request(
         self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
