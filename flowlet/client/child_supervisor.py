@@ -105,7 +105,7 @@ class ChildSupervisor:
         """
         for each in options:
             with DeferredSignals():  # a process that is not in the table is never ended
-                child = TaskManagerProcess(self._launch(each), self._forwarder)
+                child = self._launch(each)
                 with self._lock:
                     self._children[child] = each
         deadline = time.monotonic() + ready_timeout_s
@@ -185,13 +185,13 @@ class ChildSupervisor:
         assert end is not None, "its descriptor said so"
         with self._lock:
             options = self._children.pop(child)
-        if not child.remove_output(self._forwarder):
+        if not child.remove_output():
             self._unread.append(child)
         self._replace(options, end)
 
     def _start_successor(self, options: TaskManagerOptions) -> None:
         try:
-            child = TaskManagerProcess(self._launch(options), self._forwarder)
+            child = self._launch(options)
         except (OSError, FlowletError) as error:
             self._replace(options, f"a TaskManager process could not be started: {error}")
             return

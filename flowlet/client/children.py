@@ -19,9 +19,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from flowlet.client.program.interrupts import Latch
 from flowlet.errors import FlowletError
@@ -209,8 +210,12 @@ class OutputForwarder:
             self._on_failure()
 
 
-class ForkedChild(NamedTuple):
-    """A process that was forked, and the descriptors of the program that stand for it."""
+@dataclass(eq=False, repr=False)
+class TaskManagerProcess:
+    """One child that was forked, and the descriptors that stand for it, which it owns.
+
+    Threading: one thread at a time.
+    """
 
     pid: int
     end_fd: int  # can be read once the process has ended
@@ -218,37 +223,25 @@ class ForkedChild(NamedTuple):
     stdout_fd: int
     status_fd: int  # what it tells the program, in lines
     life_fd: int  # the kernel ends the child when this end of a pipe is gone
+    forwarder: OutputForwarder  # prints what it prints
+    _exit_code: int | None = field(init=False, default=None)
+    _told: bytes = field(init=False, default=b"")
+    _may_tell_more: bool = field(init=False, default=True)
+    _has_output: bool = field(init=False, default=True)
 
-
-Launch = Callable[[TaskManagerOptions], ForkedChild]
-
-
-class TaskManagerProcess:
-    """One child, which owns the descriptors.  Threading: one thread at a time."""
-
-    def __init__(self, child: ForkedChild, forwarder: OutputForwarder) -> None:
-        self._child = child
-        self._in_children = ClosedInChildren(child.life_fd, None)  # a forked child of the program is not the program
-        os.set_blocking(child.status_fd, False)
-        self._exit_code: int | None = None
-        self._told = b""
-        self._may_tell_more = True
-        self._has_output = True
-        self._pipe = forwarder.add(child.stdout_fd)
+    def __post_init__(self) -> None:
+        self._in_children = ClosedInChildren(self.life_fd, None)  # a forked child of the program is not the program
+        os.set_blocking(self.status_fd, False)
+        self._pipe = self.forwarder.add(self.stdout_fd)
 
     def __repr__(self) -> str:
         return f"<TaskManagerProcess {self.pid} {'running' if self._exit_code is None else self._exit_code}>"
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._child.pid
 
     def end_event_fd(self) -> int:
         """A new descriptor, the caller's, that can be read once the process has ended; call it
         before ``end`` says so.
         """
-        return os.dup(self._child.end_fd)
+        return os.dup(self.end_fd)
 
     def end(self) -> str | None:
         """How it ended, in words; None while it runs."""
@@ -279,14 +272,14 @@ class TaskManagerProcess:
                 how = f"with exit code {self._exit_code}"
                 raise FlowletError(f"TaskManager process {self.pid} ended {how} before it was ready")
             if self._may_tell_more:
-                is_readable(self._child.status_fd, min(left_s, _LOOK_INTERVAL_S))
+                is_readable(self.status_fd, min(left_s, _LOOK_INTERVAL_S))
         return ready_line
 
     def _next_told(self) -> str | None:
         """The next line that it has told; None: there is none yet."""
         while b"\n" not in self._told:
             try:
-                data = os.read(self._child.status_fd, _READ_BYTES)
+                data = os.read(self.status_fd, _READ_BYTES)
             except BlockingIOError:
                 return None
             if not data:
@@ -321,19 +314,19 @@ class TaskManagerProcess:
         """
         if self._exit_code is not None:
             return True
-        if not is_readable(self._child.end_fd, timeout_s):
+        if not is_readable(self.end_fd, timeout_s):
             return False
         text = b""
-        while not text.endswith(b"\n") and (more := os.read(self._child.exit_fd, 64)):
+        while not text.endswith(b"\n") and (more := os.read(self.exit_fd, 64)):
             text += more
         self._exit_code = int(text) if text else _UNKNOWN_CODE
-        os.close(self._child.exit_fd)
-        os.close(self._child.end_fd)
+        os.close(self.exit_fd)
+        os.close(self.end_fd)
         return True
 
     def _send(self, number: int) -> None:
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._child.end_fd, number)
+            signal.pidfd_send_signal(self.end_fd, number)
 
     def close_output(self) -> None:
         """Give the pipes back; after the forwarder was closed."""
@@ -341,17 +334,20 @@ class TaskManagerProcess:
             return
         self._has_output = False
         self._in_children.release()
-        for descriptor in (self._child.stdout_fd, self._child.life_fd, self._child.status_fd):
+        for descriptor in (self.stdout_fd, self.life_fd, self.status_fd):
             os.close(descriptor)
 
-    def remove_output(self, forwarder: OutputForwarder) -> bool:
+    def remove_output(self) -> bool:
         """Pass on its last words and give the pipes back; False: the forwarder still has one, so ``close_output`` after
         its end.
         """
-        if not forwarder.remove(self._pipe):
+        if not self.forwarder.remove(self._pipe):
             return False
         self.close_output()
         return True
+
+
+Launch = Callable[[TaskManagerOptions], TaskManagerProcess]
 
 
 def inherits_standard_error() -> bool:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from flowlet.client.children import (
-    ForkedChild,
     OutputForwarder,
     TaskManagerOptions,
+    TaskManagerProcess,
     inherits_standard_error,
     is_readable,
 )
@@ -326,7 +326,7 @@ class ForkServer:
                 raise
             self._replace(deadline)  # its rest was over just when it was asked
 
-    def launch(self, options: TaskManagerOptions) -> ForkedChild:
+    def launch(self, options: TaskManagerOptions) -> TaskManagerProcess:
         """A new TaskManager.  Raises FlowletError: the server cannot fork, or does not answer."""
         if self._server is None or self._server.has_ended():
             self._replace(time.monotonic() + _ANSWER_S)
@@ -351,7 +351,7 @@ class ForkServer:
             answer, end_fd = server.answer()
             self.connect(program_end)
             ours.pop_all()
-        return ForkedChild(answer["pid"], end_fd, exit_fd, stdout_fd, status_fd, life_fd)
+        return TaskManagerProcess(answer["pid"], end_fd, exit_fd, stdout_fd, status_fd, life_fd, self.forwarder)
 
     def close(self) -> None:
         """Let the next cluster have the server, or end it; idempotent."""

@@ -5,13 +5,13 @@ import subprocess
 import sys
 import threading
 
-from flowlet.client.children import ForkedChild, TaskManagerOptions
+from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
 from tests.waiting import PATIENCE_S
 
 _TELLER = "exit code"
 
 
-def launch(options: TaskManagerOptions) -> ForkedChild:
+def launch(options: TaskManagerOptions, forwarder: OutputForwarder) -> TaskManagerProcess:
     """Execute ``sys.executable`` with two descriptors, of its life and its status, and then the options of a
     TaskManager.
     """
@@ -27,7 +27,7 @@ def launch(options: TaskManagerOptions) -> ForkedChild:
     )
     assert process.stdout is not None, "stdout=PIPE"
     stdout_fd, end_fd = os.dup(process.stdout.fileno()), os.pidfd_open(process.pid)
-    child = ForkedChild(process.pid, end_fd, exit_fd, stdout_fd, status_fd, life_fd)
+    child = TaskManagerProcess(process.pid, end_fd, exit_fd, stdout_fd, status_fd, life_fd, forwarder)
     process.stdout.close()
     os.close(their_life)
     os.close(their_status)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flowlet.client.child_supervisor import ChildSupervisor, RespawnPolicy
-from flowlet.client.children import ForkedChild, OutputForwarder, TaskManagerOptions
+from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
 from flowlet.errors import FlowletError
 from tests.flowlet.client.executed_children import join_tellers, launch
 from tests.waiting import PATIENCE_S
@@ -36,12 +36,13 @@ class Cluster:
     def __init__(self, max_deaths: int = 100) -> None:
         self.started: queue.Queue[tuple[int, TaskManagerOptions]] = queue.Queue()
         self.problems: list[Exception] = []
-        self.supervisor = ChildSupervisor(OutputForwarder(), AtOnce(max_deaths), self._launch)
+        self._forwarder = OutputForwarder()
+        self.supervisor = ChildSupervisor(self._forwarder, AtOnce(max_deaths), self._launch)
 
-    def _launch(self, options: TaskManagerOptions) -> ForkedChild:
+    def _launch(self, options: TaskManagerOptions) -> TaskManagerProcess:
         if self.problems:
             raise self.problems.pop()
-        child = launch(options)
+        child = launch(options, self._forwarder)
         self.started.put((child.pid, options))
         return child
 

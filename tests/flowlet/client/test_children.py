@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
+from flowlet.client.children import OutputForwarder, TaskManagerOptions
 from flowlet.client.python_interpreter import program_start
 from flowlet.errors import FlowletError
 from tests.flowlet.client.executed_children import launch
@@ -232,11 +232,11 @@ def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(
     script.write_text(f'#!/bin/bash\neval "exec sleep 1000 {closes}"\n')
     script.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(script))
-    child = TaskManagerProcess(launch(TaskManagerOptions("127.0.0.1:1", tmp_path, tmp_path, 1)), forwarder)
+    child = launch(TaskManagerOptions("127.0.0.1:1", tmp_path, tmp_path, 1), forwarder)
     try:
         with pytest.raises(FlowletError, match=f"TaskManager process {child.pid} was not ready in time"):
             child.wait_ready(time.monotonic() + 0.01)
     finally:
         child.terminate()
         child.wait_or_kill(time.monotonic() + PATIENCE_S)
-        child.remove_output(forwarder)
+        child.remove_output()
