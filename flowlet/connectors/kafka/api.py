@@ -128,6 +128,7 @@ _OWN_OF_SOURCES: Final = (
 _RESETS: Final = {"none": "error", "error": "error", "earliest": "earliest", "latest": "latest"}
 
 
+@dataclass(eq=False, repr=False)
 class KafkaSource(BuiltInSource):
     """The records of Kafka topics; made by ``KafkaSource.builder()``.
 
@@ -135,15 +136,10 @@ class KafkaSource(BuiltInSource):
     people how far the job was at its last checkpoint.
     """
 
-    __slots__ = ("commits_offsets", "deserializer", "is_bounded", "topics")
-
-    def __init__(
-        self, topics: KafkaTopics, deserializer: DeserializationSchema, *, is_bounded: bool, commits_offsets: bool
-    ) -> None:
-        self.topics = topics
-        self.deserializer = deserializer
-        self.is_bounded = is_bounded
-        self.commits_offsets = commits_offsets
+    topics: KafkaTopics
+    deserializer: DeserializationSchema
+    is_bounded: bool = field(kw_only=True)
+    commits_offsets: bool = field(kw_only=True)
 
     @property
     def type_info(self) -> TypeInformation:
@@ -324,22 +320,14 @@ class KafkaTopicSelector(ABC):
         """The topic of the record."""
 
 
+@dataclass(eq=False, repr=False)
 class KafkaRecordSerializationSchema:
     """Makes messages of records; made by ``KafkaRecordSerializationSchema.builder()``."""
 
-    __slots__ = ("_key", "_selector", "_value", "topic")
-
-    def __init__(
-        self,
-        topic: str | None,
-        selector: Callable[[Any], str] | None,
-        key: SerializationSchema | None,
-        value: SerializationSchema,
-    ) -> None:
-        self.topic = topic  # None: the selector says it
-        self._selector = selector
-        self._key = key
-        self._value = value
+    topic: str | None  # None: the selector says it
+    _selector: Callable[[Any], str] | None
+    _key: SerializationSchema | None
+    _value: SerializationSchema
 
     @staticmethod
     def builder() -> "KafkaRecordSerializationSchemaBuilder":
