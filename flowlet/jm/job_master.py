@@ -39,7 +39,6 @@ from flowlet.rpc.requests import WallClock
 from flowlet.splits.enumerators import enumerator_for
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.background_call import call_in_background
 from netstack.loop.eventloop import LoopClock
 
 if TYPE_CHECKING:
@@ -87,22 +86,13 @@ class JobMaster:
             self.owner.send,
             clock=self.clock,
             timers=self.timers,
-            call_in_background=call_in_background,
             fail=lambda error: self._source_failed(error, "checkpoints"),
             on_completed=self._checkpoint_completed,
             reader_lag=lambda: self._readers.lag(self._metrics),
             key=checkpoint_key,
             may_trigger=lambda checkpoint_id: self.owner.keeper.may_trigger(self.job_id, checkpoint_id),
         )
-        self.savepoints = JobSavepoints(
-            job.job_id,
-            job.settings.checkpoints,
-            self.checkpoints,
-            call_in_background=call_in_background,
-            cancel=self.cancel,
-            gates=gate_names(job),
-            changed=self._wake_waiters,
-        )
+        self.savepoints = JobSavepoints(self.checkpoints, self.cancel, gate_names(job), changed=self._wake_waiters)
         self.restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
         self._restored_ids: dict[bytes, int] = {}  # the same, by attempt: regions begin with different ones
         self._restart_timers: dict[tuple[int, ...], asyncio.TimerHandle] = {}  # by the regions that start together

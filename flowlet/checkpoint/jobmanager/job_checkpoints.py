@@ -31,7 +31,7 @@ from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import subtask_of
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.background_call import CallInBackground
+from netstack.loop.background_call import CallInBackground, call_in_background
 from netstack.loop.eventloop import LoopClock
 
 
@@ -51,6 +51,7 @@ def read_former_checkpoint(
 log = LogLines(__name__)
 
 
+_NEW_THREAD: Final[CallInBackground] = call_in_background
 _LEFT: Final = "what is left before checkpoint "
 
 
@@ -88,7 +89,7 @@ class JobCheckpoints:
     _: KW_ONLY
     clock: WallClock
     fail: Callable[[Exception], None]
-    call_in_background: CallInBackground
+    call_in_background: CallInBackground = _NEW_THREAD
     key: bytes = b""
     timers: LoopClock | None = None
     open_storage: InitVar[Callable[[str, str, bytes], CheckpointStorage]] = CheckpointStorage
@@ -100,10 +101,11 @@ class JobCheckpoints:
         self, recovered: RecoveredJob, open_storage: Callable[[str, str, bytes], CheckpointStorage]
     ) -> None:
         job = recovered.job
-        self._settings = job.settings.checkpoints
+        self.job_id = job.job_id
+        self.settings = job.settings.checkpoints
         self._began: tuple[float, int] | None = None  # the same moment by ``timers`` and by ``clock``
-        directory = "" if self._settings is None else self._settings.directory
-        self._open_storage = partial(open_storage, directory, job.job_id, self.key)
+        directory = "" if self.settings is None else self.settings.directory
+        self._open_storage = partial(open_storage, directory, self.job_id, self.key)
         # What is to be told of their ends.
         self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}
         self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
@@ -114,11 +116,11 @@ class JobCheckpoints:
             self.starts_from, self._topology, self.key, ignores_unclaimed_state=ignores
         )
         self._coordinator: CheckpointCoordinator | None = None
-        if self._settings is not None:
+        if self.settings is not None:
             self._coordinator = CheckpointCoordinator(
-                self._topology, self._settings, recovered.next_checkpoint_id, self._snapshot_sources
+                self._topology, self.settings, recovered.next_checkpoint_id, self._snapshot_sources
             )
-        self._completed = CompletedCheckpoints(self._settings, self._topology)
+        self._completed = CompletedCheckpoints(self.settings, self._topology)
         self._has_shared_files = job.settings.state.is_incremental
         self._to_discard: dict[str, Callable[[], None]] = {}  # by what it is, in order; run in the background
         self._is_discarding = False
@@ -132,7 +134,7 @@ class JobCheckpoints:
         self.unrestorable = list(recovered.unrestorable)
 
     def __repr__(self) -> str:
-        return f"<JobCheckpoints of {self._topology.job_id}, {self._coordinator or 'none'}>"
+        return f"<JobCheckpoints of {self.job_id}, {self._coordinator or 'none'}>"
 
     def recover(self, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]) -> None:
         """Read the checkpoint of another job that this one starts from, in the background; then one of the two is
@@ -145,10 +147,10 @@ class JobCheckpoints:
                 self._coordinator.next_id = max(self._coordinator.next_id, former.checkpoint_id + 1)
                 # So that the job store has reserved it when the run begins.
                 self.may_trigger(self._coordinator.next_id)
-            log.info("job starts from a checkpoint", job=self._topology.job_id, checkpoint=str(former))
+            log.info("job starts from a checkpoint", job=self.job_id, checkpoint=str(former))
             on_recovered()
 
-        what = f"checkpoint that job {self._topology.job_id} starts from"
+        what = f"checkpoint that job {self.job_id} starts from"
         self.call_in_background(self.read_former, recovered, on_error, what)
 
     def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
@@ -232,13 +234,13 @@ class JobCheckpoints:
         if self._has_shared_files and path is None:
             self._put_to_discard("all shared files", lambda: self._open_storage().discard_all_shared())
         if path is not None:
-            log.info("checkpoint retained", job=self._topology.job_id, status=status.name, path=path)
+            log.info("checkpoint retained", job=self.job_id, status=status.name, path=path)
 
     def retained_path(self, status: JobStatus) -> str | None:
         """Where the newest complete checkpoint lies that stays when the job ends in this status, or is about to; None:
         there is none.
         """
-        newest, settings = self._completed.newest, self._settings
+        newest, settings = self._completed.newest, self.settings
         if newest is None or settings is None:
             return None
         match status:
@@ -260,13 +262,13 @@ class JobCheckpoints:
     def fall_back(self, restored_id: int) -> bool:
         """Whether the next run begins with an older checkpoint than this one, which could not be restored."""
         newest = self._completed.newest
-        if self._settings is None or not self._settings.restore_fallback or newest is None:
+        if self.settings is None or not self.settings.restore_fallback or newest is None:
             return False
         if newest.checkpoint_id == restored_id and len(self._completed.ids) > 1:
             self.unrestorable.append(self._completed.drop_newest().checkpoint_id)
             log.warning(
                 "a checkpoint cannot be restored, the job goes back to an older one",
-                job=self._topology.job_id,
+                job=self.job_id,
                 checkpoint=restored_id,
                 older=self.last_completed_id,
             )
@@ -333,9 +335,7 @@ class JobCheckpoints:
                 else:
                     self._discard(checkpoint_id)
             case events.SavepointCompleted(request, checkpoint_id):
-                log.info(
-                    "savepoint completed", job=self._topology.job_id, checkpoint=checkpoint_id, path=request.location
-                )
+                log.info("savepoint completed", job=self.job_id, checkpoint=checkpoint_id, path=request.location)
                 self._savepoints.pop(request)(None)
             case events.SavepointFailed(request, message):
                 self._discard_savepoint(request.location)
@@ -400,7 +400,7 @@ class JobCheckpoints:
         """Remove what checkpoints that ended without a manifest have left: late writes, and what could not be removed
         at its time.
         """
-        if self._coordinator is not None and self._settings is not None and self._settings.is_periodic:
+        if self._coordinator is not None and self.settings is not None and self.settings.is_periodic:
             for each in [each for each in self._to_discard if each.startswith(_LEFT)]:
                 del self._to_discard[each]  # those with lower ids are among these
             lowest = min((before, *self._coordinator.written))
@@ -417,7 +417,7 @@ class JobCheckpoints:
 
     def _discarded(self, what: str, error: Exception | None) -> None:
         if error is not None:
-            job_id = self._topology.job_id
+            job_id = self.job_id
             log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=what, error=str(error))
         self._is_discarding = False
         self._discard_next()
@@ -430,4 +430,4 @@ class JobCheckpoints:
         if effect.held_up_by:
             values["held_up_by"] = [self._topology.describe(each) for each in effect.held_up_by[:5]]
         tell = log.warning if is_counted(failure.reason) else log.info
-        tell("checkpoint failed", job=self._topology.job_id, checkpoint=effect.checkpoint_id, **values)
+        tell("checkpoint failed", job=self.job_id, checkpoint=effect.checkpoint_id, **values)

@@ -29,7 +29,6 @@ import msgspec
 
 from flowlet.checkpoint.jobmanager.job_checkpoints import JobCheckpoints
 from flowlet.checkpoint.jobmanager.pending_checkpoint import SavepointRequest
-from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.messages.control_messages import JobGraphMessage
@@ -37,7 +36,7 @@ from flowlet.rpc.requests import Request, Response, Route, error_response, json_
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, target_root
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.background_call import CallInBackground, run_in_background
+from netstack.loop.background_call import run_in_background
 from netstack.wire.events import SnapshotType
 
 if TYPE_CHECKING:
@@ -93,20 +92,14 @@ class JobSavepoints:
     Threading: the JobManager's loop.
 
     Args:
-        job_id: the job's.
-        settings: of its checkpoints; None: it has no barriers, and so no savepoints.
-        taker: takes them.
-        call_in_background: for the file system.
+        taker: takes them; a job without its settings has no barriers, and so no savepoints.
         cancel: the job, once a savepoint is complete, if that was asked for.
         gates: the remote gates of the job, by name; with any it takes no savepoints.
         create: makes the directory; blocking.
         changed: called when an operation has ended, or may have.
     """
 
-    job_id: str
-    settings: CheckpointSettings | None
     taker: JobCheckpoints
-    call_in_background: CallInBackground
     cancel: Callable[[], object]
     gates: Sequence[str] = ()
     create: Callable[[str, str], SavepointStorage] = SavepointStorage.create
@@ -114,7 +107,7 @@ class JobSavepoints:
     _operations: dict[str, SavepointOperation] = field(init=False, default_factory=dict)  # by request, the oldest first
 
     def __repr__(self) -> str:
-        return f"<JobSavepoints of {self.job_id}, {len(self._operations)} requests>"
+        return f"<JobSavepoints of {self.taker.job_id}, {len(self._operations)} requests>"
 
     def trigger(
         self, request_id: str, target: str | None, kind: SnapshotType, *, cancels_job: bool = False
@@ -142,11 +135,11 @@ class JobSavepoints:
         self._operations[request_id] = operation
         if stops_job:
             self.taker.announce_stop(is_near=True)
-        self.call_in_background(
-            lambda: self.create(directory, self.job_id),
+        self.taker.call_in_background(
+            lambda: self.create(directory, self.taker.job_id),
             lambda storage: self._created(operation, storage.location, kind),
             lambda error: self._not_created(operation, str(error) or repr(error)),
-            f"directory of a savepoint of job {self.job_id}",
+            f"directory of a savepoint of job {self.taker.job_id}",
         )
         return operation
 
@@ -157,9 +150,9 @@ class JobSavepoints:
                 "execution.checkpointing.externalized-checkpoint-retention set to RETAIN_ON_CANCELLATION, and start "
                 "from that checkpoint"
             )
-        if self.settings is None:
+        if self.taker.settings is None:
             raise SavepointRefusedError(_NO_MACHINERY)
-        directory = target or self.settings.savepoint_directory
+        directory = target or self.taker.settings.savepoint_directory
         if not directory:
             raise SavepointRefusedError(_NO_DIRECTORY)
         try:
@@ -182,7 +175,7 @@ class JobSavepoints:
         operation.has_ended = failure is not None or not operation.stops_job
         self.changed()
         if failure is not None:
-            log.warning("savepoint failed", job=self.job_id, path=operation.location, why=failure[:1000])
+            log.warning("savepoint failed", job=self.taker.job_id, path=operation.location, why=failure[:1000])
         elif operation.cancels_job:
             self.cancel()
 

@@ -262,18 +262,13 @@ class ParentWatch:
         self._parent_pid = parent_pid
         self._on_parent_death = on_parent_death
         self._fd: int | None = None
-        try:
+        with contextlib.suppress(ProcessLookupError):
             self._fd = os.pidfd_open(parent_pid)
-        except ProcessLookupError:
-            loop.call_soon(on_parent_death)
-            # The id may have been reused before pidfd_open.  If getppid still names it now, the descriptor is the
-            # parent's.
-            return
-        if os.getppid() != parent_pid:
-            self.close()
-            loop.call_soon(on_parent_death)
-            return
-        loop.add_reader(self._fd, self._parent_died)
+            # The id may have been reused before.  If getppid still names it now, the descriptor is the parent's.
+            if os.getppid() == parent_pid:
+                loop.add_reader(self._fd, self._parent_died)
+                return
+        loop.call_soon(self._parent_died)
 
     def __repr__(self) -> str:
         return f"<ParentWatch of {self._parent_pid} {'over' if self._fd is None else 'on'}>"

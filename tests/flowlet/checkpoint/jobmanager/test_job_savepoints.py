@@ -38,9 +38,10 @@ class Rig(JobCheckpoints):
         self.error: Exception | None = None
         self.num_cancelled = 0
         self.announced: list[bool] = []
-        self.savepoints = JobSavepoints(
-            JOB_ID, settings, self, call_in_background=self._call, cancel=self._cancel, gates=gates, create=self._create
-        )
+        self.job_id = JOB_ID
+        self.settings = settings
+        self.call_in_background = self._call
+        self.savepoints = JobSavepoints(self, self._cancel, gates, self._create)
 
     def announce_stop(self, *, is_near: bool) -> None:
         self.announced.append(is_near)
