@@ -195,20 +195,16 @@ class CollectedValues(Iterator[Any]):
     calls it when it has ended or is closed.
 
     Args:
-        client: of the cluster that runs the job.
         edge_id: what to read.
         run: where it can be read now.
         job: whose edge it is.
-        guarantee: what holds over restarts; None: the job has no checkpoints and never restarts.
     """
 
-    def __init__(
-        self, client: ClusterClient, edge_id: str, run: RunChannels, job: "RunningJob", guarantee: Guarantee | None
-    ) -> None:
-        self._client = client
+    def __init__(self, edge_id: str, run: RunChannels, job: "RunningJob") -> None:
+        client = self._client = job.client
         self._edge_id = edge_id
         self._job = job
-        self._guarantee = guarantee
+        guarantee = self._guarantee = job.guarantee  # None: the job has no checkpoints and never restarts
         self._lock = threading.Lock()
         self._is_released = False  # Guarded by _lock.
         self._has_job_finished = False  # Written by release(), before it wakes the reader.

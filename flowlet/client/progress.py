@@ -22,12 +22,15 @@ import termios
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from flowlet.client.remote import ClusterClient, JobDocument, JobManagerApi
+from flowlet.client.remote import JobDocument, JobManagerApi
 from flowlet.common.job_client import ProgressMode
 from flowlet.errors import FlowletError
 from netstack.log_lines import LogLines
+
+if TYPE_CHECKING:
+    from flowlet.client.running_job import RunningJob
 
 _log = LogLines(__name__)
 
@@ -47,18 +50,15 @@ def is_wanted(mode: ProgressMode) -> bool:
 
 
 @contextlib.contextmanager
-def shown(
-    client: ClusterClient, job_id: str, name: str, *, takes_checkpoints: bool, is_announced: bool = False
-) -> Iterator[None]:
+def shown(job: "RunningJob") -> Iterator[None]:
     """Show the job while the block runs; where to look at it first, unless that was written (``announce``)."""
     progress = None
     try:
-        if not is_announced:
-            announce(client, job_id, name)
-        progress = _Progress(client, job_id, name, takes_checkpoints=takes_checkpoints)
-        progress.start()
+        if not job.is_announced:
+            announce(job)
+        progress = _Progress(job)
     except Exception as error:  # noqa: BLE001 - the job goes on without
-        _log.debug("the progress of a job cannot be shown", job=job_id, error=repr(error))
+        _log.debug("the progress of a job cannot be shown", job=job.job_id, error=repr(error))
     try:
         yield
     finally:
@@ -66,9 +66,9 @@ def shown(
             progress.close()
 
 
-def announce(client: ClusterClient, job_id: str, name: str) -> None:
+def announce(job: "RunningJob") -> None:
     """Write where to look at a job."""
-    _write_line(f"job {name!r} {job_id}: {client.where_to_look(job_id)}")
+    _write_line(f"job {job.name!r} {job.job_id}: {job.client.where_to_look(job.job_id)}")
 
 
 class Answer(NamedTuple):
@@ -128,22 +128,16 @@ def _duration(duration_ms: int) -> str:
 
 
 class _Progress:
-    """The line of one job.  Life cycle: ``start``, then ``close``."""
+    """The line of one job.  Life cycle: ``close`` it."""
 
-    def __init__(self, client: ClusterClient, job_id: str, name: str, *, takes_checkpoints: bool) -> None:
-        self._client = client
-        self._job_id = job_id
-        self._name = name
-        self._takes_checkpoints = takes_checkpoints
+    def __init__(self, job: "RunningJob") -> None:
+        self._job = job
         fd = _terminal_of_stderr()
         self._row = None if fd is None else LastRow(fd)
         self._lock = threading.Lock()
         self._asked: concurrent.futures.Future[Answer] | None = None  # Guarded by _lock.
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flowlet-progress", daemon=True)
-
-    def start(self) -> None:
-        """Begin to ask."""
         self._thread.start()
 
     def close(self) -> None:
@@ -153,14 +147,13 @@ class _Progress:
             asked = self._asked
         if asked is not None:
             asked.cancel()
-        if self._thread.ident is not None:
-            self._thread.join(_JOIN_TIMEOUT_S)
+        self._thread.join(_JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
         try:
             self._show_until_closed()
         except Exception as error:  # noqa: BLE001 - the job goes on without
-            _log.debug("the progress of a job is not shown any more", job=self._job_id, error=repr(error))
+            _log.debug("the progress of a job is not shown any more", job=self._job.job_id, error=repr(error))
         finally:
             if self._row is not None:
                 self._row.clear()
@@ -176,7 +169,7 @@ class _Progress:
             # The JobManager is gone, which wait() says, or this ends.
             except (FlowletError, concurrent.futures.CancelledError):
                 continue
-            line = describe(self._name, now, before)
+            line = describe(self._job.name, now, before)
             before = now
             if self._row is None:
                 _write_line(line)
@@ -184,7 +177,7 @@ class _Progress:
                 self._row.show(line)
 
     def _ask(self) -> Answer:
-        asked = self._client.begin(self._answer)
+        asked = self._job.client.begin(self._answer)
         with self._lock:
             self._asked = asked
             is_closing = self._is_closing.is_set()
@@ -193,8 +186,8 @@ class _Progress:
         return asked.result()  # waits for the JobManager; ended by the timeout of the request, or close()
 
     async def _answer(self, api: JobManagerApi) -> Answer:
-        document = await api.job(self._job_id)
-        checkpoints = await api.checkpoints(self._job_id) if self._takes_checkpoints else None
+        document = await api.job(self._job.job_id)
+        checkpoints = await api.checkpoints(self._job.job_id) if self._job.takes_checkpoints else None
         return Answer(time.monotonic(), document, checkpoints)
 
 

@@ -57,13 +57,13 @@ class RunningJob:
     """
 
     def __init__(self, client: ClusterClient, job_id: str, name: str, settings: JobSettings | None = None) -> None:
-        self._client = client
+        self.client = client
         self.job_id = job_id
         self.name = name
         settings = settings or JobSettings()
-        self._guarantee = guarantee_of(settings)
-        self._is_announced = False
-        self._takes_checkpoints = settings.takes_checkpoints
+        self.guarantee = guarantee_of(settings)  # of values that are collected
+        self.is_announced = False  # whether people were told where to look
+        self.takes_checkpoints = settings.takes_checkpoints
         self._lock = threading.Lock()
         self._collecting: list[CollectedValues] = []  # Guarded by _lock.
         self._is_cancel_sent = False  # after an interrupt; a flag of the thread that was interrupted
@@ -74,12 +74,12 @@ class RunningJob:
         """The state that the JobManager had for it when it was last asked; None: it was not asked yet."""
 
     def __repr__(self) -> str:
-        return f"<RunningJob {self.name!r} {self.job_id} at {self._client!r}>"
+        return f"<RunningJob {self.name!r} {self.job_id} at {self.client!r}>"
 
     @property
     def is_closed(self) -> bool:
         """Whether its connection was given back, by ``close`` or because the job could not be submitted."""
-        return self._client.is_closed
+        return self.client.is_closed
 
     def status(self) -> JobStatus:
         """The state that the JobManager has for it now."""
@@ -92,16 +92,16 @@ class RunningJob:
         """
         if self._last_document is not None:
             return self._last_document
-        return self._remember(self._client.call(lambda api: api.job(self.job_id)))
+        return self._remember(self.client.call(lambda api: api.job(self.job_id)))
 
     def checkpoints(self) -> JobDocument:
         """The document of ``GET /jobs/:jobid/checkpoints``."""
-        return self._client.call(lambda api: api.checkpoints(self.job_id))
+        return self.client.call(lambda api: api.checkpoints(self.job_id))
 
     def cancel(self) -> None:
         """Ask for the end of the job; returns without waiting for it.  A job that has ended stays as it is."""
         if self._last_document is None:
-            self._client.call(lambda api: api.cancel(self.job_id))
+            self.client.call(lambda api: api.cancel(self.job_id))
 
     def trigger_savepoint(self, directory: str | None) -> CompletableFuture[str]:
         """Ask for a savepoint below a directory (None: the job's); returns its directory, once it is complete.
@@ -116,21 +116,21 @@ class RunningJob:
 
     def _savepoint(self, begin: Callable[[JobManagerApi], Coroutine[Any, Any, str]]) -> CompletableFuture[str]:
         try:
-            request_id = self._client.call(begin)
+            request_id = self.client.call(begin)
         except SavepointError as error:
             refused: concurrent.futures.Future[str] = concurrent.futures.Future()
             refused.set_exception(error)
             return CompletableFuture(refused.result, refused.done)
         # From now on: an iterator that was read to its end closes the connection, and who asks then shall get an
         # answer.
-        future = self._client.begin(lambda api: api.wait_for_savepoint(self.job_id, request_id))
+        future = self.client.begin(lambda api: api.wait_for_savepoint(self.job_id, request_id))
         with self._lock:
             self._savepoints.append(future)
         return CompletableFuture(lambda: self._wait_for_savepoint(request_id, future), future.done)
 
     def _wait_for_savepoint(self, request_id: str, future: "concurrent.futures.Future[str]") -> str:
         if not future.done():
-            return self._client.call(lambda api: api.wait_for_savepoint(self.job_id, request_id))
+            return self.client.call(lambda api: api.wait_for_savepoint(self.job_id, request_id))
         if future.cancelled():
             raise SavepointError(
                 "the connection to the cluster was closed before the savepoint had ended: look into its directory"
@@ -146,7 +146,7 @@ class RunningJob:
 
     def finish_gate(self, name: str) -> None:
         """Let a remote gate of the job end with the partitions that are open; returns without waiting for that."""
-        self._client.call(lambda api: api.finish_gate(self.job_id, name))
+        self.client.call(lambda api: api.finish_gate(self.job_id, name))
 
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         """Wait until the job has finished.
@@ -160,7 +160,7 @@ class RunningJob:
             TimeoutError: it has not ended within ``timeout``.
         """
         try:
-            with self._progress() if is_wanted(progress) else contextlib.nullcontext():
+            with shown(self) if is_wanted(progress) else contextlib.nullcontext():
                 document = self._wait_terminal(timeout)
         except KeyboardInterrupt:
             self.cancel_after_interrupt()
@@ -194,7 +194,7 @@ class RunningJob:
             JobExecutionError: the job failed before or, from the iterator, while it was read.
         """
         try:
-            run = self._client.call(lambda api: api.wait_channels(self.job_id, edge_id))
+            run = self.client.call(lambda api: api.wait_channels(self.job_id, edge_id))
         except JobEndedError as error:
             failure = self.explain(error)
             raise failure from failure.__cause__
@@ -204,7 +204,7 @@ class RunningJob:
         with DeferredSignals():
             from flowlet.client.collect import CollectedValues  # here, as most jobs have sinks
 
-            values = CollectedValues(self._client, edge_id, run, self, self._guarantee)
+            values = CollectedValues(edge_id, run, self)
             with self._lock:
                 self._collecting.append(values)
         return values
@@ -249,7 +249,7 @@ class RunningJob:
             if self._is_cancel_sent:
                 return
             if self._last_document is None:
-                self._client.call(lambda api: api.cancel(self.job_id, _INTERRUPT_GRACE_S))
+                self.client.call(lambda api: api.cancel(self.job_id, _INTERRUPT_GRACE_S))
             self._is_cancel_sent = True
             document = self._wait_terminal(_INTERRUPT_GRACE_S)
             if document is not None and sys.stderr is not None and (lines := still_running(document)):
@@ -260,7 +260,7 @@ class RunningJob:
         """Whether this process is a forked child of the one that runs the job: it has nothing to give back, nor to
         cancel.
         """
-        return self._client.is_inherited
+        return self.client.is_inherited
 
     def close(self) -> None:
         """Give back the connection, and the embedded cluster if there is one; more than once, and in a forked child,
@@ -271,7 +271,7 @@ class RunningJob:
         with DeferredSignals():
             self.release_readers()
             self._settle_savepoints()
-            self._client.close()
+            self.client.close()
 
     def release_readers(self, *, has_job_finished: bool = False) -> None:
         """Give back what reading needed; whoever still reads gets an error, unless all that he needs has arrived."""
@@ -284,42 +284,33 @@ class RunningJob:
         """Say where to look at the job before it is submitted, if it runs in this program: its functions may print at
         once.
         """
-        if is_wanted(progress) and not self._client.outlives_program:
-            announce(self._client, self.job_id, self.name)
-            self._is_announced = True
-
-    def _progress(self) -> contextlib.AbstractContextManager[None]:
-        return shown(
-            self._client,
-            self.job_id,
-            self.name,
-            takes_checkpoints=self._takes_checkpoints,
-            is_announced=self._is_announced,
-        )
+        if is_wanted(progress) and not self.client.outlives_program:
+            announce(self)
+            self.is_announced = True
 
     def _wait_terminal(self, timeout_s: float | None) -> JobDocument | None:
         if self._last_document is None:
-            document = self._client.call(lambda api: api.wait_terminal(self.job_id, timeout_s))
+            document = self.client.call(lambda api: api.wait_terminal(self.job_id, timeout_s))
             if document is None:
                 return None
-            self._client.after_job()
+            self.client.after_job()
             return self._remember(document)
         return self._last_document
 
     def check_output(self) -> None:
         """Show what the tasks have printed so far.  Raises JobExecutionError: it could not be written."""
-        self._client.after_job()
-        failure = self._client.output_failure()
+        self.client.after_job()
+        failure = self.client.output_failure()
         if failure is not None:
             raise type(failure)(f"job {self.name!r} failed: {failure}")
 
     def _failure_of(self, document: JobDocument) -> JobExecutionError:
-        output_failure = self._client.output_failure()
+        output_failure = self.client.output_failure()
         if output_failure is not None:  # then the client has cancelled the job
             return type(output_failure)(f"job {self.name!r} failed: {output_failure}")
         failure = document.get("failure")
         is_lost = failure is not None and failure["exception_type"] in (TASK_MANAGER_LOST, _NO_SLOTS)
-        return failure_of(document, self._client.process_ends() if is_lost else ())
+        return failure_of(document, self.client.process_ends() if is_lost else ())
 
     def _remember(self, document: JobDocument) -> JobDocument:
         status = JobStatus[document["state"]]

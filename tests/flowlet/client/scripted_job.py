@@ -13,6 +13,7 @@ from flowlet.client.remote import (
     RunChannels,
     create_rpc_client,
 )
+from flowlet.client.result_buffer import Guarantee
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import JobExecutionError
 from flowlet.messages.control_messages import InputChannelDescriptor
@@ -137,6 +138,7 @@ class ScriptedJob:
         self.client = ScriptedClient(self._loop, rpc, self._api)
         self.runs: list[ScriptedRun] = []
         self.was_cancelled = False
+        self.guarantee: Guarantee | None = None
         self.start_run(-1)
 
     # ---------------------------------------------------------------- what CollectedValues calls

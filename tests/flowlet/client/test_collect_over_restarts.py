@@ -25,7 +25,8 @@ class Reader:
     """Reads a scripted job on a thread of its own, so that the test can say meanwhile how the job goes on."""
 
     def __init__(self, job: ScriptedJob, guarantee: Guarantee | None) -> None:
-        self.values = CollectedValues(job.client, EDGE, job.channels, cast(RunningJob, job), guarantee)
+        job.guarantee = guarantee
+        self.values = CollectedValues(EDGE, job.channels, cast(RunningJob, job))
         self.taken: list[Any] = []
         self.error: Exception | None = None
         self._condition = threading.Condition()
@@ -73,7 +74,7 @@ def throw(error: Exception) -> None:
 
 
 def test_news_wait_in_their_order_and_of_checkpoints_in_a_row_the_last_one(job: ScriptedJob) -> None:
-    values = CollectedValues(job.client, EDGE, job.channels, cast(RunningJob, job), None)
+    values = CollectedValues(EDGE, job.channels, cast(RunningJob, job))
 
     for each in (1, 2, job.channels, 3):
         values._tell(each)
