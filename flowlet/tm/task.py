@@ -292,16 +292,9 @@ class Task:
             self._run_stream_task(paths)
 
     def _run_stream_task(self, paths: JobPaths) -> None:
-        executor = self._executor
+        cached = {name: str(path) for name, path in paths.cached.items()}
         stream_task = create_task_from_descriptor(
-            self.descriptor,
-            executor.network,
-            executor.loop,
-            executor.tm_id,
-            cached_files={name: str(path) for name, path in paths.cached.items()},
-            send=self._send,
-            runs_light_tasks=executor.runs_light_tasks,
-            open_checkpointing=self._checkpointing.open,
+            self.descriptor, self._executor, self._checkpointing.open, self._send, cached
         )
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:

@@ -35,11 +35,12 @@ from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.late import is_instance_of_late
-from netstack.loop.eventloop import EventLoopThread, LoopTimer
+from netstack.loop.eventloop import LoopTimer
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 
 if TYPE_CHECKING:
     from flowlet.connectors.gates.reader import RemoteGateSource
+    from flowlet.tm.task_executor import TaskExecutor
 
 
 def finished_chain(chain: Sequence[ChainedOperator]) -> list[ChainedOperator]:
@@ -119,26 +120,23 @@ OpenCheckpointing = Callable[[Mapping[str, StreamOperator]], Checkpointing | Non
 
 def create_task_from_descriptor(
     descriptor: messages.TaskDeploymentDescriptor,
-    network: NetworkEnvironment,
-    loop: EventLoopThread,
-    tm_id: str,
-    *,
+    executor: "TaskExecutor",
     open_checkpointing: OpenCheckpointing,
-    cached_files: Mapping[str, str] | None = None,
     send: Callable[[messages.FromTask], None] = lambda _: None,
-    runs_light_tasks: bool = False,
+    cached_files: Mapping[str, str] | None = None,
 ) -> StreamTask:
     """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
-    ``cached_files``: the paths here of files that functions find by name.
-    ``send`` sends a message to the JobManager; it is called on the task thread.  ``runs_light_tasks``: light tasks run
-    on the loop thread.  ``open_checkpointing`` makes what a job with checkpoints needs, and reads the state to restore.
+    ``open_checkpointing`` makes what a job with checkpoints needs, and reads the state to restore.  ``send`` sends a
+    message to the JobManager; it is called on the task thread.  ``cached_files``: the paths here of files that
+    functions find by name.
 
     Raises:
         DeploymentError: the operators or a partitioner could not be loaded.
         StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
         InsufficientNetworkBuffersError: the network memory is too small for the task.
     """
+    network, loop = executor.network, executor.loop
     chain = load_chain(descriptor.chain, descriptor.task_name, descriptor.code)
     if descriptor.restored is not None and descriptor.restored.is_finished:
         chain = finished_chain(chain)
@@ -149,7 +147,7 @@ def create_task_from_descriptor(
         for partition in descriptor.partitions:
             outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after an error the list must have all so far
         for gate in descriptor.gates:
-            specs = [channel_spec(channel, tm_id) for channel in gate.channels]
+            specs = [channel_spec(channel, executor.tm_id) for channel in gate.channels]
             gates.append(network.create_input_gate(owner_name(descriptor), specs))
         offered_gate = _create_offered_gate(descriptor, chain, network, send)
         settings = descriptor.settings
@@ -174,7 +172,7 @@ def create_task_from_descriptor(
             cached_files=cached_files or {},
             offered_gate=offered_gate,
             send=send,
-            is_loop_thread=loop.is_current_thread if runs_light_tasks else None,
+            is_loop_thread=loop.is_current_thread if executor.runs_light_tasks else None,
         )
         # After the partitions: their consumers look for them meanwhile, and reading a large state takes long.
         operators = [item.operator for item in chain]

@@ -25,6 +25,7 @@ from flowlet.messages.control_messages import (
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.task.stream_task import StreamTask
+from flowlet.tm.task_checkpointing import CheckpointServices, SnapshotPool
 from flowlet.tm.task_deployment import OpenCheckpointing, channel_spec, create_task_from_descriptor, owner_name
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
@@ -32,6 +33,7 @@ from netstack.errors import InsufficientNetworkBuffersError
 from netstack.ids import ConnectionID
 from netstack.loop.eventloop import EventLoopThread, LoopTimer
 from tests.flowlet.client.jobs import source
+from tests.flowlet.tm.recording_executor import RecordingExecutor
 from tests.waiting import PATIENCE_S
 
 NUM_SEGMENTS = 64
@@ -72,7 +74,10 @@ def create(
     loop: EventLoopThread,
     open_checkpointing: OpenCheckpointing = lambda _operators: None,
 ) -> StreamTask:
-    return create_task_from_descriptor(described, network, loop, "tm-1", open_checkpointing=open_checkpointing)
+    executor = RecordingExecutor(
+        network, loop, CheckpointServices(SnapshotPool("none")), lambda *_: None, lambda _: None
+    )
+    return create_task_from_descriptor(described, executor, open_checkpointing)
 
 
 def test_subtasks_are_counted_from_one_for_people() -> None:
