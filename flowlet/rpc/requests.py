@@ -10,6 +10,7 @@ Absent:     signatures.  HTTP has them (``AuthenticatingServer``, ``RpcClient``)
 import asyncio
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NoReturn, Protocol, Self
 from urllib.parse import parse_qsl, unquote
@@ -207,7 +208,7 @@ class Outbox:
         await self._transport.close(self.end_reason or "it takes no more messages")
 
 
-class RpcGateway(Protocol):
+class RpcGateway(ABC):
     """What a client or a TaskManager has of its JobManager.
 
     Threading: the loop on which it was made.  Life cycle: ``close`` it (or use ``async with``); pending requests then
@@ -223,6 +224,7 @@ class RpcGateway(Protocol):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @abstractmethod
     async def request(
         self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
     ) -> RpcResponse:
@@ -233,6 +235,7 @@ class RpcGateway(Protocol):
             AuthenticationError: client and JobManager have different secrets.
         """
 
+    @abstractmethod
     async def open_session(self) -> SessionTransport:
         """Open the session of a TaskManager.
 
@@ -242,6 +245,7 @@ class RpcGateway(Protocol):
             RpcStatusError: the JobManager refuses it.
         """
 
+    @abstractmethod
     async def close(self) -> None:
         """End all connections; idempotent."""
 
