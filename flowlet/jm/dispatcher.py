@@ -244,7 +244,7 @@ class Dispatcher:
 
     def jobs_overview(self) -> Document:
         """The document of ``GET /jobs/overview``: one item per job."""
-        return {"jobs": [job_overview_item(master.view, self._clock()) for master in self.jobs.values()]}
+        return {"jobs": [job_overview_item(master, self._clock()) for master in self.jobs.values()]}
 
     def task_managers(self) -> Document:
         """The document of ``GET /taskmanagers``: one item per TaskManager."""
@@ -373,6 +373,6 @@ class Dispatcher:
             settled.set_result(None)
 
         def end() -> JobEnd:
-            return JobEnd(master.graph.status.name, msgspec.json.encode(job_document(master.view, self._clock())))
+            return JobEnd(master.graph.status.name, msgspec.json.encode(job_document(master, self._clock())))
 
         self.keeper.ended(job_id, end, kept)

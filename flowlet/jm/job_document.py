@@ -11,15 +11,18 @@ Ours:   ``subtasks`` of a vertex, with ``attempt-number``, ``metrics-of-all-atte
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FailedRun
 from flowlet.messages import control_messages as messages
-from flowlet.messages.execution_state import ExecutionState, Subtask
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+if TYPE_CHECKING:
+    from flowlet.jm.job_master import JobMaster
 
 Document = dict[str, object]
 _NO_METRICS: Final = messages.TaskMetrics()
@@ -46,67 +49,47 @@ _PRECEDENCE: Final = (
     ExecutionState.RUNNING,
 )
 _BEFORE: Final = (ExecutionState.DEPLOYING, ExecutionState.SCHEDULED, ExecutionState.CREATED)
-
-
 _NOTHING: Final = Counter[str]()
 
 
-class JobView(msgspec.Struct, frozen=True):
-    """What the documents of one job are made from."""
-
-    job: messages.JobGraphMessage
-    graph: ExecutionGraph
-    metrics: Mapping[bytes, messages.TaskMetrics]
-    locations: Mapping[bytes, messages.RegisterTaskManager]
-    gates: Sequence[Document] = ()  # of GateSupervisor.documents
-    stuck: Mapping[bytes, messages.TaskStuck] = msgspec.field(
-        default_factory=dict
-    )  # cancelled tasks that have not ended, by attempt
-    # Where the newest checkpoint lies that stays when the job has been cancelled or has failed.
-    retained_checkpoint: str | None = None
-    mark_waits_for: Sequence[str] = ()  # the tasks that have not passed the completion mark on its way
-    # What attempts before the newest ones have counted.
-    former: Mapping[Subtask, Counter[str]] = msgspec.field(default_factory=dict)
-
-
-def job_document(view: JobView, now_ms: int) -> Document:
+def job_document(master: "JobMaster", now_ms: int) -> Document:
     """The document of ``GET /jobs/:jobid``."""
-    graph = view.graph
+    graph = master.graph
     return {
-        "jid": view.job.job_id,
-        "name": view.job.name,
+        "jid": master.job.job_id,
+        "name": master.job.name,
         "state": graph.status.name,
         **_times_of(graph, now_ms),
         "now": now_ms,
         "isStoppable": False,
-        "maxParallelism": max(vertex.max_parallelism for vertex in view.job.vertices),
+        "maxParallelism": max(vertex.max_parallelism for vertex in master.job.vertices),
         "timestamps": {status.name: time_ms for status, time_ms in graph.timestamps.items()},
         "status-counts": _state_counts(graph.executions.values()),
-        "vertices": [_vertex_document(view, vertex, now_ms) for vertex in view.job.vertices],
-        "plan": _plan(view.job),
-        "gates": list(view.gates),
-        "mark-waits-for": list(view.mark_waits_for),
+        "vertices": [_vertex_document(master, vertex, now_ms) for vertex in master.job.vertices],
+        "plan": _plan(master.job),
+        "gates": master.gates.documents(),
+        "mark-waits-for": master.mark_waits_for,
         "failure": msgspec.to_builtins(graph.failure),
         "cancel-reason": graph.cancel_reason,
-        "retained-checkpoint": view.retained_checkpoint,
+        "retained-checkpoint": master.checkpoints.retained_path(graph.status),
         "numRestarts": graph.attempt_number,
-        "restarts": [_restart_document(view, run) for run in list(reversed(graph.restarted_runs))[:_MAX_RESTARTS]],
+        "restarts": [_restart_document(master, run) for run in list(reversed(graph.restarted_runs))[:_MAX_RESTARTS]],
         "restart-strategy": str(graph.strategy),
         "why-no-restart": graph.why_no_restart,
     }
 
 
-def exceptions_document(view: JobView, max_exceptions: int) -> Document:
+def exceptions_document(master: "JobMaster", max_exceptions: int) -> Document:
     """The document of ``GET /jobs/:jobid/exceptions``: why the last runs failed, the newest first."""
-    runs = list(reversed(view.graph.failed_runs))[:max_exceptions]
+    runs = list(reversed(master.graph.failed_runs))[:max_exceptions]
     entries = [
         {
-            **_exception_document(view, run.root),
-            "concurrentExceptions": [_exception_document(view, each) for each in run.concurrent],
+            **_exception_document(master, run.root),
+            "concurrentExceptions": [_exception_document(master, each) for each in run.concurrent],
         }
         for run in runs
     ]
-    return {"exceptionHistory": {"entries": entries, "truncated": len(runs) < view.graph.num_failed_runs}}
+    return {"exceptionHistory": {"entries": entries, "truncated": len(runs) < master.graph.num_failed_runs}}
 
 
 def counters_of(metrics: messages.TaskMetrics) -> Counter[str]:
@@ -114,47 +97,47 @@ def counters_of(metrics: messages.TaskMetrics) -> Counter[str]:
     return Counter({name: getattr(metrics, name) for name in _COUNTERS})
 
 
-def _restart_document(view: JobView, run: FailedRun) -> Document:
+def _restart_document(master: "JobMaster", run: FailedRun) -> Document:
     failure = run.root
     cause = " ".join(f"{failure.exception_type}: {failure.message}".split()).removesuffix(":")
     return {
         "failed": failure.timestamp_ms,
         "restarted": -1 if run.restarted_ms is None else run.restarted_ms,
-        "task": _task_of(view, failure) or None,
+        "task": _task_of(master, failure) or None,
         "taskManagerId": failure.tm_id or None,
         "cause": cause if len(cause) <= _MAX_CAUSE_CHARS else f"{cause[: _MAX_CAUSE_CHARS - 3]}...",
     }
 
 
-def _task_of(view: JobView, failure: messages.FailureInfo) -> str:
-    parallelism = next((vertex.parallelism for vertex in view.job.vertices if vertex.name == failure.task_name), 0)
+def _task_of(master: "JobMaster", failure: messages.FailureInfo) -> str:
+    parallelism = next((vertex.parallelism for vertex in master.job.vertices if vertex.name == failure.task_name), 0)
     return f"{failure.task_name} ({failure.subtask + 1}/{parallelism})" if failure.subtask >= 0 else failure.task_name
 
 
-def _exception_document(view: JobView, failure: messages.FailureInfo) -> Document:
+def _exception_document(master: "JobMaster", failure: messages.FailureInfo) -> Document:
     return {
         "exceptionName": failure.exception_type,
         "stacktrace": failure.traceback or f"{failure.exception_type}: {failure.message}",
         "timestamp": failure.timestamp_ms,
         "failureLabels": {},
-        "taskName": _task_of(view, failure) or None,
+        "taskName": _task_of(master, failure) or None,
         "endpoint": None,
         "taskManagerId": failure.tm_id or None,
     }
 
 
-def job_overview_item(view: JobView, now_ms: int) -> Document:
+def job_overview_item(master: "JobMaster", now_ms: int) -> Document:
     """One item of ``GET /jobs/overview``."""
-    graph = view.graph
+    graph = master.graph
     counts = {state.lower(): count for state, count in _state_counts(graph.executions.values()).items()}
     return {
-        "jid": view.job.job_id,
-        "name": view.job.name,
+        "jid": master.job.job_id,
+        "name": master.job.name,
         "state": graph.status.name,
         **_times_of(graph, now_ms),
         "last-modification": max(graph.timestamps.values()),
         "tasks": {"total": len(graph.executions), **counts},
-        "stuck-tasks": len(view.stuck),
+        "stuck-tasks": len(master.stuck),
     }
 
 
@@ -221,8 +204,8 @@ def vertex_status(states: Sequence[ExecutionState]) -> ExecutionState:
     return next(state for state in _BEFORE if state in states)
 
 
-def _vertex_document(view: JobView, vertex: messages.VertexMessage, now_ms: int) -> Document:
-    executions = view.graph.executions_of(vertex.id)
+def _vertex_document(master: "JobMaster", vertex: messages.VertexMessage, now_ms: int) -> Document:
+    executions = master.graph.executions_of(vertex.id)
     starts = [execution.start_ms for execution in executions if execution.start_ms is not None]
     ends = [execution.end_ms for execution in executions if execution.end_ms is not None]
     is_over = len(ends) == len(executions)
@@ -235,18 +218,20 @@ def _vertex_document(view: JobView, vertex: messages.VertexMessage, now_ms: int)
         **_times(min(starts) if starts else -1, max(ends) if is_over else -1, now_ms),
         "tasks": _state_counts(executions),
         "metrics": _vertex_metrics(
-            [view.metrics.get(execution.attempt, _NO_METRICS) for execution in executions], is_over=is_over
+            [master.metrics.get(execution.attempt, _NO_METRICS) for execution in executions], is_over=is_over
         ),
         "operators": vertex.operator_names,
-        "subtasks": [_subtask_document(view, execution, now_ms) for execution in executions],
+        "subtasks": [_subtask_document(master, execution, now_ms) for execution in executions],
     }
 
 
-def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Document:
-    location, stuck = view.locations.get(execution.attempt), view.stuck.get(execution.attempt)
+def _subtask_document(master: "JobMaster", execution: Execution, now_ms: int) -> Document:
+    location, stuck = master.locations.get(execution.attempt), master.stuck.get(execution.attempt)
     start_ms = -1 if execution.start_ms is None else execution.start_ms
-    metrics = view.metrics.get(execution.attempt, _NO_METRICS)
-    all_attempts = {name: getattr(metrics, name) + view.former.get(execution.key, _NOTHING)[name] for name in _COUNTERS}
+    metrics = master.metrics.get(execution.attempt, _NO_METRICS)
+    all_attempts = {
+        name: getattr(metrics, name) + master.former.get(execution.key, _NOTHING)[name] for name in _COUNTERS
+    }
     return {
         "subtask": execution.subtask,
         "state": execution.state.value,

@@ -29,7 +29,7 @@ from flowlet.jm import failures, scheduler
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.gates import JobGate, gate_names
-from flowlet.jm.job_document import Document, JobView, counters_of
+from flowlet.jm.job_document import Document, counters_of
 from flowlet.jm.scheduler import DeploymentPlan
 from flowlet.jm.source_coordinator import SourceCoordinator, WatermarkAnnouncer
 from flowlet.jm.submission import without_code
@@ -88,7 +88,7 @@ class JobMaster:
             timers=self.timers,
             fail=lambda error: self._source_failed(error, "checkpoints"),
             on_completed=self._checkpoint_completed,
-            reader_lag=lambda: self._readers.lag(self._metrics),
+            reader_lag=lambda: self._readers.lag(self.metrics),
             key=checkpoint_key,
             may_trigger=lambda checkpoint_id: self.owner.keeper.may_trigger(self.job_id, checkpoint_id),
         )
@@ -102,10 +102,10 @@ class JobMaster:
         self._effects: deque[events.Effect] = deque()  # to be carried out, in this order
         self._is_carrying_out = self._is_suspended = False
         self._has_code = True
-        self._metrics: dict[bytes, messages.TaskMetrics] = {}
-        self._former: dict[Subtask, Counter[str]] = {}  # what attempts before the newest one have counted
-        self._locations: dict[bytes, messages.RegisterTaskManager] = {}
-        self._stuck: dict[bytes, messages.TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
+        self.metrics: dict[bytes, messages.TaskMetrics] = {}
+        self.former: dict[Subtask, Counter[str]] = {}  # what attempts before the newest one have counted
+        self.locations: dict[bytes, messages.RegisterTaskManager] = {}
+        self.stuck: dict[bytes, messages.TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self.gates = GateSupervisor(
             job, self.owner.send, self.checkpoints, lambda: self.graph.executions, fail=self._source_failed
         )
@@ -129,18 +129,13 @@ class JobMaster:
         return self.graph.status in (JobStatus.CREATED, JobStatus.RESTARTING)
 
     @property
-    def view(self) -> JobView:
-        """What ``job_document`` needs."""
-        waits_for = [
+    def mark_waits_for(self) -> list[str]:
+        """The tasks that have not passed the completion mark on its way."""
+        return [
             f"{self._task_name(each)} (subtask {self.graph.executions[each].subtask})"
             for each in self.gates.missing
             if each in self.graph.executions  # else it is of a run that has ended
         ]
-        retained = self.checkpoints.retained_path(self.graph.status)
-        gates = self.gates.documents()
-        return JobView(
-            self.job, self.graph, self._metrics, self._locations, gates, self._stuck, retained, waits_for, self._former
-        )
 
     def begin(self) -> None:
         """Ask for slots, once the checkpoint of another job was read, if this one starts from it and has none of its
@@ -162,8 +157,8 @@ class JobMaster:
     def start(self, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
         """Deploy the tasks that wait for it; ``locations`` has the TaskManager of each of their attempts."""
         started = {each.vertex_id for each in self.graph.waiting}
-        self._locations |= locations
-        self._plan = DeploymentPlan(self.job, self._locations)
+        self.locations |= locations
+        self._plan = DeploymentPlan(self.job, self.locations)
         self.restored_checkpoint_id = self.checkpoints.last_completed_id
         self._restored_ids |= dict.fromkeys(locations, self.restored_checkpoint_id)
         coordinators = {
@@ -220,10 +215,10 @@ class JobMaster:
         del self._restart_timers[regions]
         ended = self.graph.executions_in(frozenset(regions))
         for execution in ended:
-            if execution.attempt in self._metrics:
-                former = self._former.setdefault(execution.key, Counter())
-                former.update(counters_of(self._metrics[execution.attempt]))
-            for of_run in (self._metrics, self._locations, self._stuck, self._restored_ids):
+            if execution.attempt in self.metrics:
+                former = self.former.setdefault(execution.key, Counter())
+                former.update(counters_of(self.metrics[execution.attempt]))
+            for of_run in (self.metrics, self.locations, self.stuck, self._restored_ids):
                 of_run.pop(execution.attempt, None)
         renewed = [scheduler.next_attempt(self.job_id, execution) for execution in ended]
         self._tell(self.graph.begin_next_run, renewed)
@@ -241,44 +236,44 @@ class JobMaster:
 
     def _task_state_changed(self, message: messages.TaskStateChanged) -> bool:
         if message.metrics is not None:
-            self._metrics[message.attempt] = message.metrics
+            self.metrics[message.attempt] = message.metrics
         before = self.graph.num_ignored_events
         failure = self._cause_of(message)
         if failure is not None and failure.suppresses_restarts:
             # The state of this run cannot be restored; that of an older checkpoint may be good.
             is_final = not self.checkpoints.fall_back(self._restored_ids[message.attempt])
             failure = msgspec.structs.replace(failure, suppresses_restarts=is_final)
-        tm_id = self._locations[message.attempt].tm_id
+        tm_id = self.locations[message.attempt].tm_id
         self._tell(self.graph.execution_reported, message.attempt, tm_id, message.state, failure)
         return self.graph.num_ignored_events == before
 
     def task_metrics(self, tm_id: str, attempt: bytes, metrics: messages.TaskMetrics) -> bool:
         """Keep the latest metrics of a task; False if the task does not run on that TaskManager."""
-        location = self._locations.get(attempt)
+        location = self.locations.get(attempt)
         if location is None or location.tm_id != tm_id:
             return False
         if not self.graph.executions[attempt].state.is_terminal:
-            self._metrics[attempt] = metrics
+            self.metrics[attempt] = metrics
         return True
 
     def _task_stuck(self, message: messages.TaskStuck) -> bool:
         """Record where a cancelled task stands, for those who wait for its end; False if it was not cancelled."""
         if self.graph.executions[message.attempt].state is not ExecutionState.CANCELING:
             return False
-        self._stuck[message.attempt] = message
+        self.stuck[message.attempt] = message
         self._wake_waiters()
         return True
 
     @property
     def has_stuck_tasks(self) -> bool:
         """Whether cancelled tasks have not ended."""
-        return bool(self._stuck)
+        return bool(self.stuck)
 
     def describe_stuck(self) -> str:
         """Why the job still holds its slots."""
         places = [
-            f"{self._task_name(attempt)!r} on {self._locations[attempt].tm_id} in\n{stuck.stack}"
-            for attempt, stuck in self._stuck.items()
+            f"{self._task_name(attempt)!r} on {self.locations[attempt].tm_id} in\n{stuck.stack}"
+            for attempt, stuck in self.stuck.items()
         ]
         state = f"job {self.job.name!r} is {self.graph.status.name}"
         return f"{state} and keeps its slots, because cancelled tasks of it do not end: {'; '.join(places)}"
@@ -317,7 +312,7 @@ class JobMaster:
         return True
 
     def _checkpoint_reported(self, message: messages.CheckpointReport) -> bool:
-        tm_id = self._locations[message.attempt].tm_id
+        tm_id = self.locations[message.attempt].tm_id
         return not self._readers.reported(tm_id, message) or self.checkpoints.report(tm_id, message)
 
     def barrier_read(self, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
@@ -347,7 +342,7 @@ class JobMaster:
 
     def gate_places(self, gate: JobGate) -> list[Document]:
         """Where the subtasks of a gate run; call after ``start``."""
-        locations = [self._locations[each.attempt] for each in self.graph.executions_of(gate.vertex_id)]
+        locations = [self.locations[each.attempt] for each in self.graph.executions_of(gate.vertex_id)]
         return [{"host": each.data_host, "port": each.data_port} for each in locations]
 
     async def wait_until_running(self, timeout_s: float) -> bool:
@@ -378,7 +373,7 @@ class JobMaster:
 
     @property
     def _is_result_known(self) -> bool:
-        return self.is_ended or (self.graph.status is JobStatus.CANCELLING and bool(self._stuck))
+        return self.is_ended or (self.graph.status is JobStatus.CANCELLING and bool(self.stuck))
 
     async def wait_for_trouble(self, timeout_s: float, cause_timeout_s: float) -> None:
         """Wait for the job to fail for good, be cancelled or end; then, if only a symptom is known, for the cause to
@@ -411,7 +406,7 @@ class JobMaster:
         )
 
     def _is_produced(self, edge: messages.EdgeMessage | None) -> bool:
-        return edge is None or all(each.attempt in self._locations for each in self.graph.executions_of(edge.source))
+        return edge is None or all(each.attempt in self.locations for each in self.graph.executions_of(edge.source))
 
     async def wait_for_checkpoint(self, timeout_s: float, attempt: int, after_checkpoint: int) -> bool:
         """Wait for a newer complete checkpoint, or the end of a run; False if neither happened within ``timeout_s``."""
@@ -433,7 +428,7 @@ class JobMaster:
         return True
 
     def _cause_of(self, message: messages.TaskStateChanged) -> messages.FailureInfo | None:
-        location = self._locations.get(message.attempt)
+        location = self.locations.get(message.attempt)
         if message.failure is not None or location is None:
             return message.failure
         subtask = self.graph.executions[message.attempt].subtask
@@ -508,7 +503,7 @@ class JobMaster:
     def _task_changed(self, attempt: bytes, state: ExecutionState) -> None:
         execution = self.graph.executions[attempt]
         if state.is_terminal:
-            self._stuck.pop(attempt, None)
+            self.stuck.pop(attempt, None)
             self._alignment.forget(execution.key)
         if state in _FAILING and (coordinator := self._sources.get(execution.vertex_id)) is not None:
             coordinator.close()  # an enumerator must not answer readers on a TaskManager that was just lost
@@ -566,7 +561,7 @@ class JobMaster:
         self._has_code = False
         self.job = without_code(self.job)
         if self._plan is not None:
-            self._plan = DeploymentPlan(self.job, self._locations)
+            self._plan = DeploymentPlan(self.job, self.locations)
 
     HANDLERS: ClassVar[Mapping[type[messages.FromTask], Callable[["JobMaster", Any], bool]]] = {
         messages.TaskStateChanged: _task_state_changed,

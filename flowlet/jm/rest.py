@@ -189,9 +189,7 @@ class RestApi:
         """
         end = self.dispatcher.ends.get(request.match_info["job_id"])
         document = (
-            job_document(self._find_job(request).view, self.clock())
-            if end is None
-            else msgspec.json.decode(end.document)
+            job_document(self._find_job(request), self.clock()) if end is None else msgspec.json.decode(end.document)
         )
         wanted = [name for name in request.query.get("get", "").split(",") if name]
         found = vertex_metrics_document(document, request.match_info["vertex_id"], wanted)
@@ -205,7 +203,7 @@ class RestApi:
     async def exceptions(self, request: Request) -> Response:
         """Why the last runs of a job failed; at most ``maxExceptions``."""
         master = self._find_job(request)
-        return json_response(exceptions_document(master.view, number_in(request, "maxExceptions", MAX_FAILED_RUNS)))
+        return json_response(exceptions_document(master, number_in(request, "maxExceptions", MAX_FAILED_RUNS)))
 
     async def collect(self, request: Request) -> Response:
         """The channels of an external edge in the newest run, once it is deployed; 409 if the job has ended.
@@ -333,7 +331,7 @@ class RestApi:
         return edge
 
     def _document_of(self, master: JobMaster) -> Response:
-        return json_response(job_document(master.view, self.clock()))
+        return json_response(job_document(master, self.clock()))
 
     def _long_poll_s(self, request: Request, default_ms: int = _DEFAULT_LONG_POLL_MS) -> float:
         wanted_ms = number_in(request, "timeout_ms", default_ms, what="a number of milliseconds")

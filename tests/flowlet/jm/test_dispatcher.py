@@ -100,7 +100,7 @@ async def test_messages_of_a_session_that_is_over_are_counted_and_ignored(
 
     assert dispatcher.num_ignored_messages == 2
     assert job.graph.status.name == "RUNNING"
-    assert job.view.metrics == {}
+    assert job.metrics == {}
     await first.expect_close()
 
 

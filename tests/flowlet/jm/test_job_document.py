@@ -1,21 +1,28 @@
 """Tests of ``flowlet.jm.job_document``: names, sums and times."""
 
 import itertools
+from collections.abc import Mapping
 
 import msgspec
 import pytest
 
 from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.jm.job_document import (
-    JobView,
     counters_of,
     job_document,
     job_overview_item,
     vertex_metrics_document,
     vertex_status,
 )
+from flowlet.jm.job_master import JobMaster
 from flowlet.jm.scheduler import attempt_id, new_executions, next_attempt
-from flowlet.messages.control_messages import OperatorMetrics, RegisterTaskManager, TaskMetrics, UserMetric
+from flowlet.messages.control_messages import (
+    JobGraphMessage,
+    OperatorMetrics,
+    RegisterTaskManager,
+    TaskMetrics,
+    UserMetric,
+)
 from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.graph.events import (
     CancelRequested,
@@ -25,6 +32,7 @@ from tests.flowlet.graph.events import (
     fixed_delay,
     handle,
 )
+from tests.flowlet.jm.recorder import PLACE, Recorder
 from tests.flowlet.jm.scripted_task_manager import (
     COLLECT_ID,
     JOB_ID,
@@ -36,7 +44,6 @@ from tests.flowlet.jm.scripted_task_manager import (
 )
 
 JOB = word_count(sinks=2)
-PLACE = RegisterTaskManager("tm-1", 1, "127.0.0.1", 6000, 42)
 SOURCE, SINK_0, SINK_1 = (
     attempt_id(JOB_ID, SOURCE_ID, 0),
     attempt_id(JOB_ID, SINK_ID, 0),
@@ -45,21 +52,35 @@ SOURCE, SINK_0, SINK_1 = (
 LOCATIONS = dict.fromkeys((SOURCE, SINK_0, SINK_1), PLACE)
 
 
-def waiting() -> JobView:
-    return JobView(JOB, ExecutionGraph(new_executions(JOB), 1_000), {}, {})
+def shown(
+    job: JobGraphMessage,
+    graph: ExecutionGraph,
+    metrics: Mapping[bytes, TaskMetrics] = {},
+    locations: Mapping[bytes, RegisterTaskManager] = {},
+) -> JobMaster:
+    """A job of which this is known."""
+    master = JobMaster(job, Recorder(), lambda: 0)
+    master.graph = graph
+    master.metrics |= metrics
+    master.locations |= locations
+    return master
 
 
-def running(**metrics: TaskMetrics) -> JobView:
+def waiting() -> JobMaster:
+    return shown(JOB, ExecutionGraph(new_executions(JOB), 1_000))
+
+
+def running(**metrics: TaskMetrics) -> JobMaster:
     """Deployed at 2,000."""
     by_attempt = {"source": SOURCE, "sink_0": SINK_0, "sink_1": SINK_1}
-    view = JobView(JOB, waiting().graph, {by_attempt[name]: value for name, value in metrics.items()}, LOCATIONS)
-    handle(view.graph, SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
-    return view
+    master = shown(JOB, waiting().graph, {by_attempt[name]: value for name, value in metrics.items()}, LOCATIONS)
+    handle(master.graph, SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
+    return master
 
 
-def report(view: JobView, attempt: bytes, state: ExecutionState, now_ms: int) -> None:
+def report(master: JobMaster, attempt: bytes, state: ExecutionState, now_ms: int) -> None:
     failure = user_failure() if state is ExecutionState.FAILED else None
-    handle(view.graph, ExecutionReported(attempt, "tm-1", state, failure), now_ms)
+    handle(master.graph, ExecutionReported(attempt, "tm-1", state, failure), now_ms)
 
 
 def part(document: object, *path: str | int) -> object:
@@ -93,11 +114,11 @@ def test_a_running_job_runs_since_its_deployment() -> None:
 
 
 def test_a_vertex_has_ended_with_its_last_subtask() -> None:
-    view = running()
-    report(view, SINK_0, ExecutionState.FINISHED, 3_000)
-    early = job_document(view, 3_500)
-    report(view, SINK_1, ExecutionState.FINISHED, 4_000)
-    late = job_document(view, 9_000)
+    master = running()
+    report(master, SINK_0, ExecutionState.FINISHED, 3_000)
+    early = job_document(master, 3_500)
+    report(master, SINK_1, ExecutionState.FINISHED, 4_000)
+    late = job_document(master, 9_000)
 
     assert (part(early, "vertices", 1, "status"), part(early, "vertices", 1, "end-time")) == ("RUNNING", -1)
     assert (part(late, "vertices", 1, "status"), part(late, "vertices", 1, "end-time")) == ("FINISHED", 4_000)
@@ -129,10 +150,10 @@ def test_metrics_are_summed_over_the_subtasks() -> None:
 
 
 def test_a_failed_job_shows_its_cause_and_each_tasks_own() -> None:
-    view = running()
-    report(view, SOURCE, ExecutionState.FAILED, 3_000)
+    master = running()
+    report(master, SOURCE, ExecutionState.FAILED, 3_000)
 
-    document = job_document(view, 3_500)
+    document = job_document(master, 3_500)
 
     assert document["state"] == "FAILING"
     assert (
@@ -144,9 +165,9 @@ def test_a_failed_job_shows_its_cause_and_each_tasks_own() -> None:
     assert document["status-counts"] == {state.value: 0 for state in ExecutionState} | {"FAILED": 1, "CANCELING": 2}
 
 
-def fail_and_restart(view: JobView, now_ms: int, message: str = "boom") -> None:
+def fail_and_restart(master: JobMaster, now_ms: int, message: str = "boom") -> None:
     """The source fails, the other tasks end, and 10 ms later the next attempts begin."""
-    graph = view.graph
+    graph = master.graph
     source, *sinks = graph.executions.values()
     handle(graph, ExecutionReported(source.attempt, "tm-1", ExecutionState.FAILED, user_failure(message)), now_ms)
     for each in sinks:
@@ -155,20 +176,20 @@ def fail_and_restart(view: JobView, now_ms: int, message: str = "boom") -> None:
     handle(graph, SlotsAllocated(dict.fromkeys(graph.executions, "tm-1")), now_ms + 10)
 
 
-def restarting(attempts: int) -> JobView:
+def restarting(attempts: int) -> JobMaster:
     """Deployed at 2,000."""
     graph = ExecutionGraph(new_executions(JOB), 1_000, fixed_delay(attempts, 10))
     handle(graph, SlotsAllocated(dict.fromkeys(LOCATIONS, "tm-1")), 2_000)
-    return JobView(JOB, graph, {}, LOCATIONS)
+    return shown(JOB, graph, {}, LOCATIONS)
 
 
 def test_the_last_ten_restarts_have_their_times_and_causes() -> None:
     """The newest first, each cause in one short line."""
-    view = restarting(100)
+    master = restarting(100)
     for number in range(12):
-        fail_and_restart(view, 3_000 + 100 * number, f"boom\n {number}" if number < 11 else "x" * 1_000)
+        fail_and_restart(master, 3_000 + 100 * number, f"boom\n {number}" if number < 11 else "x" * 1_000)
 
-    document = job_document(view, 9_000)
+    document = job_document(master, 9_000)
 
     restarts = document["restarts"]
     assert isinstance(restarts, list)
@@ -185,13 +206,13 @@ def test_the_last_ten_restarts_have_their_times_and_causes() -> None:
 
 
 def test_a_restart_that_is_due_is_not_yet_and_a_last_failure_is_none() -> None:
-    view = restarting(1)
-    report(view, SOURCE, ExecutionState.FAILED, 3_000)
-    due = job_document(view, 3_500)
-    view = restarting(1)
-    fail_and_restart(view, 3_000)
-    report(view, next(iter(view.graph.executions)), ExecutionState.FAILED, 4_000)
-    failed = job_document(view, 4_500)
+    master = restarting(1)
+    report(master, SOURCE, ExecutionState.FAILED, 3_000)
+    due = job_document(master, 3_500)
+    master = restarting(1)
+    fail_and_restart(master, 3_000)
+    report(master, next(iter(master.graph.executions)), ExecutionState.FAILED, 4_000)
+    failed = job_document(master, 4_500)
 
     assert (due["state"], part(due, "restarts", 0, "restarted")) == ("RESTARTING", -1)
     assert failed["state"] == "FAILING"
@@ -199,24 +220,25 @@ def test_a_restart_that_is_due_is_not_yet_and_a_last_failure_is_none() -> None:
 
 
 def test_a_restart_that_a_cancel_forestalled_is_none() -> None:
-    view = restarting(1)
-    report(view, SOURCE, ExecutionState.FAILED, 3_000)
-    handle(view.graph, CancelRequested(), 3_500)
+    master = restarting(1)
+    report(master, SOURCE, ExecutionState.FAILED, 3_000)
+    handle(master.graph, CancelRequested(), 3_500)
 
-    assert job_document(view, 4_000)["restarts"] == []
+    assert job_document(master, 4_000)["restarts"] == []
 
 
 def test_the_counters_of_all_attempts_are_beside_those_of_the_newest() -> None:
     """Records, bytes and times; the metrics of a vertex are of the newest attempts, as Flink's."""
     newest = TaskMetrics(num_records_in=5, num_bytes_out=50, accumulated_busy_ms=7, num_checkpoints=3)
-    view = running(sink_0=newest)
+    master = running(sink_0=newest)
     former = {
-        view.graph.executions[SINK_0].key: counters_of(
+        master.graph.executions[SINK_0].key: counters_of(
             TaskMetrics(num_records_in=100, num_bytes_out=1, num_checkpoints=9)
         )
     }
 
-    vertex = part(job_document(msgspec.structs.replace(view, former=former), 2_500), "vertices", 1)
+    master.former |= former
+    vertex = part(job_document(master, 2_500), "vertices", 1)
 
     assert part(vertex, "subtasks", 0, "metrics", "num_records_in") == part(vertex, "metrics", "read-records") == 5
     assert part(vertex, "subtasks", 0, "metrics-of-all-attempts") == {
@@ -233,10 +255,10 @@ def test_the_counters_of_all_attempts_are_beside_those_of_the_newest() -> None:
 
 
 def test_an_ended_jobs_duration_stands_still() -> None:
-    view = waiting()
-    handle(view.graph, CancelRequested(), 3_000)
+    master = waiting()
+    handle(master.graph, CancelRequested(), 3_000)
 
-    document = job_overview_item(view, 9_000)
+    document = job_overview_item(master, 9_000)
 
     assert (document["state"], document["end-time"], document["duration"], document["last-modification"]) == (
         "CANCELED",
@@ -250,9 +272,9 @@ def test_an_ended_jobs_duration_stands_still() -> None:
 def test_the_plan_has_the_inputs_of_each_vertex() -> None:
     """What the client reads is no input of any."""
     job = msgspec.structs.replace(JOB, edges=[*JOB.edges, edge("9" * 32, SOURCE_ID, SINK_ID)])
-    view = JobView(job, waiting().graph, {}, {})
+    master = shown(job, waiting().graph)
 
-    nodes = part(job_document(view, 0), "plan", "nodes")
+    nodes = part(job_document(master, 0), "plan", "nodes")
 
     assert part(nodes, 0, "inputs") == []
     assert part(nodes, 1, "inputs") == [
@@ -262,10 +284,10 @@ def test_the_plan_has_the_inputs_of_each_vertex() -> None:
 
 
 def test_every_document_is_json() -> None:
-    view = running(source=TaskMetrics())
-    report(view, SOURCE, ExecutionState.FAILED, 3_000)
+    master = running(source=TaskMetrics())
+    report(master, SOURCE, ExecutionState.FAILED, 3_000)
 
-    for document in (job_document(view, 3_500), job_overview_item(view, 3_500)):
+    for document in (job_document(master, 3_500), job_overview_item(master, 3_500)):
         assert msgspec.json.decode(msgspec.json.encode(document)) == document
 
 

@@ -91,7 +91,7 @@ async def test_the_last_message_brings_the_final_metrics(master: JobMaster) -> N
     late = master.task_metrics("tm-1", source, TaskMetrics(num_records_in=5))
 
     assert late is True
-    assert master.view.metrics[source].num_records_in == 9
+    assert master.metrics[source].num_records_in == 9
 
 
 async def test_metrics_from_elsewhere_are_not_taken(master: JobMaster) -> None:
@@ -100,7 +100,7 @@ async def test_metrics_from_elsewhere_are_not_taken(master: JobMaster) -> None:
     assert not master.task_metrics("tm-2", source, TaskMetrics(num_records_in=5))
     assert not report(master, source, ExecutionState.RUNNING, tm_id="tm-2", num_records=5)
     assert not master.task_metrics("tm-1", b"x" * 40, TaskMetrics())
-    assert master.view.metrics == {}
+    assert master.metrics == {}
 
 
 async def test_who_waits_for_the_deployment_is_woken_by_the_end_as_well(recorder: Recorder) -> None:
@@ -311,7 +311,7 @@ async def test_who_waits_for_a_cancelled_job_is_told_which_task_does_not_end(mas
 
     assert await waiter
     assert not master.is_ended
-    assert master.view.stuck == {source: stuck}
+    assert master.stuck == {source: stuck}
     assert "'source' on tm-1 in\nin split" in master.describe_stuck()
     report(master, source, ExecutionState.CANCELED)
     assert not master.has_stuck_tasks
@@ -338,7 +338,7 @@ async def test_a_mark_goes_to_the_sources_and_is_complete_unless_the_job_ends(
     assert not master.handle("tm-2", MarkRequested(source, 1))
     assert master.handle("tm-1", MarkPassed(source, 1))
     assert recorder.marks == [EmitMark(source, 1)]
-    assert master.view.mark_waits_for == [f"{job.vertices[1].name} (subtask 0)"]
+    assert master.mark_waits_for == [f"{job.vertices[1].name} (subtask 0)"]
     assert master.handle("tm-1", MarkPassed(sink, 1))
     assert recorder.marks == [EmitMark(source, 1), MarkCompleted(source, 1)]
 

@@ -158,7 +158,7 @@ async def test_the_others_are_heard_while_it_restarts(job: Job) -> None:
     assert (while_it_waits, refused) == (["right-2:0"], False)
     assert await job.splits(RIGHT) == []
     assert await job.splits(LEFT, 1) == ["left-1:0"], "from the beginning"
-    assert list(job.master.view.metrics) == [attempt(RIGHT)]
+    assert list(job.master.metrics) == [attempt(RIGHT)]
 
 
 async def test_an_enumerator_of_a_region_that_ends_answers_nobody(tmp_path: Path) -> None:
@@ -343,8 +343,8 @@ class TestCheckpoints:
 async def test_people_see_the_attempt_of_each_subtask_and_each_failure(job: Job) -> None:
     job.restart_left()
     job.fail_left(1)
-    document = msgspec.to_builtins(job_document(job.master.view, 1_000))
-    history = msgspec.to_builtins(exceptions_document(job.master.view, 9))
+    document = msgspec.to_builtins(job_document(job.master, 1_000))
+    history = msgspec.to_builtins(exceptions_document(job.master, 9))
 
     numbers = {each["name"]: each["subtasks"][0]["attempt-number"] for each in document["vertices"]}
     assert numbers == {"left": 1, "left sink": 1, "right": 0, "right sink": 0}

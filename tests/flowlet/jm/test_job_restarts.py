@@ -139,7 +139,7 @@ async def test_metrics_begin_anew(job: Job) -> None:
 
     job.restart()
 
-    assert job.master.view.metrics == {}
+    assert job.master.metrics == {}
 
 
 async def test_splits_are_handed_out_again(tmp_path: Path) -> None:
@@ -399,12 +399,12 @@ async def test_a_job_that_is_cancelled_takes_no_checkpoints_and_keeps_none(
 
 async def test_people_see_the_restarts_and_what_led_to_them(job: Job) -> None:
     job.fail(user_failure("first"))
-    restarting = job_document(job.master.view, 1_000)
+    restarting = job_document(job.master, 1_000)
     job.timers.advance(DELAY_S)
     job.start()
     job.fail(msgspec.structs.replace(user_failure("second"), traceback=""))
-    document = job_document(job.master.view, 1_000)
-    history = exceptions_document(job.master.view, 1)
+    document = job_document(job.master, 1_000)
+    history = exceptions_document(job.master, 1)
     entry = history["exceptionHistory"]
 
     assert (restarting["state"], restarting["numRestarts"]) == ("RESTARTING", 0)
