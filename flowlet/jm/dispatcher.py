@@ -12,7 +12,6 @@ Rules:      a message about an attempt that is unknown, or runs on another TaskM
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -58,9 +57,6 @@ class Dispatcher:
         self._config = config
         self._clock = clock
         self.keeper = keeper  # of what happens to jobs
-        # By id of a submitted job, until the store has it; its value: why not.
-        self._kept: dict[str, asyncio.Future[str | None]] = {}
-        self._settled: dict[str, asyncio.Future[None]] = {}  # by id of a job that has ended, until the store knows
         self.ends: OrderedDict[str, JobEnd] = OrderedDict()  # of jobs that have ended at an earlier JobManager
         self.problems: dict[str, str] = {}  # by id of a job of an earlier JobManager: why it does not go on
         self._slots = SlotPool()
@@ -104,25 +100,8 @@ class Dispatcher:
         master = JobMaster(job, self, self._clock, checkpoint_key=key)
         self.jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
-        kept = self._kept[job.job_id] = asyncio.get_running_loop().create_future()
-        self.keeper.submitted(job, lambda problem: self._submission_kept(master, kept, problem))
+        self.keeper.submitted(job, master.submission_kept)
         return master
-
-    def _submission_kept(self, master: JobMaster, kept: "asyncio.Future[str | None]", problem: str | None) -> None:
-        del self._kept[master.job_id]
-        kept.set_result(problem)
-        if not master.is_waiting:  # it was cancelled meanwhile
-            return
-        if problem is None:
-            master.begin()
-        else:
-            master.fail_scheduling(problem)
-
-    async def wait_until_kept(self, job_id: str) -> str | None:
-        """Wait until the job store has a submitted job; returns why it has not."""
-        kept = self._kept.get(job_id)
-        # waits for the job store; ended by its answer, or by the client, who waits for so long
-        return None if kept is None else await asyncio.shield(kept)
 
     def recover(self, recovery: Recovery) -> None:
         """Go on with the jobs of an earlier JobManager; once, before any other call."""
@@ -143,15 +122,6 @@ class Dispatcher:
         checkpoint = master.checkpoints.last_completed_id
         log.info("job recovered", job=job.job_id, name=job.name, run=recovered.attempt, checkpoint=checkpoint)
         master.begin()
-
-    async def wait_until_settled(self, job_id: str, timeout_s: float) -> bool:
-        """Wait until the job store has the end of a job, so that no other JobManager runs it again; False if it has not
-        in time.
-        """
-        settled = self._settled.get(job_id)
-        if settled is not None:
-            await asyncio.wait([settled], timeout=timeout_s)
-        return settled is None or settled.done()
 
     def job_with_gate(self, gate: str) -> JobMaster | None:
         """The job that has this remote gate: the running one, else the one that was submitted last."""
@@ -346,9 +316,18 @@ class Dispatcher:
         shortage += [holder.describe_stuck() for holder in self.jobs.values() if holder.has_stuck_tasks]
         master.fail_scheduling("\n".join(shortage))
 
-    def job_ended(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
-        """Forget the oldest job that has ended, if there are too many."""
-        self._keep_end(master, clean_up)
+    def job_ended(self, master: JobMaster) -> None:
+        """Keep the end, and forget the oldest job that has ended, if there are too many."""
+
+        def kept(problem: str | None) -> None:
+            if problem is not None:
+                log.warning("the job store has no room for the end of a job", job=master.job_id, problem=problem)
+            master.end_kept()
+
+        def end() -> JobEnd:
+            return JobEnd(master.graph.status.name, msgspec.json.encode(job_document(master, self._clock())))
+
+        self.keeper.ended(master.job_id, end, kept)
         self._stop_waiting(master)
         self._slots.release(master.job_id)
         self._ended.append(master.job_id)
@@ -360,19 +339,3 @@ class Dispatcher:
                 del self.jobs[oldest]
             self.keeper.forget(oldest)
         self._schedule_waiting()
-
-    def _keep_end(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
-        job_id, settled = master.job_id, asyncio.get_running_loop().create_future()
-        self._settled[job_id] = settled
-
-        def kept(problem: str | None) -> None:
-            if problem is not None:
-                log.warning("the job store has no room for the end of a job", job=job_id, problem=problem)
-            clean_up()  # not before: a job whose end is not kept would need its checkpoints
-            del self._settled[job_id]
-            settled.set_result(None)
-
-        def end() -> JobEnd:
-            return JobEnd(master.graph.status.name, msgspec.json.encode(job_document(master, self._clock())))
-
-        self.keeper.ended(job_id, end, kept)

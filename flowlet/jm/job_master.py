@@ -102,6 +102,8 @@ class JobMaster:
         self._effects: deque[events.Effect] = deque()  # to be carried out, in this order
         self._is_carrying_out = self._is_suspended = False
         self._has_code = True
+        self._is_kept = self._is_end_kept = False  # by the job store
+        self._why_not_kept: str | None = None
         self.metrics: dict[bytes, messages.TaskMetrics] = {}
         self.former: dict[Subtask, Counter[str]] = {}  # what attempts before the newest one have counted
         self.locations: dict[bytes, messages.RegisterTaskManager] = {}
@@ -136,6 +138,24 @@ class JobMaster:
             for each in self.gates.missing
             if each in self.graph.executions  # else it is of a run that has ended
         ]
+
+    def submission_kept(self, problem: str | None) -> None:
+        """The job store has the job, which begins; or says why not, and it fails."""
+        self._is_kept = True
+        self._why_not_kept = problem
+        self._wake_waiters()
+        if not self.is_waiting:  # it was cancelled meanwhile
+            return
+        if problem is None:
+            self.begin()
+        else:
+            self.fail_scheduling(problem)
+
+    def end_kept(self) -> None:
+        """The job store has the end of the job, or never will: only now nobody needs its checkpoints any more."""
+        self.checkpoints.close(self.graph.status)
+        self._is_end_kept = True
+        self._wake_waiters()
 
     def begin(self) -> None:
         """Ask for slots, once the checkpoint of another job was read, if this one starts from it and has none of its
@@ -329,6 +349,16 @@ class JobMaster:
         if not self._is_over(attempt):
             self._tell(self.graph.fail, failures.results_broken(reason, self.clock()))
 
+    async def wait_until_submitted(self) -> str | None:
+        """Wait until the job store has the job; returns why it has not."""
+        # waits for the job store; ended by its answer, or by the client, who waits for so long
+        await self.wait_until(lambda: self._is_kept, None)
+        return self._why_not_kept
+
+    async def wait_until_settled(self, timeout_s: float) -> bool:
+        """Wait until the job store has the end of the job, which then runs nowhere again; False if not in time."""
+        return await self.wait_until(lambda: self._is_end_kept, timeout_s)
+
     async def wait_until_kept(self, timeout_s: float) -> bool:
         """Wait until a checkpoint holds what is counted, committed and aborted now, or the job has ended; False if that
         takes longer.
@@ -417,8 +447,8 @@ class JobMaster:
     def _is_over(self, attempt: int) -> bool:
         return self.graph.status is not JobStatus.RUNNING or self.graph.attempt_number != attempt
 
-    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is true, as it may be after each change; False if it is not within ``timeout_s``."""
+    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until something is true, as after a change; False if it is not within ``timeout_s`` (None: for ever)."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not is_true():
@@ -509,13 +539,8 @@ class JobMaster:
             coordinator.close()  # an enumerator must not answer readers on a TaskManager that was just lost
         if state is ExecutionState.FINISHED:
             self.gates.task_finished(attempt)
-        log.debug(
-            "task state changed",
-            job=self.job.job_id,
-            task=self._task_name(attempt),
-            subtask=execution.subtask,
-            state=state.value,
-        )
+        name = self._task_name(attempt)
+        log.debug("task state changed", job=self.job_id, task=name, subtask=execution.subtask, state=state.value)
         self.checkpoints.task_state_changed(attempt, state)
 
     def _status_changed(self, status: JobStatus) -> None:
@@ -545,17 +570,12 @@ class JobMaster:
             return
         self._drop_code()
         self.lease.close()
-        self.owner.job_ended(self, lambda: self.checkpoints.close(self.graph.status))
+        self.owner.job_ended(self)
 
     def _log_status(self, status: JobStatus) -> None:
         why = self.graph.cancel_reason if self.graph.failure is None else self.graph.failure.message[:1000]
-        log.info(
-            "job status changed",
-            job=self.job_id,
-            name=self.job.name,
-            status=status.name,
-            **({"cause": why} if why else {}),
-        )
+        cause = {"cause": why} if why else {}
+        log.info("job status changed", job=self.job_id, name=self.job.name, status=status.name, **cause)
 
     def _drop_code(self) -> None:
         self._has_code = False

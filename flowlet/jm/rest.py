@@ -114,8 +114,7 @@ class RestApi:
             job = _job_graph_decoder.decode(request.body)
             await check_checkpoint_directory(job)
             await self.files.check(job.code.files)
-            self.dispatcher.submit(job)
-            problem = await self.dispatcher.wait_until_kept(job.job_id)
+            problem = await self.dispatcher.submit(job).wait_until_submitted()
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is not a job graph: {error}")
         except JobGraphError as error:
@@ -133,9 +132,7 @@ class RestApi:
         if (ended := self._ended_document(request)) is not None:
             return ended
         master = self._find_job(request)
-        if master.is_ended and not await self.dispatcher.wait_until_settled(
-            master.job_id, _DEFAULT_LONG_POLL_MS / 1000
-        ):
+        if master.is_ended and not await master.wait_until_settled(_DEFAULT_LONG_POLL_MS / 1000):
             return error_response(503, "the job has ended, and the job store has not taken its end yet")
         return self._document_of(master)
 
@@ -179,7 +176,7 @@ class RestApi:
         master, timeout_s = self._find_job(request), self._long_poll_s(request)
         if not await master.wait_for_result(timeout_s, self.config.failure_grace_s):
             return Response(status=204)
-        if master.is_ended and not await self.dispatcher.wait_until_settled(master.job_id, timeout_s):
+        if master.is_ended and not await master.wait_until_settled(timeout_s):
             return Response(status=204)
         return self._document_of(master)
 

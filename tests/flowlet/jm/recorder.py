@@ -1,7 +1,6 @@
 """What stands around a ``JobMaster`` in its tests: TaskManagers and an owner that only take notes."""
 
 import asyncio
-from collections.abc import Callable
 
 from flowlet.checkpoint.jobmanager.job_store import JobKeeper
 from flowlet.jm.dispatcher import Dispatcher
@@ -79,6 +78,6 @@ class Recorder(Dispatcher):
     def release_slots(self, master: JobMaster) -> None:
         self.slots.append("released")
 
-    def job_ended(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
+    def job_ended(self, master: JobMaster) -> None:
         self.ended.append((master, len(self.cancelled)))
-        clean_up()
+        master.end_kept()
