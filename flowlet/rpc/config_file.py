@@ -82,11 +82,9 @@ def client_options(variables: Mapping[str, str]) -> Configuration | None:
     Raises ConfigError: it cannot be read, or says something wrong.
     """
     found = _read(variables)
-    return (
-        None
-        if found is None
-        else Configuration.from_dict({name: text for name, text in found.items() if name in BY_NAME})
-    )
+    if found is None:
+        return None
+    return Configuration.from_dict({name: text for name, text in found.items() if name in BY_NAME})
 
 
 def job_manager_defaults(variables: Mapping[str, str]) -> dict[str, str]:

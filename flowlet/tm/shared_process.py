@@ -158,17 +158,13 @@ class FreeDescriptors:
     def look(self) -> list[str]:
         """What is wrong, unless it was told already."""
         was_short = self._is_short
+        self._is_short = False
         try:
             os.close(self._duplicate())
         except OSError as error:
             self._is_short = error.errno in (errno.EMFILE, errno.ENFILE)
-        else:
-            self._is_short = False
-        return (
-            ["no file descriptors are left: connections to this TaskManager fail"]
-            if self._is_short and not was_short
-            else []
-        )
+        is_news = self._is_short and not was_short
+        return ["no file descriptors are left: connections to this TaskManager fail"] if is_news else []
 
 
 class SharedProcess(ExitStack):
