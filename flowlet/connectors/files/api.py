@@ -232,9 +232,8 @@ class OutputFileConfig:
     class OutputFileConfigBuilder:
         """Builds an ``OutputFileConfig``."""
 
-        def __init__(self) -> None:
-            self.part_prefix = "part"
-            self.part_suffix: str | None = None
+        part_prefix = "part"
+        part_suffix: str | None = None
 
         def with_part_prefix(self, prefix: str) -> Self:
             """Names begin with it.

@@ -187,13 +187,11 @@ class KafkaSourceBuilder(_KafkaBuilder):
     wrong argument.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._subscription: dict[str, Any] = {}  # one of the fields of ``KafkaTopics`` that say which partitions
-        self._start = OffsetRule(OffsetKind.EARLIEST)
-        self._stop: OffsetRule | None = None
-        self._is_bounded = False
-        self._deserializer: DeserializationSchema | None = None
+    _subscription: Mapping[str, Any] | None = None  # one of the fields of ``KafkaTopics`` that say which partitions
+    _start = OffsetRule(OffsetKind.EARLIEST)
+    _stop: OffsetRule | None = None
+    _is_bounded = False
+    _deserializer: DeserializationSchema | None = None
 
     def set_group_id(self, group_id: str) -> Self:
         """The consumer group in which offsets are committed when a checkpoint is complete."""
@@ -351,11 +349,10 @@ class KafkaRecordSerializationSchema:
 class KafkaRecordSerializationSchemaBuilder:
     """Builds a ``KafkaRecordSerializationSchema``; its methods raise JobGraphError for a wrong argument."""
 
-    def __init__(self) -> None:
-        self._topic: str | None = None
-        self._selector: Callable[[Any], str] | None = None
-        self._key: SerializationSchema | None = None
-        self._value: SerializationSchema | None = None
+    _topic: str | None = None
+    _selector: Callable[[Any], str] | None = None
+    _key: SerializationSchema | None = None
+    _value: SerializationSchema | None = None
 
     def set_topic(self, topic: str) -> Self:
         """All records go to this topic."""
