@@ -350,8 +350,7 @@ class JobMaster:
             self._tell(self.graph.fail, failures.results_broken(reason, self.clock()))
 
     async def wait_until_submitted(self) -> str | None:
-        """Wait until the job store has the job; returns why it has not."""
-        # waits for the job store; ended by its answer, or by the client, who waits for so long
+        """Wait until the job store has the job, or the client waits no longer; returns why it has not."""
         await self.wait_until(lambda: self._is_kept, None)
         return self._why_not_kept
 

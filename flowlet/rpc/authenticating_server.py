@@ -113,8 +113,8 @@ class AuthenticatingServer:
         if head.target == HEALTH_PATH and head.method in ("GET", "HEAD"):
             return Response(body=b'{"status":"ok"}' if head.method == "GET" else b"")
         if not head.is_for_server_at(self.advertised):
-            text, reason = "this is not the address of the server", "a request for another address"
-            return self.refused(421, text, reason, **head.for_log)
+            reason = "a request for another address"
+            return self.refused(421, "this is not the address of the server", reason, **head.for_log)
         now_ms = self.clock()
         key = self.key_of(head.target) or self.secret
         line = auth.RequestLine(head.method, head.host, head.target)

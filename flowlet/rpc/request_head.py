@@ -38,8 +38,8 @@ class RequestHead(msgspec.Struct, frozen=True):
     @property
     def for_log(self) -> dict[str, str]:
         """What a log shows of it, cut and quoted: a stranger has sent it."""
-        method, path, host = repr(self.method[:20])[1:-1], repr(self.target[:200]), repr(self.host[:200])
-        return {"method": method, "path": path, "host": host}
+        method = repr(self.method[:20])[1:-1]
+        return {"method": method, "path": repr(self.target[:200]), "host": repr(self.host[:200])}
 
     def is_for_server_at(self, advertised: Collection[str]) -> bool:
         """Whether ``Host`` is the address at which the connection was accepted (``localhost`` on loopback, too), or an

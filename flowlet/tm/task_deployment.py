@@ -136,7 +136,8 @@ def create_task_from_descriptor(
         StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
         InsufficientNetworkBuffersError: the network memory is too small for the task.
     """
-    network, loop = executor.network, executor.loop
+    network = executor.network
+    loop = executor.loop
     chain = load_chain(descriptor.chain, descriptor.task_name, descriptor.code)
     if descriptor.restored is not None and descriptor.restored.is_finished:
         chain = finished_chain(chain)

@@ -92,13 +92,16 @@ class JdbcSink(Sink):
         return writer
 
 
-class JdbcExactlyOnceSink(WriteAheadSink, JdbcSink):
+class JdbcExactlyOnceSink(WriteAheadSink):
     """Writes rows exactly once; made by ``JdbcSink.exactly_once_sink``."""
 
     def __init__(self, statement: DatabaseStatement) -> None:
-        super().__init__(statement)
+        self.statement = statement
         self.max_retries = statement.execution.get_max_retries()
         self._values: Any = None  # made where the writer runs
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} to {self.statement.connection.get_db_url()}>"
 
     def create_target(self, context: WriterInitContext) -> WriteAheadTarget:
         """The target of one attempt of a subtask."""

@@ -265,10 +265,11 @@ class JdbcConnectionOptions:
     class JdbcConnectionOptionsBuilder:
         """Builds a ``JdbcConnectionOptions``."""
 
-        _url: DatabaseUrl | None = None
-        _driver_name: str | None = None
-        _user_name: str | None = None
-        _password: str | None = None
+        def __init__(self) -> None:
+            self._url: DatabaseUrl | None = None
+            self._driver_name: str | None = None
+            self._user_name: str | None = None
+            self._password: str | None = None
 
         def with_url(self, url: str) -> Self:
             """``sqlite:///folder/file.db`` or ``postgresql://user@host:port/database``; also with ``jdbc:`` in front.

@@ -232,8 +232,9 @@ class OutputFileConfig:
     class OutputFileConfigBuilder:
         """Builds an ``OutputFileConfig``."""
 
-        part_prefix = "part"
-        part_suffix: str | None = None
+        def __init__(self) -> None:
+            self.part_prefix = "part"
+            self.part_suffix: str | None = None
 
         def with_part_prefix(self, prefix: str) -> Self:
             """Names begin with it.
