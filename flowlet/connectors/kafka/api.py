@@ -318,14 +318,22 @@ class KafkaTopicSelector(ABC):
         """The topic of the record."""
 
 
-@dataclass(eq=False, repr=False)
 class KafkaRecordSerializationSchema:
     """Makes messages of records; made by ``KafkaRecordSerializationSchema.builder()``."""
 
-    topic: str | None  # None: the selector says it
-    _selector: Callable[[Any], str] | None
-    _key: SerializationSchema | None
-    _value: SerializationSchema
+    __slots__ = ("_key", "_selector", "_value", "topic")
+
+    def __init__(
+        self,
+        topic: str | None,
+        selector: Callable[[Any], str] | None,
+        key: SerializationSchema | None,
+        value: SerializationSchema,
+    ) -> None:
+        self.topic = topic  # None: the selector says it
+        self._selector = selector
+        self._key = key
+        self._value = value
 
     @staticmethod
     def builder() -> "KafkaRecordSerializationSchemaBuilder":
@@ -349,10 +357,11 @@ class KafkaRecordSerializationSchema:
 class KafkaRecordSerializationSchemaBuilder:
     """Builds a ``KafkaRecordSerializationSchema``; its methods raise JobGraphError for a wrong argument."""
 
-    _topic: str | None = None
-    _selector: Callable[[Any], str] | None = None
-    _key: SerializationSchema | None = None
-    _value: SerializationSchema | None = None
+    def __init__(self) -> None:
+        self._topic: str | None = None
+        self._selector: Callable[[Any], str] | None = None
+        self._key: SerializationSchema | None = None
+        self._value: SerializationSchema | None = None
 
     def set_topic(self, topic: str) -> Self:
         """All records go to this topic."""
