@@ -72,18 +72,19 @@ def add_slow_vertex(vertex: tuple[str, str]) -> None:
 class LightTask:
     """Runs one task in slices; ``try_run`` works on the loop's thread and returns False on any other.
 
-    What the task provides: ``process_one`` buffer; ``wait`` for input; whether a mail, or anything else, needs its own
-    thread.
+    Args:
+        task: runs here.
+        gate: the task's only one.
+        process_one: processes one buffer of it.
+        is_loop_thread: whether the calling thread is the loop's.
+        clock_ns: the task's.
     """
 
-    processor: MailboxProcessor
+    task: "GateFedStreamTask"
     gate: CheckpointedInputGate | SingleInputGate
     process_one: Callable[[], object]
-    wait: Callable[[MailboxProcessor], None]
-    has_mail: Callable[[], bool]
     is_loop_thread: Callable[[], bool]
     clock_ns: Callable[[], int]
-    on_slow: Callable[[], None] = lambda: None
     _end_ns: int = field(init=False, default=0)  # Loop thread only: the end of the present slice.
     # Loop thread only: until then the task stays on its own thread, and how long it last stayed there.
     _is_heavy_until_ns: int = field(init=False, default=0)
@@ -104,10 +105,11 @@ class LightTask:
         if now_ns < self._is_heavy_until_ns:
             return False
         self._end_ns = now_ns + BUDGET_NS
-        return self.processor.try_run_parked(suspension, self._run, now_ns)
+        return self.task.mailbox_processor.try_run_parked(suspension, self._run, now_ns)
 
     def _run(self, controller: MailboxProcessor) -> None:
         gate, clock_ns, end_ns = self.gate, self.clock_ns, self._end_ns
+        mailbox = self.task.mailbox
         if not gate.next_is_data:
             return  # an event or an error is next: left to the task's own thread
         now_ns = end_ns - BUDGET_NS
@@ -117,16 +119,16 @@ class LightTask:
             if now_ns > end_ns:
                 self._go_back(began_ns, now_ns)
                 return
-            if self.has_mail():
+            if mailbox.has_mail:
                 return
             if not gate.next_is_data:
                 break
-        self.wait(controller)
+        self.task._wait_for_input(controller)
 
     def _go_back(self, began_ns: int, now_ns: int) -> None:
         if now_ns - began_ns > SLOW_NS:
             self._is_heavy_until_ns = _NEVER_NS
-            self.on_slow()
+            self.task._stood_in_the_way()
             return
         quick_ns = now_ns - self._is_heavy_until_ns
         self._pause_ns = _FIRST_PAUSE_NS if quick_ns >= self._pause_ns else min(2 * self._pause_ns, _MAX_PAUSE_NS)
@@ -354,16 +356,8 @@ class GateFedStreamTask(StreamTask):
         ):
             return None
         gate = self._checkpointed.get(gates[0], gates[0])
-        return LightTask(
-            self.mailbox_processor,
-            gate,
-            partial(processor.process_input, 1, lambda: True),
-            self._wait_for_input,
-            lambda: self.mailbox.has_mail,
-            is_loop_thread,
-            self._timings.now_ns,
-            self._stood_in_the_way,
-        )
+        process_one = partial(processor.process_input, 1, lambda: True)
+        return LightTask(self, gate, process_one, is_loop_thread, self._timings.now_ns)
 
     def _stood_in_the_way(self) -> None:
         """A call on the loop was slow."""

@@ -219,23 +219,11 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, Generic[KEY, I
             Not in PyFlink; Flink ``KeyedBroadcastProcessFunction.Context.applyToKeyedState``.
             """
 
-    class ReadOnlyContext(BaseBroadcastProcessFunction.ReadOnlyContext):
+    class ReadOnlyContext(BaseBroadcastProcessFunction.ReadOnlyContext, _KeyedContext):
         """The context of a record of the keyed stream."""
 
-        @abstractmethod
-        def timer_service(self) -> "TimerService":
-            """The clock, and the timers of the present key."""
-
-        @abstractmethod
-        def get_current_key(self) -> Any:
-            """The key of the record or timer."""
-
-    class OnTimerContext(ReadOnlyContext):
+    class OnTimerContext(ReadOnlyContext, _OnTimerContext):
         """The context of a timer that fires."""
-
-        @abstractmethod
-        def time_domain(self) -> "TimeDomain":
-            """Whether the timer fires by event time or by processing time."""
 
     @abstractmethod
     def process_element(self, value: IN1, ctx: "KeyedBroadcastProcessFunction.ReadOnlyContext") -> Iterable[OUT] | None:

@@ -11,6 +11,7 @@ from flowlet.task import one_input_stream_task
 from flowlet.task.one_input_stream_task import (
     BUDGET_NS,
     SLOW_NS,
+    GateFedStreamTask,
     LightTask,
     add_slow_vertex,
     can_be_light,
@@ -45,37 +46,34 @@ class Processor:
         return self.is_parked
 
 
+class Mailbox:
+    has_mail = False
+
+
 class Rig:
+    """Also what a light task needs of its task."""
+
     def __init__(self, num_data: int, *, cost_ns: int = 10) -> None:
         self.gate = Gate(num_data)
-        self.processor = Processor()
+        self.mailbox_processor = Processor()
         self.cost_ns = cost_ns
         self.now_ns = 0
         self.is_loop_thread = True
-        self.has_mail = False
+        self.mailbox = Mailbox()
         self.num_waits = self.num_slow = 0
         self.suspension = Suspension(None, WaitKind.IDLE, "input")  # type: ignore[arg-type]  # never resumed
         gate: SingleInputGate = self.gate  # type: ignore[assignment]  # what is needed of it
-        processor: MailboxProcessor = self.processor  # type: ignore[assignment]  # what is needed of it
-        self.task = LightTask(
-            processor,
-            gate,
-            self._process_one,
-            self._wait,
-            lambda: self.has_mail,
-            lambda: self.is_loop_thread,
-            lambda: self.now_ns,
-            self._slow,
-        )
+        task: GateFedStreamTask = self  # type: ignore[assignment]  # what is needed of it
+        self.task = LightTask(task, gate, self._process_one, lambda: self.is_loop_thread, lambda: self.now_ns)
 
     def _process_one(self) -> None:
         self.gate.num_data -= 1
         self.now_ns += self.cost_ns
 
-    def _slow(self) -> None:
+    def _stood_in_the_way(self) -> None:
         self.num_slow += 1
 
-    def _wait(self, controller: MailboxProcessor) -> None:
+    def _wait_for_input(self, controller: MailboxProcessor) -> None:
         self.num_waits += 1
 
     def try_run(self) -> bool:
@@ -96,7 +94,7 @@ def test_other_threads_leave_it_to_its_own() -> None:
     rig.is_loop_thread = False
 
     assert not rig.try_run()
-    assert rig.processor.num_runs == 0
+    assert rig.mailbox_processor.num_runs == 0
 
 
 def test_an_event_is_its_own_threads_work() -> None:
@@ -109,14 +107,14 @@ def test_an_event_is_its_own_threads_work() -> None:
 
 def test_a_task_that_works_is_told_as_usual() -> None:
     rig = Rig(3)
-    rig.processor.is_parked = False
+    rig.mailbox_processor.is_parked = False
 
     assert not rig.try_run()
 
 
 def test_a_mail_ends_the_slice() -> None:
     rig = Rig(3)
-    rig.has_mail = True
+    rig.mailbox.has_mail = True
 
     assert rig.try_run()
 
@@ -134,7 +132,7 @@ def test_a_task_that_takes_long_goes_back_to_its_thread_each_time_for_longer() -
         assert not rig.try_run()
         rig.now_ns = end_ns + pause_s * _S
 
-    assert rig.processor.num_runs == 3
+    assert rig.mailbox_processor.num_runs == 3
 
 
 def test_a_task_that_was_quick_for_long_enough_goes_back_for_a_second_again() -> None:
@@ -158,7 +156,7 @@ def test_a_task_that_was_slow_once_never_runs_on_the_loop_again() -> None:
     rig.now_ns += 1_000_000 * _S
     rig.cost_ns = 10
 
-    assert (first, rig.try_run(), rig.processor.num_runs, rig.num_slow) == (True, False, 1, 1)
+    assert (first, rig.try_run(), rig.mailbox_processor.num_runs, rig.num_slow) == (True, False, 1, 1)
     assert repr(rig.task) == "<LightTask, on its own thread for good>"
 
 
