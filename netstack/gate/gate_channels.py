@@ -17,7 +17,7 @@ Absent:     ``UnionInputGate``: a task with several inputs reads its gates itsel
 
 import threading
 from collections.abc import Sequence
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
@@ -25,9 +25,9 @@ from netstack.buffer.network_buffer import BufferDecompressor, NetworkBuffer
 from netstack.errors import LocalProtocolError, ResourceClosedError, TransportError
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
-    ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
+    Lifecycle,
     PartitionStateChecker,
 )
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -47,20 +47,6 @@ class BufferOrEvent(NamedTuple):
     more_available: bool
     more_priority_events: bool = False
     size: int = 0  # bytes of the buffer, or of the event as it travelled
-
-
-class GateLifecycle(IntEnum):
-    """A gate only moves on, to a greater one.
-
-    That every channel has ended is counted, and is no state: a gate may be closed before and after.
-    """
-
-    SET_UP = auto()
-    """Channels are added."""
-    REQUESTED = auto()
-    """Channels have asked for their data and are polled; those with unknown producers are replaced."""
-    CLOSED = auto()
-    """Every channel is released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +143,7 @@ class UnknownInputChannel(InputChannel):
     def release(self) -> None:
         """It has nothing to give back."""
         with self._lock:
-            self._enter_locked(ChannelLifecycle.RELEASED)
+            self._enter_locked(_RELEASED)
 
     def statistics(self) -> ChannelStatistics:
         """One row of a dump."""
@@ -167,9 +153,9 @@ class UnknownInputChannel(InputChannel):
         return "its producer is not known yet"
 
 
-_SET_UP: Final = GateLifecycle.SET_UP
-_REQUESTED: Final = GateLifecycle.REQUESTED
-_CLOSED: Final = GateLifecycle.CLOSED
+_CREATED: Final = Lifecycle.CREATED
+_REQUESTED: Final = Lifecycle.REQUESTED
+_RELEASED: Final = Lifecycle.RELEASED
 
 
 class GateChannels:
@@ -177,7 +163,7 @@ class GateChannels:
 
     Which channels have data is the gate's own.
 
-    Life cycle: ``GateLifecycle``: ``add_channel`` ... -> ``request_partitions`` -> ``close``.
+    Life cycle: ``Lifecycle``: ``add_channel`` ... -> ``request_partitions`` -> ``close``.
     State, written under ``_channels_lock``: ``_by_index``, which is replaced or grows, so that any thread reads it
         bare; ``_lifecycle``, which read bare may be one step behind; ``_num_unknown``, ``_pending_events`` and
         ``_channel_state``.
@@ -192,7 +178,7 @@ class GateChannels:
         self._buffer_pool: LocalBufferPool | None = None  # of floating buffers
         self._channels_lock = threading.Lock()
         self._by_index: list[InputChannel] = []
-        self._lifecycle = _SET_UP
+        self._lifecycle = _CREATED
         self._num_unknown = 0
         self._pending_events: list[Event] = []  # for producers that are not known yet (FLINK-1496)
         # Where data in flight is kept, and the gate's index there.
@@ -216,13 +202,13 @@ class GateChannels:
     @property
     def is_closed(self) -> bool:
         """Whether ``close`` was called."""
-        return self._lifecycle is _CLOSED
+        return self._lifecycle is _RELEASED
 
     def _check_open(self) -> None:
-        if self._lifecycle is _CLOSED:
+        if self._lifecycle is _RELEASED:
             raise ResourceClosedError(f"the input gate of {self.owner} was closed")
 
-    def _enter_locked(self, lifecycle: GateLifecycle) -> bool:
+    def _enter_locked(self, lifecycle: Lifecycle) -> bool:
         """Go on to ``lifecycle``; False, and nothing changes, if no step leads there from the present state."""
         is_step = lifecycle > self._lifecycle
         if is_step:
@@ -269,11 +255,11 @@ class GateChannels:
         with self._channels_lock:
             num_channels = len(self._by_index)
             lifecycle = self._lifecycle
-            if lifecycle is _SET_UP and channel.index == num_channels:
+            if lifecycle is _CREATED and channel.index == num_channels:
                 self._num_unknown += isinstance(channel, UnknownInputChannel)
                 self._put_locked(channel)
                 return
-        state = {_SET_UP: "", _REQUESTED: " after the request"}.get(lifecycle, " after the close")
+        state = {_CREATED: "", _REQUESTED: " after the request"}.get(lifecycle, " after the close")
         raise LocalProtocolError(f"{self.owner}: channel {channel.index} is added as number {num_channels}{state}")
 
     def _put_locked(self, channel: InputChannel) -> None:
@@ -317,7 +303,7 @@ class GateChannels:
             index = channel.index
             lifecycle = self._lifecycle
             former = self._by_index[index] if index < len(self._by_index) else None
-            is_wanted = lifecycle is not _CLOSED and isinstance(former, UnknownInputChannel)
+            is_wanted = lifecycle is not _RELEASED and isinstance(former, UnknownInputChannel)
             events = list(self._pending_events)
             if is_wanted:
                 self._put_locked(channel)
@@ -335,7 +321,7 @@ class GateChannels:
 
     def retrigger_partition_request(self, partition_id: ResultPartitionID, subpartition: int) -> None:
         """Ask for a partition once more, with the channel's back-off; nothing happens after the close.  Any thread."""
-        if self._lifecycle is _CLOSED:
+        if self._lifecycle is _RELEASED:
             return
         for channel in list(self._by_index):
             if channel.partition_id == partition_id and channel.subpartition == subpartition:
@@ -413,7 +399,7 @@ class GateChannels:
     def _close_channels(self) -> list[InputChannel] | None:
         """Take no more channels.  The caller releases those that it gets; a second call returns None.  Any thread."""
         with self._channels_lock:  # an update that comes later sees that the gate is closed
-            return list(self._by_index) if self._enter_locked(_CLOSED) else None
+            return list(self._by_index) if self._enter_locked(_RELEASED) else None
 
     def channel_statistics(self) -> list[ChannelStatistics]:
         """One row per channel, for a dump; any thread."""

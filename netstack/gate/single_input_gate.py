@@ -25,8 +25,8 @@ from netstack.buffer.network_buffer import BufferDecompressor, NetworkBuffer, re
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError, ResourceClosedError
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
-    ChannelLifecycle,
     InputChannel,
+    Lifecycle,
     PartitionStateChecker,
     PrioritizedDeque,
 )
@@ -34,7 +34,6 @@ from netstack.gate.gate_channels import (
     BufferOrEvent,
     EndOfDataStatus,
     GateChannels,
-    GateLifecycle,
     GateStatistics,
     gate_statistics,
 )
@@ -44,9 +43,8 @@ from netstack.wire.messages import DataType, is_before
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
-_RELEASED: Final = ChannelLifecycle.RELEASED
-_REQUESTED: Final = GateLifecycle.REQUESTED
-_CLOSED: Final = GateLifecycle.CLOSED
+_REQUESTED: Final = Lifecycle.REQUESTED
+_RELEASED: Final = Lifecycle.RELEASED
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
@@ -59,7 +57,7 @@ class SingleInputGate(GateChannels):
     What becomes of buffers and events that were polled is the task's alone: items carry their references to it, and
     what cannot become an item is recycled.
 
-    Life cycle: ``GateLifecycle``: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` ->
+    Life cycle: ``Lifecycle``: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` ->
         ``close``.
 
     Args:
@@ -207,7 +205,7 @@ class SingleInputGate(GateChannels):
                 elif queue.rest:
                     channel = queue.rest.popleft()
                 else:
-                    if self._lifecycle is _CLOSED:
+                    if self._lifecycle is _RELEASED:
                         break
                     return None
                 channel.is_queued = False
@@ -261,7 +259,7 @@ class SingleInputGate(GateChannels):
             if is_more:
                 unfinished.append(channel)
         with lock:
-            if self._lifecycle is not _CLOSED:
+            if self._lifecycle is not _RELEASED:
                 for channel in unfinished:
                     if not channel.is_queued:
                         channel.is_queued = True
@@ -281,13 +279,13 @@ class SingleInputGate(GateChannels):
         buffers, is_more = channel.next_data(max_buffers)
         queue = self._queue
         with self._lock:
-            if is_more and not channel.is_queued and self._lifecycle is not _CLOSED:
+            if is_more and not channel.is_queued and self._lifecycle is not _RELEASED:
                 channel.is_queued = True
                 # Without data its turn is still to come.
                 (queue.rest.append if buffers else queue.rest.appendleft)(channel)
             more_priority_events = bool(queue.priority)
             more_available = more_priority_events or bool(queue.rest)
-            if not (more_available or self._lifecycle is _CLOSED or self.is_finished):
+            if not (more_available or self._lifecycle is _RELEASED or self.is_finished):
                 self._availability.reset_unavailable()
         compressed = [each for each in buffers if each.is_compressed]
         if compressed:
@@ -306,7 +304,7 @@ class SingleInputGate(GateChannels):
         """Whether more can be polled, and whether that has priority; the gate becomes unavailable if not."""
         more_priority_events = bool(self._queue.priority)
         more_available = more_priority_events or bool(self._queue.rest)
-        if self._lifecycle is not _CLOSED:
+        if self._lifecycle is not _RELEASED:
             if not more_priority_events and self._priority_availability.future.is_done:
                 self._priority_availability.reset_unavailable()
             if not (more_available or self.is_finished):
@@ -321,7 +319,7 @@ class SingleInputGate(GateChannels):
             next_data_type = _NONE if found is None else found[2]
         finally:
             with self._lock:
-                if next_data_type is not _NONE and self._lifecycle is not _CLOSED:
+                if next_data_type is not _NONE and self._lifecycle is not _RELEASED:
                     self._enqueue_locked(channel, has_priority=next_data_type is _PRIORITY)
                     if next_data_type is _PRIORITY:
                         channel.prioritized_by = None
@@ -452,7 +450,7 @@ class SingleInputGate(GateChannels):
         None: there is nobody to wake, or nothing to queue (as in ``notify_channel_non_empty``).  Any thread.
         """
         with self._lock:
-            if channel.is_queued or self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:
+            if channel.is_queued or self._lifecycle is _RELEASED or channel.lifecycle is _RELEASED:
                 return None
             channel.is_queued = True
             self._queue.rest.append(channel)
@@ -471,7 +469,7 @@ class SingleInputGate(GateChannels):
             last = channel.last_priority_sequence_number
             if sequence_number is not None and last is not None and not is_before(last, sequence_number):
                 return
-            if self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:
+            if self._lifecycle is _RELEASED or channel.lifecycle is _RELEASED:
                 return
             known = channel.prioritized_by
             if (

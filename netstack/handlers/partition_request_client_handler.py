@@ -31,7 +31,7 @@ from netstack.errors import (
 )
 from netstack.flow.admission import ReplyBudget
 from netstack.gate.channels.channel_receiver import ChannelReceiver
-from netstack.gate.channels.input_channel import ChannelLifecycle
+from netstack.gate.channels.input_channel import Lifecycle
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
 from netstack.late import dataclass
@@ -52,7 +52,7 @@ _MAX_CANCELLED: Final = 10_000
 _CANCEL_BYTES: Final = 25
 _LOOK_INTERVAL_S = 10.0  # how often a connection with an expired token is checked for open offers
 _MS_PER_S = 1000
-_RELEASED: Final = ChannelLifecycle.RELEASED  # compared per buffer; ``is_released`` would be a call
+_RELEASED: Final = Lifecycle.RELEASED  # compared per buffer; ``is_released`` would be a call
 _LOST: Final = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT})
 
 

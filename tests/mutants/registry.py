@@ -176,8 +176,8 @@ FLINK_BUGS: Final = (
         "5169",
         "every notification queues the channel once more, so busy channels push the others aside",
         "netstack.gate.single_input_gate",
-        "            if channel.is_queued or self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:\n",
-        "            if self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:\n",
+        "            if channel.is_queued or self._lifecycle is _RELEASED or channel.lifecycle is _RELEASED:\n",
+        "            if self._lifecycle is _RELEASED or channel.lifecycle is _RELEASED:\n",
         _SIM,
     ),
     # ---------------------------------------------------------------- D. leaks and double releases
@@ -243,8 +243,8 @@ FLINK_BUGS: Final = (
         "8750",
         "a late notification queues a channel that has ended",
         "netstack.gate.single_input_gate",
-        "            if channel.is_queued or self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:\n",
-        "            if channel.is_queued or self._lifecycle is _CLOSED:\n",
+        "            if channel.is_queued or self._lifecycle is _RELEASED or channel.lifecycle is _RELEASED:\n",
+        "            if channel.is_queued or self._lifecycle is _RELEASED:\n",
         "tests/sim/test_hist.py::test_hist_8750_a_late_notification_makes_nothing_available",
     ),
     Mutant(

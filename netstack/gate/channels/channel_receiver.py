@@ -24,8 +24,8 @@ from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.input_channel import (
-    ChannelLifecycle,
     InputChannel,
+    Lifecycle,
     PartitionRequestClient,
     PrioritizedDeque,
     SequenceBuffer,
@@ -38,7 +38,7 @@ from netstack.wire.messages import MAX_SEQUENCE_NUMBER, BufferResponse, DataType
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
-_RELEASED: Final = ChannelLifecycle.RELEASED
+_RELEASED: Final = Lifecycle.RELEASED
 _NO_BACKLOG: Final = -1  # only the last of several parts knows it
 
 

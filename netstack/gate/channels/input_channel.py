@@ -309,15 +309,19 @@ class OfferedPartitionClient(PartitionRequestClient, Protocol):
         """Run a function on the connection's loop thread, behind the calls before; never if the loop is closed."""
 
 
-class ChannelLifecycle(IntEnum):
-    """A channel only moves on, to a greater state; an error does not change it, but is what the next poll raises."""
+class Lifecycle(IntEnum):
+    """A channel or a gate only moves on, to a greater state.
+
+    An error does not change a channel's, but is what the next poll raises.  That every channel of a gate has ended is
+    counted, and is no state: a gate may be released (closed) before and after.
+    """
 
     CREATED = auto()
-    """It may be set up; polling it, or an order to its producer, is a mistake."""
+    """It may be set up, and channels be added; polling it, or an order to a producer, is a mistake."""
     REQUESTED = auto()
-    """Its data was asked for, and is polled."""
+    """Its data was asked for, and is polled; channels of a gate with unknown producers are replaced."""
     RELEASED = auto()
-    """It gave everything back and takes in nothing more."""
+    """It, and every channel of a gate, gave everything back and takes in nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +352,7 @@ BufferAndAvailability: TypeAlias = BufferAndBacklog
 class InputChannel(ABC):
     """Base class.
 
-    Life cycle: ``ChannelLifecycle``: made -> ``request_subpartition`` -> polled -> ``release`` (at the end of the
+    Life cycle: ``Lifecycle``: made -> ``request_subpartition`` -> polled -> ``release`` (at the end of the
     partition, or when the gate closes).  Who polls per buffer compares ``lifecycle``; ``is_released`` is a call.
 
     Args:
@@ -386,7 +390,7 @@ class InputChannel(ABC):
         # Guarded by _lock for writes; a bare read may be one pass stale.
         self._error: NetstackError | None = None
         self._not_found: PartitionNotFoundError | None = None  # what the producer said last
-        self.lifecycle = ChannelLifecycle.CREATED
+        self.lifecycle = Lifecycle.CREATED
         self._in_flight = InFlightRecorder(self._lock, NO_CHANNEL_STATE, InputChannelInfo(0, self.index))
         self._queued: Iterable[SequenceBuffer] = ()  # what was received and is not polled
 
@@ -399,9 +403,9 @@ class InputChannel(ABC):
     @property
     def is_released(self) -> bool:
         """Whether ``release`` was called."""
-        return self.lifecycle is ChannelLifecycle.RELEASED
+        return self.lifecycle is Lifecycle.RELEASED
 
-    def _enter_locked(self, lifecycle: ChannelLifecycle) -> bool:
+    def _enter_locked(self, lifecycle: Lifecycle) -> bool:
         """Go on to ``lifecycle``; False, and nothing changes, if no step leads there from the present state."""
         is_step = lifecycle > self.lifecycle
         if is_step:
@@ -416,7 +420,7 @@ class InputChannel(ABC):
     def request_subpartition(self) -> None:
         """Ask for the data; task thread, the second call does nothing."""
         with self._lock:
-            is_first = self._enter_locked(ChannelLifecycle.REQUESTED)
+            is_first = self._enter_locked(Lifecycle.REQUESTED)
         if is_first:
             self._request()
 
@@ -428,7 +432,7 @@ class InputChannel(ABC):
         Raises:
             LocalProtocolError: it was never asked for.
         """
-        if self.lifecycle is ChannelLifecycle.CREATED:
+        if self.lifecycle is Lifecycle.CREATED:
             raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
         if self.is_released:
             return

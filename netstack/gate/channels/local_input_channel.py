@@ -17,9 +17,9 @@ from netstack.buffer.buffer_builder import ContentBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
-    ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
+    Lifecycle,
     barrier_of,
 )
 from netstack.late import dataclass
@@ -28,9 +28,9 @@ from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import Event
 
-_CREATED: Final = ChannelLifecycle.CREATED
-_REQUESTED: Final = ChannelLifecycle.REQUESTED
-_RELEASED: Final = ChannelLifecycle.RELEASED
+_CREATED: Final = Lifecycle.CREATED
+_REQUESTED: Final = Lifecycle.REQUESTED
+_RELEASED: Final = Lifecycle.RELEASED
 
 
 @dataclass(eq=False, repr=False)

@@ -18,7 +18,7 @@ from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ResourceBrokenError
 from netstack.gate.channels.channel_receiver import ChannelReceiver
-from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelLifecycle, ChannelStatistics
+from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelStatistics, Lifecycle
 from netstack.log_lines import caused_by
 from netstack.wire.events import Event, serialize_event
 from netstack.wire.messages import (
@@ -31,9 +31,9 @@ from netstack.wire.messages import (
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
-_CREATED: Final = ChannelLifecycle.CREATED
-_REQUESTED: Final = ChannelLifecycle.REQUESTED
-_RELEASED: Final = ChannelLifecycle.RELEASED
+_CREATED: Final = Lifecycle.CREATED
+_REQUESTED: Final = Lifecycle.REQUESTED
+_RELEASED: Final = Lifecycle.RELEASED
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 

@@ -1,21 +1,6 @@
-"""``GateLifecycle``: every pair of states."""
+"""The ``Lifecycle`` of a gate."""
 
-from itertools import product
-
-from netstack.gate.gate_channels import GateLifecycle
 from netstack.gate.single_input_gate import SingleInputGate
-
-
-def test_a_gate_only_moves_on() -> None:
-    """From each state to the later ones, and nowhere from the last."""
-    order = [GateLifecycle.SET_UP, GateLifecycle.REQUESTED, GateLifecycle.CLOSED]
-
-    steps = {(before, after) for before, after in product(order, order) if after > before}
-
-    assert list(GateLifecycle) == order
-    assert steps == {
-        (before, after) for before, after in product(order, order) if order.index(before) < order.index(after)
-    }
 
 
 def test_a_gate_that_was_closed_before_its_request_is_not_finished() -> None:

@@ -1,4 +1,4 @@
-"""``ChannelLifecycle``: every pair of states, and what channels of each kind do with them."""
+"""``Lifecycle``: every pair of states, and what channels of each kind do with them."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -7,14 +7,14 @@ import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.gate.channels.input_channel import ChannelLifecycle, InputChannel
+from netstack.gate.channels.input_channel import InputChannel, Lifecycle
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.gate_channels import UnknownInputChannel
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, remote_channel
 from tests.netstack.partition.doubles import partition_id_of
 
-CREATED, REQUESTED, RELEASED = ChannelLifecycle
+CREATED, REQUESTED, RELEASED = Lifecycle
 
 
 @pytest.fixture(params=["local", "remote"])

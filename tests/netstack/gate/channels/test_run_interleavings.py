@@ -7,7 +7,7 @@ from typing import SupportsIndex
 import pytest
 
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
-from netstack.gate.channels.input_channel import ChannelLifecycle, SequenceBuffer
+from netstack.gate.channels.input_channel import Lifecycle, SequenceBuffer
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import EndOfData, StopMode
@@ -35,7 +35,7 @@ class InterruptedDeque(deque[SequenceBuffer]):
         found = super().__getitem__(index)
         if self.num_looks == self.release_at:
             # A release has begun, and is as far as its first element.
-            self.channel.lifecycle = ChannelLifecycle.RELEASED
+            self.channel.lifecycle = Lifecycle.RELEASED
             self.garbage.append(self.popleft()[0])
         self.num_looks += 1
         return found
@@ -58,7 +58,7 @@ def test_a_release_that_takes_what_was_looked_at_makes_no_data_of_events(it: Fix
     found, _ = it.channel.next_data(10)
 
     assert all(buffer.is_buffer for buffer in found)
-    it.channel.lifecycle = ChannelLifecycle.REQUESTED
+    it.channel.lifecycle = Lifecycle.REQUESTED
     recycle_all([*found, *rest.garbage])
 
 
