@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.datastream.state import MapStateDescriptor, StateDescriptor
-from flowlet.datastream.states.runtime_context import keyed_kind
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError
 from flowlet.graph.transformation import selection_tag
@@ -26,7 +25,7 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.process_operator import ProcessContext, ProcessFunctionOperator
 from flowlet.operators.user_function import RecordOperator, TwoInputRecordOperator, is_state_used, write_current_key
 from flowlet.records import Chunk
-from flowlet.state.state_backends import OperatorBroadcastState, ReadOnlyOperatorBroadcastState
+from flowlet.state.state_backends import OperatorBroadcastState, ReadOnlyOperatorBroadcastState, keyed_kind
 from flowlet.timers.keyed_timer_service import NO_KEY
 
 

@@ -111,13 +111,20 @@ def handle_of(file: SharedFile) -> StateHandle:
     return StateHandle(file.num_bytes, file.sha256, path=f"shared/{file.sha256.hex()}")
 
 
-_KINDS: Final = {
+_KINDS: Final[Mapping[type[StateDescriptor], StateKind]] = {
     ValueStateDescriptor: StateKind.VALUE,
     ListStateDescriptor: StateKind.LIST,
     MapStateDescriptor: StateKind.MAP,
     ReducingStateDescriptor: StateKind.REDUCING,
     AggregatingStateDescriptor: StateKind.AGGREGATING,
 }
+
+
+def keyed_kind(descriptor: StateDescriptor) -> type[StateDescriptor] | None:
+    """The kind of keyed state that a descriptor describes; None: it is no such descriptor."""
+    return next((each for each in _KINDS if isinstance(descriptor, each)), None)
+
+
 _TTL_STATES: Final[Mapping[StateKind, Callable[..., Any]]] = {
     StateKind.VALUE: TtlValueState,
     StateKind.LIST: TtlListState,

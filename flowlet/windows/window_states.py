@@ -27,7 +27,7 @@ from flowlet.datastream.state import (
     ReducingStateDescriptor,
     StateDescriptor,
 )
-from flowlet.datastream.states.runtime_context import KeyedStateStore, keyed_kind
+from flowlet.datastream.states.runtime_context import KeyedStateStore
 from flowlet.datastream.user_functions.process_functions import ProcessAllWindowFunction, ProcessWindowFunction
 from flowlet.datastream.window.evictors import Evictor, TimestampedValue
 from flowlet.datastream.window.triggers import Trigger
@@ -35,6 +35,7 @@ from flowlet.datastream.window.window_assigners import MergingWindowAssigner, Wi
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import NamespacedKey
+from flowlet.state.state_backends import keyed_kind
 from flowlet.timers.keyed_timer_service import KeyContext
 
 __all__ = ["MergeFunction", "MergingWindowSet"]

@@ -40,18 +40,6 @@ __all__ = [
 ]
 
 NEEDS_KEYS: Final = "keyed state needs a keyed stream: call key_by(...) before the operator"
-_KEYED_DESCRIPTORS: Final = (
-    ValueStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    AggregatingStateDescriptor,
-)
-
-
-def keyed_kind(descriptor: StateDescriptor) -> type[StateDescriptor] | None:
-    """The kind of keyed state that a descriptor describes; None: it is no such descriptor."""
-    return next((each for each in _KEYED_DESCRIPTORS if isinstance(descriptor, each)), None)
 
 
 class KeyedStateStore(ABC):
