@@ -26,8 +26,15 @@ def default_max_parallelism(parallelism: int) -> int:
     return min(max(1 << (wanted - 1).bit_length(), DEFAULT_MAX_PARALLELISM), _UPPER_BOUND_MAX_PARALLELISM)
 
 
+class _Strategy:
+    """What all partitioners have: ``is_pointwise``, whether a producer sends to some of the consumers only."""
+
+    __slots__ = ()
+    is_pointwise: ClassVar[bool] = False
+
+
 @dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(_Strategy):
     """Subtask i sends everything to subtask i; both sides have equal parallelism."""
 
     is_pointwise: ClassVar[bool] = True
@@ -35,15 +42,14 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebalance:
+class Rebalance(_Strategy):
     """Each subtask sends its records to all subtasks in turn."""
 
-    is_pointwise: ClassVar[bool] = False
     ship_strategy: ClassVar[str] = "REBALANCE"
 
 
 @dataclass(frozen=True, slots=True)
-class Rescale:
+class Rescale(_Strategy):
     """Each subtask sends its records in turn to its partners (``consumers_of``)."""
 
     is_pointwise: ClassVar[bool] = True
@@ -51,31 +57,28 @@ class Rescale:
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffle:
+class Shuffle(_Strategy):
     """Each record goes to a random subtask."""
 
-    is_pointwise: ClassVar[bool] = False
     ship_strategy: ClassVar[str] = "SHUFFLE"
 
 
 @dataclass(frozen=True, slots=True)
-class Global:
+class Global(_Strategy):
     """Everything goes to subtask 0."""
 
-    is_pointwise: ClassVar[bool] = False
     ship_strategy: ClassVar[str] = "GLOBAL"
 
 
 @dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(_Strategy):
     """Everything goes to every subtask."""
 
-    is_pointwise: ClassVar[bool] = False
     ship_strategy: ClassVar[str] = "BROADCAST"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyGroups:
+class KeyGroups(_Strategy):
     """All records with the same key go to the subtask that owns its key group.
 
     ``key_selector`` is a callable, or an object with ``get_key(value)``.  ``max_parallelism``, the number of key
@@ -85,7 +88,6 @@ class KeyGroups:
     key_selector: Any
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
 
-    is_pointwise: ClassVar[bool] = False
     ship_strategy: ClassVar[str] = "HASH"
 
     @property
@@ -96,7 +98,7 @@ class KeyGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class Custom:
+class Custom(_Strategy):
     """A function of the user's chooses the subtask for each key.
 
     ``partition_function`` takes a key and the number of subtasks and returns one of them, counted from 0; or it is an
@@ -107,7 +109,6 @@ class Custom:
     partition_function: Any
     selector: Any
 
-    is_pointwise: ClassVar[bool] = False
     ship_strategy: ClassVar[str] = "CUSTOM"
 
     @property
