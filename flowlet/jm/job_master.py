@@ -351,6 +351,7 @@ class JobMaster:
 
     async def wait_until_submitted(self) -> str | None:
         """Wait until the job store has the job, or the client waits no longer; returns why it has not."""
+        # No deadline: the answer of the job store ends it, or the client, who waits for so long.
         await self.wait_until(lambda: self._is_kept, None)
         return self._why_not_kept
 

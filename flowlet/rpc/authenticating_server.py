@@ -155,8 +155,10 @@ class AuthenticatingServer:
                 answer = await self._open_session(request, accepted)
             else:
                 answer = await router.answer(method, request.raw_path, body)
-        except (RequestError, web.HTTPException) as error:  # the latter: it asks for no WebSocket
+        except RequestError as error:
             log.warning("request refused", reason=error.reason, method=request.method, path=path, peer=request.remote)
+            answer = error_response(error.status, error.reason)
+        except web.HTTPException as error:  # it asks for no WebSocket
             answer = error_response(error.status, error.reason)
         except Exception:  # the top of a request: aiohttp's own answer has no proof, and would look forged
             log.exception("request failed", method=request.method, path=path, peer=request.remote)

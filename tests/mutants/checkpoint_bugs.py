@@ -395,8 +395,8 @@ CHECKPOINT_BUGS: Final = (
         "22502",
         "a job is set back to an older state, and its results come again, although nobody has allowed that",
         _JOB,
-        "if self._settings is None or not self._settings.restore_fallback or newest is None:",
-        "if self._settings is None or newest is None:",
+        "if self.settings is None or not self.settings.restore_fallback or newest is None:",
+        "if self.settings is None or newest is None:",
         f"{_OF_A_JOB}::test_without_the_option_the_job_does_not_go_back",
     ),
     Mutant(
