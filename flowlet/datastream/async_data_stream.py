@@ -30,15 +30,17 @@ _Function: TypeAlias = AsyncFunction | Callable[[Any], Awaitable[list[Any]]]
 class AsyncDataStream:
     """Adds asynchronous calls to a stream.
 
-    All methods take: data_stream: the records to call for. async_function: an ``AsyncFunction``, or an ``async def``
-        function of one record; returns a list. timeout: for all attempts of one record together, from the start of its
-        first call. capacity: how many records may wait for their results at once; a watermark between them counts as
-        one, as in Flink.  Further ones
-            wait unstarted, and are in the checkpoints; meanwhile no input is read; cancellation, timers, and
-            checkpoints whose barriers have reached the task wait for no call.
-        output_type: of the results.
+    All methods take:
 
-    They raise JobGraphError for a wrong argument; the message says what to write instead.
+    data_stream: the records to call for.
+    async_function: an ``AsyncFunction``, or an ``async def`` function of one record; returns a list.
+    timeout: for all attempts of one record together, from the start of its first call.
+    capacity: how many records may wait for their results at once; a watermark between them counts as one, as in Flink.
+        Further records wait unstarted, and are in the checkpoints; meanwhile no input is read.  Cancellation, timers,
+        and checkpoints whose barriers have reached the task wait for no call.
+    output_type: of the results.
+
+    All raise JobGraphError for a wrong argument; the message says what to write instead.
     """
 
     @staticmethod
@@ -61,7 +63,9 @@ class AsyncDataStream:
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """As ``unordered_wait``; ``async_retry_strategy`` says which calls are tried again, and when."""
+        """Emit results as ``unordered_wait`` does; ``async_retry_strategy`` says which calls are tried again, and
+        when.
+        """
         return _wait(
             "unordered_wait_with_retry",
             data_stream,
@@ -92,7 +96,9 @@ class AsyncDataStream:
         capacity: int = DEFAULT_CAPACITY,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """As ``ordered_wait``; ``async_retry_strategy`` says which calls are tried again, and when."""
+        """Emit results as ``ordered_wait`` does; ``async_retry_strategy`` says which calls are tried again, and
+        when.
+        """
         return _wait(
             "ordered_wait_with_retry", data_stream, async_function, timeout, capacity, output_type, async_retry_strategy
         )

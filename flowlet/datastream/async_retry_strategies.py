@@ -1,4 +1,4 @@
-"""When an asynchronous call is tried again, and after how long.
+"""Strategies that decide whether an asynchronous call is tried again, and after how long.
 
 Side:       pure.  A strategy is made in the user's program, pickled with the function, and called on the task's thread.
 Invariants: a strategy has no state: one serves all records of a task, whose attempts are interleaved.
@@ -55,7 +55,7 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
-        """Decides which outcomes are tried again."""
+        """The predicate that decides which outcomes are tried again."""
 
     @staticmethod
     def no_restart() -> "AsyncRetryStrategy":
@@ -69,7 +69,7 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
         result_predicate: ResultPredicate[OUT],
         exception_predicate: ExceptionPredicate,
     ) -> "AsyncRetryStrategy":
-        """Try again up to ``max_attempts`` times, always after the same delay."""
+        """Try again up to ``max_attempts`` times, each time after ``backoff_time_millis``."""
         return FixedDelayRetryStrategy(max_attempts, backoff_time_millis, result_predicate, exception_predicate)
 
     @staticmethod
@@ -109,20 +109,20 @@ class NoRetryStrategy(AsyncRetryStrategy[OUT]):
     """Never tries again."""
 
     def can_retry(self, current_attempts: int) -> bool:
-        """False."""
+        """Return False."""
         return False
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """-1: there is no next attempt."""
+        """Return -1: there is no next attempt."""
         return -1
 
     def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
-        """No outcome is tried again."""
+        """A predicate by which no outcome is tried again."""
         return RetryPredicate(None, None)
 
 
 class FixedDelayRetryStrategy(AsyncRetryStrategy[OUT]):
-    """The same delay before every repetition.  Raises JobGraphError if an argument is not positive."""
+    """Waits equally long before every repetition.  Raises JobGraphError if an argument is not positive."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class FixedDelayRetryStrategy(AsyncRetryStrategy[OUT]):
         return current_attempts <= self._max_attempts
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """The delay, the same for all attempts."""
+        """The delay, which does not depend on the attempt."""
         return self._backoff_time_ms
 
     def get_retry_predicate(self) -> AsyncRetryPredicate[OUT]:
@@ -149,7 +149,7 @@ class FixedDelayRetryStrategy(AsyncRetryStrategy[OUT]):
 
 
 class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy[OUT]):
-    """Each delay is ``multiplier`` times the last one, at most ``max_retry_delay``.
+    """Waits ``multiplier`` times as long before each repetition as before the last one, at most ``max_retry_delay``.
 
     Raises:
         JobGraphError: an argument is not positive.

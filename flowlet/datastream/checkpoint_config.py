@@ -120,8 +120,8 @@ class CheckpointConfig(ExplainsMissing):
         )
 
     def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention | None:
-        """What becomes of the newest checkpoints when their job is cancelled or fails; those of a job that finishes are
-        deleted.
+        """Whether the newest checkpoints stay when their job is cancelled or fails; a job that finishes deletes its
+        checkpoints.
         """
         if self._found.is_retained_on_cancellation:
             return ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
@@ -156,11 +156,11 @@ class CheckpointConfig(ExplainsMissing):
         return Duration.of_millis(self._found.aligned_timeout_ms)
 
     def set_alignment_timeout(self, alignment_timeout: Length) -> Self:
-        """As ``set_aligned_checkpoint_timeout``."""
+        """Call ``set_aligned_checkpoint_timeout``, of which this is another name."""
         return self.set_aligned_checkpoint_timeout(alignment_timeout)
 
     def get_alignment_timeout(self) -> Duration:
-        """As ``get_aligned_checkpoint_timeout``."""
+        """The result of ``get_aligned_checkpoint_timeout``, of which this is another name."""
         return self.get_aligned_checkpoint_timeout()
 
     def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
@@ -175,7 +175,7 @@ class CheckpointConfig(ExplainsMissing):
         return self.set_checkpoint_storage(FileSystemCheckpointStorage(checkpoint_path))
 
     def get_checkpoint_storage(self) -> CheckpointStorage | None:
-        """Where checkpoints are kept, if that is set.  In PyFlink until 1.20."""
+        """The storage of checkpoints, or None if none is set.  In PyFlink until 1.20."""
         directory = self._found.directory
         return FileSystemCheckpointStorage.of_options(directory, self._options) if directory else None
 
@@ -183,7 +183,7 @@ class CheckpointConfig(ExplainsMissing):
         self,
         force_unaligned_checkpoints: bool = True,  # noqa: FBT001, FBT002  # PyFlink's signature
     ) -> Self:
-        """Without an effect, which a warning says: no job has iterations, on which they would have to be forced."""
+        """Keep the setting, and warn that it has no effect: no job has iterations, which alone would need it."""
         check_kind(
             force_unaligned_checkpoints, bool, "set_force_unaligned_checkpoints() needs True or False", ConfigError
         )
@@ -193,7 +193,7 @@ class CheckpointConfig(ExplainsMissing):
         return self
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """Whether that was asked for; without an effect."""
+        """Whether forced unaligned checkpoints were asked for, which has no effect."""
         return self._options.get_boolean(FORCED_UNALIGNED, default_value=False)
 
     @property

@@ -25,11 +25,15 @@ _DEFAULT_BUFFER: Final = 4096
 
 
 class CheckpointStorage(ABC):
-    """Where checkpoints are kept."""
+    """A place where checkpoints are kept."""
 
     @abstractmethod
     def options(self) -> Mapping[str, str]:
-        """The options that say the same; not in PyFlink.  Raises ConfigError: it says what cannot be had here."""
+        """The options that choose this storage; not in PyFlink.
+
+        Raises:
+            ConfigError: this storage cannot be had here.
+        """
 
 
 class JobManagerCheckpointStorage(CheckpointStorage):
@@ -47,7 +51,7 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         self._max_state_size = _checked_size(max_state_size, "max_state_size", self.DEFAULT_MAX_STATE_SIZE)
 
     def get_checkpoint_path(self) -> str | None:
-        """Where the manifests would be."""
+        """The directory in which the manifests would be."""
         return self._path
 
     def get_max_state_size(self) -> int:
@@ -59,7 +63,7 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         return None
 
     def options(self) -> Mapping[str, str]:
-        """Raises ConfigError: checkpoints are files."""
+        """Raise ConfigError: checkpoints are files."""
         raise ConfigError(
             "checkpoints are not kept in the memory of the JobManager, whose end would lose them: use "
             "FileSystemCheckpointStorage('/a/directory'), or no storage at all on a cluster of this program's own"
@@ -129,15 +133,15 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         return None
 
     def get_min_file_size_threshold(self) -> int:
-        """In bytes."""
+        """The size below which state would stand in the manifest itself, in bytes; without an effect."""
         return self._threshold
 
     def get_write_buffer_size(self) -> int:
-        """In bytes."""
+        """The size of the buffer in front of each file, in bytes; without an effect."""
         return max(self._buffer, self._threshold)
 
     def options(self) -> Mapping[str, str]:
-        """The options that say the same; not in PyFlink."""
+        """The options that choose this storage; not in PyFlink."""
         found = {"execution.checkpointing.storage": "filesystem", "execution.checkpointing.dir": self._path}
         if self._threshold != _DEFAULT_THRESHOLD:
             found[THRESHOLD] = f"{self._threshold} bytes"

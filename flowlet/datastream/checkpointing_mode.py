@@ -10,11 +10,10 @@ __all__ = ["CheckpointingMode"]
 
 
 class CheckpointingMode(Enum):
-    """What records count for the state after a restart.
+    """How often records count in the state after a restart.
 
-    EXACTLY_ONCE: each record once; an input whose barrier has arrived waits for the others.  AT_LEAST_ONCE: no input
-        waits, and records
-    that overtook a barrier count twice.
+    EXACTLY_ONCE: each record counts once; an input whose barrier has arrived waits for the others.
+    AT_LEAST_ONCE: no input waits, and records that overtook a barrier count twice.
     """
 
     EXACTLY_ONCE = 0

@@ -117,8 +117,9 @@ def _checked(schema: Any, name: str, wanted: Any) -> WindowAggregate:
 
 
 def checked_key_types(schemas: tuple[Any, Any], keys: tuple[str, str]) -> Any:
-    """The Arrow type of the keys of a join, which must be of one kind on both sides; that of plain values on the left
-    one.
+    """The Arrow type of the keys of a join, without a dictionary; the keys must be of one kind on both sides.
+
+    It is the type of the left keys, or int64 for integers whose types differ.
 
     Raises:
         JobGraphError: the kinds differ.
@@ -193,7 +194,7 @@ class ColumnStream(DataStream):
 
         Args:
             func: may be a generator function, or an object with ``map_batch(batch)``.
-            output_schema: of the result; None: the same as of the input.
+            output_schema: of the result; None: the schema of the input.
 
         Raises:
             JobGraphError: an argument has the wrong type.
@@ -215,7 +216,7 @@ class ColumnStream(DataStream):
         self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None
     ) -> "KeyedStream": ...
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> "KeyedStream":
-        """Send all rows with the same key to the same subtask.
+        """Send all rows with one key to one subtask.
 
         Args:
             key_selector: the name of a column (the stream keeps its columns), or a function of one ``Row``.  Functions
@@ -254,21 +255,24 @@ class ColumnStream(DataStream):
         )
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "ColumnStream":
-        """As for any stream; a function that is called for each row gets a ``Row``, which ``with_event_time`` saves."""
+        """Assign timestamps and emit watermarks, as ``DataStream`` does.
+
+        The strategy's functions get a ``Row`` for each row; ``with_event_time`` saves this cost.
+        """
         return ColumnStream(
             self._environment, super().assign_timestamps_and_watermarks(watermark_strategy)._transformation, self.schema
         )
 
     def join(self, other: "ColumnStream", how: str = "inner") -> "JoinedColumnStreams":  # type: ignore[override]  # keys are columns here
-        """Join the rows of two streams of columns with equal keys in the same window.
+        """Join the rows of two streams of columns that have equal keys and lie in one window.
 
         Args:
             other: the right side.
-            how: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``: whose rows come out alone where the other side has
-                none.
+            how: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``: the side whose rows are emitted alone where the
+                other side has none.
 
         Raises:
-            JobGraphError: it is no stream of columns of the same environment.
+            JobGraphError: ``other`` is no stream of columns, or belongs to another environment.
         """
         if not isinstance(other, ColumnStream):
             raise JobGraphError(
@@ -410,7 +414,7 @@ class KeyedColumnStream(KeyedStream):
 
 
 def to_columns(stream: DataStream, schema: Any) -> ColumnStream:
-    """See ``DataStream.to_arrow``."""
+    """Convert the records to columns: ``DataStream.to_arrow``."""
     known = declared_schema(stream.get_type()) if schema is None else check_schema(schema, "to_arrow")
     factory = OperatorFactory.of("flowlet.operators.record_batches:ToColumnsOperator", schema=known)
     return ColumnStream(stream._environment, stream._add("To Arrow", factory, PickledBytesTypeInfo()), known)
@@ -446,7 +450,7 @@ class WindowedColumnStream:
         return self
 
     def agg(self, **aggregations: Any) -> "ColumnStream":
-        """Several aggregations at once: ``agg(total=("amount", "sum"), mean=("amount", "mean"), n="count")``.
+        """Compute several aggregations at once: ``agg(total=("amount", "sum"), mean=("amount", "mean"), n="count")``.
 
         Args:
             aggregations: for each column of results a column and one of ``sum``, ``mean``, ``min``, ``max``, ``count``
@@ -507,7 +511,7 @@ class WindowedColumnStream:
         return self.agg(**{name: (name, kind)})
 
     def _in_two_steps(self, aggregation: WindowedAggregation, rows: "ColumnStream") -> "ColumnStream":
-        """Parts are made of the rows where these are, and only the parts travel."""
+        """Aggregate the rows into parts in the task that has them, so that only the parts travel."""
         rows, layout = rows._unpartitioned(), PartsLayout(aggregation, rows.schema)
         factory = OperatorFactory.of(
             "flowlet.windows.window_columns_operator:LocalWindowColumnsOperator",

@@ -217,7 +217,7 @@ class CloseableIterator:
         self.close()
 
     def _finish(self) -> None:
-        """After the last record: wait for the job, whose failure concerns the reader, too."""
+        """Wait for the job after the last record: its failure concerns the reader, too."""
         self._is_closed = True
         try:
             self._job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
@@ -372,7 +372,7 @@ class ConnectedStreams:
         key_selector2: Callable[[Any], Any] | KeySelector,
         key_type: TypeInformation | None = None,
     ) -> "ConnectedStreams":
-        """Key both streams: records of either stream with the same key go to the same subtask."""
+        """Key both streams: records of either stream with equal keys go to one subtask."""
         return ConnectedStreams(
             self.stream1.key_by(key_selector1, key_type), self.stream2.key_by(key_selector2, key_type)
         )
@@ -413,7 +413,7 @@ class ConnectedStreams:
 
     @property
     def _key_selectors(self) -> tuple[Any, Any] | None:
-        """Those of both streams; None where one is not keyed: the function sees no keys then."""
+        """The key selectors of both streams; None if a stream is not keyed: the function sees no keys then."""
         selectors = (self.stream1._key_selector, self.stream2._key_selector)
         return None if None in selectors else selectors
 
@@ -603,7 +603,7 @@ class DataStream(StreamSettings):
     def key_by(
         self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None
     ) -> "KeyedStream":
-        """Send all records with the same key to the same subtask.
+        """Send all records with one key to one subtask.
 
         A key is None, a bool, number, str, bytes, date, time, datetime, timedelta, Decimal, Fraction, UUID or path; an
         Enum member; a numpy scalar; a tuple, list, frozenset or ``Row`` of keys; a frozen dataclass of keys, or an
@@ -701,7 +701,7 @@ class DataStream(StreamSettings):
         Every subtask of the operator sees all records of a ``BroadcastStream``, which ``broadcast(descriptor)`` makes.
 
         Raises:
-            JobGraphError: it is no stream of the same environment.
+            JobGraphError: it is no stream, or one of another environment.
         """
         if isinstance(ds, BroadcastStream):
             return BroadcastConnectedStream(self, ds, ds.broadcast_state_descriptors)
@@ -717,7 +717,7 @@ class DataStream(StreamSettings):
         return JoinedStreams(self, other_stream)
 
     def co_group(self, other_stream: "DataStream") -> CoGroupedStreams:
-        """As ``join``, with a function that gets all records of a key and window at once.  Not in PyFlink."""
+        """Join as ``join`` does, with a function that gets all records of a key and window at once.  Not in PyFlink."""
         self._check_companion(other_stream, "co_group")
         return CoGroupedStreams(self, other_stream)
 
@@ -775,7 +775,7 @@ class DataStream(StreamSettings):
         )
 
     def forward(self) -> "DataStream":
-        """Send records to the same subtask of the next operator, which must have the same parallelism."""
+        """Send the records of subtask n to subtask n of the next operator; both operators need one parallelism."""
         return self._partitioned(Forward())
 
     @overload
@@ -791,11 +791,11 @@ class DataStream(StreamSettings):
         broadcast_state_descriptor: MapStateDescriptor | None = None,
         *other_broadcast_state_descriptors: MapStateDescriptor,
     ) -> "DataStream | BroadcastStream":
-        """Send every record to every subtask; with descriptors: to functions that keep what they say in broadcast
-        states.
+        """Send every record to every subtask; with descriptors, to functions that keep broadcast states of these
+        descriptors.
 
         Raises:
-            JobGraphError: a descriptor is no ``MapStateDescriptor``, or two have the same name.
+            JobGraphError: a descriptor is no ``MapStateDescriptor``, or two share a name.
         """
         stream = self._partitioned(Broadcast())
         if broadcast_state_descriptor is None and not other_broadcast_state_descriptors:
@@ -880,7 +880,7 @@ class DataStream(StreamSettings):
 
     @property
     def _key_selector(self) -> Any:
-        """What ``key_by`` was given; None: the stream is not keyed."""
+        """The key selector that ``key_by`` was given; None: the stream is not keyed."""
         return key_selector_of(self._transformation)
 
     def _add(

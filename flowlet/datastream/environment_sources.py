@@ -68,7 +68,7 @@ class EnvironmentSources(ABC):
     def add_source(
         self, source_func: SourceFunction, source_name: str = "Custom Source", type_info: TypeInformation | None = None
     ) -> DataStream:
-        """What a function emits that may block; it runs in one subtask, on a thread of its own.
+        """The records that a function emits; it may block, and runs in one subtask, on a thread of its own.
 
         Raises:
             JobGraphError: an argument is not of its kind.
@@ -139,22 +139,21 @@ class EnvironmentSources(ABC):
         *,
         allow_pickle: bool = False,
     ) -> DataStream:
-        """What producers outside the cluster push into the gate ``name``, such as the tasks of a Spark job.
+        """The records that producers outside the cluster, such as tasks of a Spark job, push into the gate ``name``.
 
         Not in PyFlink.
 
-        They find the gate by its name (``flowlet.ingest.open_gate``), any number of them, whenever they like.  The gate
-        ends after ``producers`` partitions, or, whatever that says, when the job is told to finish it
-        (``JobClient.finish_gate``).  A ``key_by`` right behind it routes at the producers, so that its records travel
-        only once.
+        Any number of producers find the gate by its name (``flowlet.ingest.open_gate``), at any time.  The gate ends
+        after ``producers`` partitions, or earlier, when the job is told to finish it (``JobClient.finish_gate``).  A
+        ``key_by`` right behind the gate routes at the producers, so that records travel only once.
 
         ``event_time`` names the column of its rows that says when they happened: a timestamp (in UTC), an instant, or
-        milliseconds since
-        1970.  ``watermark_strategy`` needs no assigner then.  A record without a time ends its producer's attempt.
+        milliseconds since 1970.  ``watermark_strategy`` needs no assigner then.  A record without a time ends its
+        producer's attempt.
 
-        From producers of a gate with a ``type_info`` nothing but records of this type is read.  ``allow_pickle`` is
-        needed without one, and if it contains ``PICKLED_BYTE_ARRAY``: records are then pickles, with which everyone who
-        can open the gate can run code in the job.
+        A gate with a ``type_info`` reads only records of this type.  ``allow_pickle`` is needed without a type, and
+        with one that contains ``PICKLED_BYTE_ARRAY``: records are then pickles, with which everyone who can open the
+        gate can run code in the job.
 
         Raises:
             JobGraphError: an argument is not of its kind, or the type needs ``allow_pickle``.

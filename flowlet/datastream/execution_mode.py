@@ -10,11 +10,11 @@ __all__ = ["RuntimeExecutionMode"]
 
 
 class RuntimeExecutionMode(Enum):
-    """When keyed aggregations emit results.
+    """Whether keyed aggregations emit running results or final ones.
 
-    STREAMING: a running result for every record.  BATCH: one result per key, at the end of the input, which must be
-        bounded.  AUTOMATIC:
-    BATCH if all sources are bounded, else STREAMING.
+    STREAMING: a running result for every record.
+    BATCH: one result per key, at the end of the input, which must be bounded.
+    AUTOMATIC: BATCH if all sources are bounded, else STREAMING.
 
     In BATCH mode keyed inputs are sorted by key, results between tasks are files, and stages run one after the other:
     docs/batch.md.

@@ -62,7 +62,7 @@ P = TypeVar("P")
 
 
 class _Windows(Generic[F, P]):
-    """What both kinds have in common; ``F`` and ``P``: their kinds of window functions."""
+    """The methods that windows of keyed and of unkeyed streams share; ``F``, ``P``: the kinds of their functions."""
 
     _kind: str
     _function_classes: tuple[type[Any], type[Any]]
@@ -87,7 +87,7 @@ class _Windows(Generic[F, P]):
         return self._keyed_stream.get_type()
 
     def trigger(self, trigger: Trigger[Any, Any]) -> Self:
-        """Evaluate windows when this trigger says so, not when that of the assigner does."""
+        """Evaluate windows when this trigger says so, in place of the assigner's trigger."""
         check_kind(trigger, Trigger, "trigger() needs a Trigger")
         if isinstance(self._assigner, MergingWindowAssigner) and not trigger.can_merge():
             raise JobGraphError(
@@ -120,7 +120,7 @@ class _Windows(Generic[F, P]):
         window_function: F | P | None = None,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Combine the records of each window, as they come; ``window_function`` is called with the result as the only
+        """Combine the records of each window, as they arrive; ``window_function`` is called with the result as the only
         element.
         """
         combine = checked_function(reduce_function, ReduceFunction, "reduce", 2)
@@ -138,8 +138,8 @@ class _Windows(Generic[F, P]):
         accumulator_type: TypeInformation | list[TypeInformation] | None = None,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Aggregate the records of each window, as they come; ``window_function`` is called with the result as the only
-        element.
+        """Aggregate the records of each window, as they arrive; ``window_function`` is called with the result as the
+        only element.
         """
         combine = checked_object(aggregate_function, "aggregate", AggregateFunction)
         function = (
@@ -214,10 +214,10 @@ class AllWindowedStream(_Windows[AllWindowFunction[Any, Any, Any], ProcessAllWin
 
 
 class OneKey(KeySelector):
-    """The same key for every record."""
+    """Gives every record one key, 0."""
 
     def get_key(self, value: Any) -> int:
-        """0."""
+        """Return 0."""
         return 0
 
 
@@ -324,7 +324,7 @@ EMIT_ROWS, EMIT_BATCHES = "row", "batch"
 
 
 class KeyedStream(DataStream):
-    """A stream whose records with the same key are in the same subtask; made by ``key_by``.
+    """A stream whose records with one key are in one subtask; made by ``key_by``.
 
     It is no operator: it has no name, parallelism or other settings, and its partitioning is fixed.
     """
@@ -395,7 +395,7 @@ class KeyedStream(DataStream):
     def process(
         self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None
     ) -> DataStream:
-        """As for any stream, with keys and timers."""
+        """Apply a process function; a ``KeyedProcessFunction`` has keys and timers."""
         function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
         has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
         results = result_type(output_type, func, "process_element", is_iterated=True)
@@ -436,8 +436,10 @@ class KeyedStream(DataStream):
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None
     ) -> CloseableIterator | list[Any]:
-        """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``; not
-        of columns.
+        """Run the job now and return its records, as ``DataStream`` does.
+
+        As in PyFlink, each result is a ``Row`` of the key, ``f0``, and the record, ``f1``.  Streams of columns return
+        their rows without the key.
         """
         selector = self._key_selector
         if isinstance(selector, ColumnKey):
@@ -488,7 +490,7 @@ class _WithKey(WrappingFunction, MapFunction):
     """Makes a row of the key and the record; the selector is opened and closed."""
 
     def __init__(self, selector: Any) -> None:
-        # Opened for itself: that of the ``key_by`` is opened where the records are sent, which may be the same task.
+        # A copy, opened by itself: ``key_by`` opens its selector where records are sent, which may be this very task.
         super().__init__(copy.copy(selector) if isinstance(selector, Function) else selector)
         self._select: Callable[[Any], Any] = getattr(self._function, "get_key", self._function)
 

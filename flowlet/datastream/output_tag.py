@@ -1,7 +1,7 @@
 """``OutputTag``: the name of a side output.
 
 Side:   pure.
-Source: PyFlink ``pyflink.datastream.output_tag``.  Tags with the same id are the same tag.
+Source: PyFlink ``pyflink.datastream.output_tag``.  Tags with equal ids are equal.
 """
 
 from flowlet.common.checks import check_kind, check_name

@@ -23,8 +23,9 @@ _TIMES = (
 
 @dataclass(frozen=True, slots=True)
 class RemoteGate:
-    """What ``from_remote_gate`` reads; ``producers``: the number of partitions, None: the job ends when the gate is
-    told to finish.
+    """The gate that ``from_remote_gate`` reads.
+
+    ``producers``: the number of partitions after which the gate ends; None: it ends when the job is told to finish it.
     """
 
     name: str

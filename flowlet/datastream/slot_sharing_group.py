@@ -1,8 +1,8 @@
-"""``SlotSharingGroup``: operators that may run in the same slots; ``MemorySize``.
+"""``SlotSharingGroup``: operators that may share slots; ``MemorySize``.
 
 Side:   pure.
-Rules:  all slots of a cluster are alike, so the resources of a group choose none; whoever uses such a group is told so
-        once.
+Rules:  all slots of a cluster are alike, so the resources of a group choose no slot; a warning tells this to the user
+        of such a group.
 Source: PyFlink ``pyflink.datastream.slot_sharing_group``.
 """
 
@@ -68,7 +68,7 @@ class SlotSharingGroup:
         return dict(self.external_resources)
 
     def warn_of_resources(self, stacklevel: int = 3) -> None:
-        """Tell whoever uses the group that its resources choose no slot; not in PyFlink."""
+        """Warn the caller who uses the group that its resources choose no slot; not in PyFlink."""
         if self.cpu_cores is not None:
             warnings.warn(
                 f"the resources of slot sharing group {self.name!r} have no effect: all slots are alike; start "

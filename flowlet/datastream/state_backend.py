@@ -38,11 +38,11 @@ class PredefinedOptions(Enum):
 
 
 class StateBackend(ABC):
-    """Where keyed state is kept while a job runs."""
+    """A place where keyed state is kept while a job runs."""
 
     @abstractmethod
     def options(self) -> dict[str, str]:
-        """The options that say the same; not in PyFlink."""
+        """The options that choose this back end; not in PyFlink."""
 
 
 class HashMapStateBackend(StateBackend):
@@ -52,7 +52,7 @@ class HashMapStateBackend(StateBackend):
         return "HashMapStateBackend"
 
     def options(self) -> dict[str, str]:
-        """The option that says the same; not in PyFlink."""
+        """The option that chooses this back end; not in PyFlink."""
         return {"state.backend.type": "hashmap"}
 
 
@@ -60,9 +60,8 @@ class EmbeddedRocksDBStateBackend(StateBackend):
     """Keeps state in RocksDB on the local disks of the TaskManagers; needs the extra ``rocksdb``.
 
     Args:
-        enable_incremental_checkpointing: whether a checkpoint keeps only what has changed since the last complete one;
-        left out, the option
-            ``execution.checkpointing.incremental`` says so.
+        enable_incremental_checkpointing: whether a checkpoint keeps only the changes since the last complete one; left
+            out, the option ``execution.checkpointing.incremental`` decides.
     """
 
     def __init__(self, enable_incremental_checkpointing: bool | None = None) -> None:  # noqa: FBT001  # PyFlink's signature
@@ -82,8 +81,8 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return self._options.get_boolean(_INCREMENTAL, default_value=False)
 
     def set_db_storage_paths(self, *paths: str) -> None:
-        """Set the directories of the databases on each TaskManager, absolute paths; nothing: where it has its temporary
-        files.
+        """Set the directories of the databases on each TaskManager, absolute paths; without paths, its folder of
+        temporary files is used.
 
         The operators of a TaskManager use them one after the other.
 
@@ -99,33 +98,33 @@ class EmbeddedRocksDBStateBackend(StateBackend):
             _DIRECTORIES.set(self._options, ",".join(paths))
 
     def get_db_storage_paths(self) -> list[str]:
-        """The directories that were set; none: where each TaskManager has its temporary files."""
+        """The directories that were set; if none, each TaskManager uses its folder of temporary files."""
         return list(_DIRECTORIES.find(self._options) or ())
 
     def set_predefined_options(self, options: PredefinedOptions) -> None:
-        """Without an effect, which a warning says.  Raises JobGraphError: they are no ``PredefinedOptions``."""
+        """Keep the setting, and warn that it has no effect.  Raises JobGraphError: it is no ``PredefinedOptions``."""
         check_kind(options, PredefinedOptions, "set_predefined_options() needs PredefinedOptions")
         self._options.set_string(PREDEFINED_OPTIONS, options.name)
         if options is not PredefinedOptions.DEFAULT:
             warn_of_setter("set_predefined_options()", IGNORED[PREDEFINED_OPTIONS])
 
     def get_predefined_options(self) -> PredefinedOptions:
-        """Those that were set; without an effect."""
+        """The predefined options that were set; without an effect."""
         return PredefinedOptions[self._options.get_string(PREDEFINED_OPTIONS, "DEFAULT")]
 
     def set_options(self, options_factory_class_name: str) -> None:
-        """Raises JobGraphError: a factory of options is a Java class."""
+        """Raise JobGraphError: a factory of options is a Java class."""
         raise JobGraphError(
             f"set_options({options_factory_class_name!r}) names a Java class, which does not exist here; leave it out, "
             "RocksDB runs with its own settings"
         )
 
     def get_options(self) -> str | None:
-        """None: there is no factory of options."""
+        """Return None: there is no factory of options."""
         return None
 
     def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
-        """Without an effect, which a warning says.  Raises JobGraphError: it is no number of 1 or more."""
+        """Keep the setting, and warn that it has no effect.  Raises JobGraphError: it is no number of 1 or more."""
         check_number(number_of_transfering_threads, 1, "set_number_of_transfer_threads() needs a number of 1 or more")
         self._options.set_integer(TRANSFER_THREADS, number_of_transfering_threads)
         warn_of_setter("set_number_of_transfer_threads()", IGNORED[TRANSFER_THREADS])
@@ -135,7 +134,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return self._options.get_integer(TRANSFER_THREADS, 0) or _DEFAULT_TRANSFER_THREADS
 
     def options(self) -> dict[str, str]:
-        """The options that say the same; not in PyFlink."""
+        """The options that choose this back end, with its settings; not in PyFlink."""
         return self._options.to_dict()
 
     def take_options(self, options: Configuration) -> None:

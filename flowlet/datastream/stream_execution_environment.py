@@ -133,14 +133,14 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
     Threading: one thread.
     Life cycle: a job that was started, whatever becomes of it, takes its operators out of the environment, as in
     PyFlink, and more streams may be made.  A job that could not be started (the graph was wrong, a function could not
-    be sent, there was no JobManager, or it refused the job) can be tried again: the same call with nothing added runs
-    the same operators.  Once operators are added, or another stream is collected, the next job has only these and what
-    they read; the operators of the failed attempt are forgotten.  (PyFlink keeps them all if the graph was wrong, and
-    forgets them all otherwise.)  ``close`` ends what still runs.
+    be sent, there was no JobManager, or it refused the job) can be tried again: if no operator was added, the call runs
+    the operators of the failed attempt.  Once operators are added, or another stream is collected, the next job has
+    only these and the operators that they read; the operators of the failed attempt are forgotten.  (PyFlink keeps them
+    all if the graph was wrong, and forgets them all otherwise.)  ``close`` ends the jobs that still run.
 
     Args:
         configuration: options; see ``configure``.
-        submit: what starts jobs; left out, the client package.
+        submit: starts jobs; left out, the client package does.
     """
 
     def __init__(self, configuration: Configuration | None = None, submit: Submit | None = None) -> None:
@@ -216,14 +216,15 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return CheckpointConfig(self._configuration)
 
     def set_default_savepoint_directory(self, directory: str) -> Self:
-        """Write savepoints there if who asks for one names no directory; the job can take savepoints then also without
-        checkpoints.
+        """Set the directory for savepoints that are asked for without a directory.
+
+        With it, jobs can take savepoints also if they take no checkpoints.
         """
         self._configuration.set_string(row_of(CheckpointSettings, "savepoint_directory").name, directory)
         return self
 
     def get_default_savepoint_directory(self) -> str | None:
-        """Where savepoints are written; None: who asks for one must name a directory."""
+        """The directory for savepoints; None: each request for a savepoint must name one."""
         return view_of(CheckpointSettings, self._configuration).savepoint_directory or None
 
     def set_state_backend(self, state_backend: StateBackend) -> Self:
@@ -252,7 +253,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return self.get_checkpoint_config().get_checkpointing_mode()
 
     def get_checkpointing_consistency_mode(self) -> CheckpointingMode:
-        """As ``get_checkpointing_mode``."""
+        """The result of ``get_checkpointing_mode``, of which this is another name."""
         return self.get_checkpointing_mode()
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
@@ -260,7 +261,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return self.get_checkpoint_config().is_unaligned_checkpoints_enabled()
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """Whether that was asked for; without an effect."""
+        """Whether forced unaligned checkpoints were asked for, which has no effect."""
         return self.get_checkpoint_config().is_force_unaligned_checkpoints()
 
     def get_config(self) -> ExecutionConfig:
@@ -327,9 +328,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return self._set("is_chaining_enabled", value=False)
 
     def register_slot_sharing_group(self, slot_sharing_group: SlotSharingGroup) -> Self:
-        """Accept a group; slots are all alike, so there is nothing to remember about it, and resources of it are warned
-        of.
-        """
+        """Accept a group, and warn if it has resources: all slots are alike, so nothing has to be kept."""
         check_kind(slot_sharing_group, SlotSharingGroup, "register_slot_sharing_group() needs a SlotSharingGroup")
         slot_sharing_group.warn_of_resources()
         return self
@@ -342,7 +341,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         python_options.add_python_file(self._configuration, file_path)
 
     def set_python_requirements(self, requirements_file_path: str, requirements_cache_dir: str | None = None) -> None:
-        """Install with pip, on every TaskManager, what a requirements file names.
+        """Install with pip, on every TaskManager, the packages that a requirements file names.
 
         Args:
             requirements_file_path: in pip's format.
@@ -357,16 +356,15 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
 
         Args:
             archive_path: on this machine.
-            target_dir: its folder there; left out, it is called as the archive, with the ending of its name.
+            target_dir: its folder there; left out, the archive's file name, with its ending.
         """
         python_options.add_archive(self._configuration, archive_path, target_dir)
 
     def set_python_executable(self, python_exec: str) -> None:
-        """Run the TaskManagers that this program starts with another interpreter, which has flowlet, and the same
-        version of Python.
+        """Run the TaskManagers that this program starts with another interpreter, which has flowlet and this version of
+        Python.
 
-        A job for a cluster that runs already is refused with it: there the interpreter is chosen where TaskManagers are
-        started.
+        A job for a cluster that runs already is refused then: its interpreter is chosen where TaskManagers are started.
         """
         python_options.set_executable(self._configuration, python_exec)
 
@@ -406,7 +404,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
                 )
 
     def enable_changelog_state_backend(self, enabled: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
-        """Without an effect, which a warning says: checkpoints hold the state itself.
+        """Keep the setting, and warn that it has no effect: checkpoints hold the state itself.
 
         Raises ConfigError: it is no bool.
         """
@@ -417,17 +415,18 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return self
 
     def is_changelog_state_backend_enabled(self) -> bool | None:
-        """Whether it was asked for, or None if nothing was said about it; without an effect."""
+        """Whether a changelog was asked for; None: the option is not set.  Without an effect."""
         found = self._configuration.get_boolean(CHANGELOG, default_value=False)
         return found if self._configuration.contains_key(CHANGELOG) else None
 
     def is_chaining_of_operators_with_different_max_parallelism_enabled(self) -> bool:
-        """True: a max parallelism never parts a chain, which always has one parallelism."""
+        """Return True: a max parallelism never parts a chain, which always has one parallelism."""
         return True
 
     def get_execution_plan(self) -> str:
-        """What ``execute`` would run now as JSON, for people and for Flink's plan visualizer; nothing runs and nothing
-        is forgotten.
+        """The job that ``execute`` would run now as JSON, for people and for Flink's plan visualizer.
+
+        No job runs, and the operators stay for ``execute``.
         """
         plan = execution_plan(self._stream_graph(None, None))
         self._unexecuted.clear()  # a program may want no more than the plan
@@ -445,9 +444,9 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         Raises:
             ConfigError: that variable has another value.
             JobGraphError: the program is not valid.
-            JobSubmissionError: the JobManager did not take it, or a function cannot be sent to it.
+            JobSubmissionError: the JobManager did not take the job, or a function cannot be sent to it.
             RpcConnectError: there is no JobManager, or it is gone before the end of the job.
-            JobExecutionError: it failed or was cancelled.  The traceback of a user's function is its ``__cause__``.
+            JobExecutionError: the job failed or was cancelled; ``__cause__`` has the traceback of a user's function.
         """
         if is_detached(os.environ):
             return self._execute_detached(job_name)
@@ -494,7 +493,10 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         self._unexecuted.built(transformation.operator_name)
 
     def _next_attempt(self, collect: CollectTransformation | None) -> Sequence[Transformation]:
-        """What was added since the last attempt; the last attempt again if it failed and this is the same call."""
+        """The operators added since the last attempt to start a job.
+
+        If none were added, and no other stream is collected, they are the operators of the last attempt that failed.
+        """
         operators, collected = self._unstarted
         is_same_call = not self._operators and (collect is None or collect.input is collected)
         return operators if is_same_call else self._operators
@@ -551,8 +553,9 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         *,
         progress: ProgressMode | None = None,
     ) -> _T:
-        """Start the next job (see the class for what that is) and use it; if that raises, it is released, and after
-        Ctrl-C cancelled.
+        """Start the next job (the class says which operators it has) and use it.
+
+        If that raises, the job is released; after Ctrl-C it is cancelled, too.
         """
         jobs: list[RunningJob] = []
 
@@ -627,9 +630,9 @@ class _Unexecuted:
 
     @staticmethod
     def tell(process_id: int) -> None:
-        """Say that there are some.
+        """Write to stderr that streams were built and never executed, if there are any.
 
-        Not in processes that only import or fork the program, not in tests and interactive sessions, and not behind an
+        Not in processes that only import or fork the program, not in tests and interactive sessions, and not after an
         exception, which says enough.
         """
         main = sys.modules.get("__main__")  # of another name in processes of multiprocessing
@@ -650,7 +653,7 @@ class _Unexecuted:
 
 
 def _options_of_file() -> Configuration | None:
-    """Those of ``config.yaml``, if a variable says where it is."""
+    """The options of ``config.yaml``; None if ``FLOWLET_CONF_DIR`` names no directory with it."""
     if not os.environ.get("FLOWLET_CONF_DIR"):
         return None
     found: Configuration | None = importlib.import_module(_CONFIG_FILE_MODULE).client_options(os.environ)
@@ -670,5 +673,5 @@ def _submit_with_client(
 
 
 def _local_checkpoints() -> str:
-    """Where jobs of clusters on this machine keep checkpoints: each user has an own directory."""
+    """The directory in which clusters on this machine keep checkpoints; each user has a directory of their own."""
     return os.path.join(tempfile.gettempdir(), f"flowlet-checkpoints-{os.getuid()}")

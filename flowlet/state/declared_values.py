@@ -1,6 +1,6 @@
 """Values on their way into a state, and copies of them for snapshots.
 
-``DeclaredValues``: whether what a program puts into a state is of the type that it declared for it.
+``DeclaredValues``: checks that the values a program puts into a state are of the type that it declared.
 
 Hot path: a state whose values are plain compares one type where a value enters (``exact``), and calls ``entered`` only
 for a value of another one.  Everything else, and the range of integers, is looked at when it is serialized: by the
@@ -9,7 +9,7 @@ pass in C over the types of many.  Others are pickled in one call for many rows,
 ``copy.deepcopy``.
 
 Side:       pure.
-Invariants: a row of a snapshot shares no list or map with the state.  What is thawed shares none with the snapshot.
+Invariants: a row of a snapshot shares no list or map with the state; a thawed row shares none with the snapshot.
 Rules:      the conversions are those of records (``value_conversion``): a number becomes an ``int`` or a ``float``,
             numpy's scalars and subclasses become plain values.  A FLOAT is not rounded.  Only values that are plain are
             converted.  Tuples, rows, lists, maps and times are only checked, as are keys of maps: another key would be
@@ -60,7 +60,7 @@ from netstack.late import numpy as np
 
 @dataclass(eq=False, slots=True)
 class MapEntry:
-    """A value of a map, and its key where that is not its own exact key."""
+    """A value of a map, with the user's key, where that is another object than its exact key."""
 
     key: Any
     value: Any
@@ -68,8 +68,9 @@ class MapEntry:
 
 @dataclass(eq=False, slots=True)
 class PickledRow:
-    """A row that was pickled, because the user may change its values from now on; or why it could not be: then the
-    snapshot fails, the user's function does not.
+    """A row that was pickled, because the user may change its values from now on.
+
+    ``data``: the pickle, or the error if it failed: then the snapshot fails, and the user's function does not.
     """
 
     data: bytes | FlowletError
@@ -81,7 +82,7 @@ def map_pairs(entries: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 def frozen_row(name: str, kind: StateKind, stored: Any) -> Any:
-    """What is kept for one key, as it is now; ``thawed_row`` makes the row of it.  It never fails.
+    """The row of one key as it is now, for ``thawed_row``; never raises.
 
     A row that a table kept and dropped (``stored`` is a tuple for a list or a map) was never the user's.
     """
@@ -95,7 +96,7 @@ def frozen_row(name: str, kind: StateKind, stored: Any) -> Any:
 
 
 def thawed_row(name: str, kind: StateKind, kept: Any) -> Any:
-    """The row of what ``frozen_row`` gave, or of what a table kept until it was replaced.
+    """The row of a result of ``frozen_row``, or of an entry that a table kept until it was replaced.
 
     Raises:
         FlowletError: it could not be copied; names the state.
@@ -108,10 +109,10 @@ def thawed_row(name: str, kind: StateKind, kept: Any) -> Any:
 
 
 def copied_rows(name: str, kind: StateKind, entries: list[Any]) -> list[Any]:
-    """The rows of what a state keeps for some keys.
+    """The rows of a state's entries, for some keys, as copies.
 
     Raises:
-        FlowletError: something cannot be copied; names the state.
+        FlowletError: a value cannot be copied; names the state.
     """
     match kind:
         case StateKind.LIST | StateKind.MAP:
@@ -127,7 +128,7 @@ def copied_rows(name: str, kind: StateKind, entries: list[Any]) -> list[Any]:
 
 
 def thawed_rows(kind: StateKind, values: Iterable[Any]) -> list[Any]:
-    """What a state keeps for values of ``StateRows``; shares nothing that can change with them."""
+    """The entries of a state for the values of ``StateRows``; they share no changeable object with these."""
     rows = list(values)
     rows = rows if are_unchanging(rows) else loads_record(dumps_record(rows))
     match kind:
@@ -206,11 +207,11 @@ class DeclaredValues:
         self._convert_value = value_converter(_DOUBLE if self._value == _FLOAT else self._value)
         self._convert_key = None if self._key is None else value_converter(self._key)
         self.exact = _exact(self._value)
-        """The type whose values are taken as they are; None: all values are taken where they enter."""
+        """The type whose values are taken unconverted; None: values are not checked where they enter."""
         self.exact_key = None if self._key is None else _exact(self._key)
         """``exact``, of the keys of a map."""
         self.is_entered = self.exact is not None or self.exact_key is not None
-        """Whether values or keys are looked at where they enter."""
+        """Whether values or keys are checked where they enter."""
 
     def __repr__(self) -> str:
         return f"<DeclaredValues of {self._name!r}: {self._type_info!r}>"
@@ -218,9 +219,9 @@ class DeclaredValues:
     # -- where a value enters
 
     def entered(self, value: Any) -> Any:
-        """The value, of a plain declared type, in that type.
+        """The value, converted if the declared type is plain.
 
-        Raises FlowletError: it is of another one; names state, type and value.
+        Raises FlowletError: the value is of another type; names state, type and value.
         """
         if self.exact is None or type(value) is self.exact or (value is None and self._takes_none):
             return value
@@ -235,7 +236,7 @@ class DeclaredValues:
         return self._key is not None or is_nullable(self._value)
 
     def all_entered(self, values: Iterable[Any]) -> list[Any]:
-        """``entered`` of each."""
+        """The results of ``entered`` for all values."""
         found = list(values)
         exact = self.exact
         if exact is None or set(map(type, found)) <= {exact}:
@@ -251,11 +252,11 @@ class DeclaredValues:
 
     @property
     def is_serialized_checked(self) -> bool:
-        """Whether ``check_rows`` looks at anything."""
+        """Whether ``check_rows`` has anything to check."""
         return self._needs_rows(self._value) or (self._key is not None and self._needs_rows(self._key))
 
     def check_rows(self, kind: StateKind, rows: Iterable[Any], *, has_ttl: bool) -> None:
-        """Refuse values and keys that were not looked at where they entered; ``rows``: as in ``StateRows``.
+        """Refuse wrong values and keys that were not checked where they entered; ``rows``: as in ``StateRows``.
 
         Raises FlowletError.
         """
@@ -286,7 +287,7 @@ class DeclaredValues:
                 self._check("a value", self._value, value)
 
     def check_serialized_key(self, key: Any) -> None:
-        """Refuse a key of a map that was not looked at where it entered.  Raises FlowletError."""
+        """Refuse a wrong key of a map that was not checked where it entered.  Raises FlowletError."""
         if self._key is not None and self._needs_rows(self._key):
             self._check("a key", self._key, key)
 
@@ -316,13 +317,13 @@ class DeclaredValues:
 
 
 def _exact(type_info: TypeInformation) -> type | None:
-    """The one type that is taken as it is; None: more must be looked at."""
+    """The one type whose values need no conversion; None: a value's type alone does not tell."""
     if not isinstance(type_info, BasicTypeInfo):
         return None
     return float if type_info == _FLOAT else exact_type(type_info)
 
 
-# Types of ours without parts; a user's own may be equal to another that converts in another way.
+# Types of ours without parts.  Only these go through the cache: a user's type may equal one that converts differently.
 _LEAVES: Final = frozenset(
     (BasicTypeInfo, InstantTypeInfo, DateTypeInfo, TimeTypeInfo, TimestampTypeInfo, LocalTimeTypeInfo)
 )
@@ -335,8 +336,8 @@ def _leaf_converter(type_info: TypeInformation) -> Convert | None:
 
 
 def _check_part(type_info: TypeInformation, value: Any) -> None:
-    """Raises TypeMismatchError: a part of a value is not of its type; any part inside of a tuple, row, list or map may
-    be None.
+    """Raise TypeMismatchError if a part of a value is not of its type; any part inside of a tuple, row, list or map
+    may be None.
     """
     parts: Iterable[tuple[TypeInformation, Any]]
     match type_info:
@@ -364,13 +365,13 @@ def _check_part(type_info: TypeInformation, value: Any) -> None:
             _check_part(part, each)
 
 
-# ---------------------------------------------------------------- states that look at what enters
+# ---------------------------------------------------------------- states that check values where they enter
 
 
 class EnteredState:
-    """Goes before a class of states whose values, and keys of maps, are looked at where they enter.
+    """The first base class of states whose values, and keys of maps, are checked where they enter.
 
-    ``declared``: of a plain type; None: values are taken as they are.
+    ``declared``: of a plain type; None: values are taken unchecked.
     """
 
     __slots__ = ("_all_entered", "_declared", "_exact")

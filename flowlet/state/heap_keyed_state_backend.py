@@ -1,15 +1,15 @@
 """``HeapKeyedStateBackend``: all keyed state of one operator, in dictionaries.
 
-Rows of a snapshot in the form that the program declares now.
-
-Removes expired entries of a state, a few at a time.
+``row_converter``: converts rows of a snapshot to the form that the program declares now.  ``IncrementalCleanup``:
+removes expired entries of a state, a few at a time.
 
 Side:       task.
 Source:     Flink ``StateTable`` with a serializer that is compatible after migration; ``TtlAwareSerializer`` for
             entries that begin, or cease, to expire.  Flink ``TtlIncrementalCleanup``.  Flink ``HeapKeyedStateBackend``,
             ``StateBackend.createKeyedStateBackend``; PyFlink's ``RuntimeContext.get_state`` and its like.
-Invariants: every entry that is not removed meanwhile is looked at once per round; a round costs one list of the keys.
-            one table per name.  State that was restored and not declared again yet stays in every snapshot.
+Invariants: one table per name.  State that was restored and not declared again yet stays in every snapshot.  The
+            clean-up looks once per round at every entry that is not removed meanwhile; a round costs one list of the
+            keys.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,17 +49,17 @@ from netstack.late import dataclass
 def row_converter(
     name: str, written: StateDescription, declared: StateDescription, now_ms: int
 ) -> Callable[[Any], Any] | None:
-    """What makes rows of the declared form of rows that were written; None: they are the same.
+    """A function from rows as they were written to rows of the declared form; None: both forms are equal.
 
     Args:
-        name: the state's.
-        written: what the snapshot says.
-        declared: what the program says.
-        now_ms: entries that begin to expire were last used then.
+        name: the state's name.
+        written: the description in the snapshot.
+        declared: the description in the program.
+        now_ms: counts as the last use of entries that begin to expire.
 
     Raises:
-        StateRestoreError: they do not go together; names the state, both types and what to do.  The converter raises
-            it, too: of a value that is not of the type that was declared for it.
+        StateRestoreError: the descriptions do not go together; names the state, both types and what to do.  The
+            converter raises it, too, for a value that is not of the type that was declared when it was written.
     """
     convert = _value_converter(name, written, declared)
     if convert is None and written.has_ttl == declared.has_ttl:
@@ -103,7 +103,7 @@ def _value_converter(name: str, written: StateDescription, declared: StateDescri
 
 
 def _element_converter(kind: StateKind, written: TypeForm, declared: TypeForm) -> Convert | None:
-    """Of what a row has one or many of: the value, an element, or the value of an entry of a map."""
+    """The converter of the parts of a row: of the value, of an element, or of the value of an entry of a map."""
     match kind:
         case StateKind.LIST:
             return converter(written.parts[0], declared.parts[0])
@@ -144,7 +144,10 @@ class IncrementalCleanup:
             self._keys = iter(list(self._table.entries))
 
     def _drop_expired(self, keys: list[Any], now_ms: int) -> None:
-        """For one value per key: without a call per key, which would take longer than all the rest of an access."""
+        """Drop the expired entries of a state with one value per key.
+
+        There is no call per key, which would take longer than all the rest of an access.
+        """
         newest_expired_ms = now_ms - self._expiry.ttl_ms
         get = self._table.entries.get
         for key in keys:
@@ -201,7 +204,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         return expiry
 
     def open_rows(self, holder: RowHolder) -> None:
-        """See ``KeyedStateBackend``."""
+        """Hand all restored rows to the holder, which keeps all its rows from then on."""
         self._holder = holder
         _, groups = self._restored.pop(AGGREGATES, (None, {}))
         if groups:
@@ -209,7 +212,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             holder.take_rows(keys, _joined([rows.values for rows in groups.values()]))
 
     def open_columns(self, holder: ColumnHolder, description: str) -> None:
-        """See ``KeyedStateBackend``."""
+        """Hand all restored blocks to the holder, which keeps all its rows from then on."""
         self._columns = (holder, self._declared_columns(description))
         _, groups = self._restored.pop(WINDOW_COLUMNS, (None, {}))
         holder.take_blocks(
@@ -226,18 +229,18 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             table.forget_keys()
 
     def keys_of(self, name: str) -> list[Any]:
-        """The keys, as the user knows them, that have an entry of a state which was declared."""
+        """The keys, as the user knows them, that have an entry of a declared state."""
         return self._tables[name].user_keys()
 
     # -- checkpoints
 
     def snapshot(self, checkpoint_id: int = 0, *, is_full: bool = False) -> Callable[[], KeyedStateSnapshot] | None:
-        """Begin a snapshot; what is returned makes it, once, on any thread, while the states go on.
+        """Begin a snapshot; return a callable that makes it, once, on any thread, while the states go on.
 
         None: there is no state.
 
-        The snapshot is given up when what is returned is no longer referred to.  What is returned raises FlowletError
-        if a value cannot be copied; the message names the state.
+        The snapshot is given up when the callable is no longer referred to.  The callable raises FlowletError if a
+        value cannot be copied; the message names the state.
         """
         held = None if self._holder is None else _copied(*self._holder.held_rows())
         blocks = None if self._columns is None else self._columns[0].held_blocks(in_order=False)
@@ -270,7 +273,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         return finish
 
     def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
-        """See ``KeyedStateBackend``."""
+        """Implement ``KeyedStateBackend.restore``; also raises StateRestoreError for an incremental snapshot."""
         if isinstance(snapshot, IncrementalSnapshot):
             raise StateRestoreError(
                 "keyed state was written by RocksDB, incrementally, which only RocksDB reads: set state.backend.type "
@@ -290,7 +293,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
                 self._restored[name][1][group] = rows
 
     def close(self) -> None:
-        """Let go of all entries; those that a snapshot is still copying stay until it has ended.
+        """Let go of all entries; tables that a snapshot is still copying stay until it has ended.
 
         The task that used them is in cycles of references, and the collector of cycles may not run for hours while
         other tasks run.
@@ -306,7 +309,10 @@ class HeapKeyedStateBackend(KeyedStateBackend):
 
 
 def _copied(keys: list[Any], values: Iterable[Any] | ColumnRows) -> tuple[list[Any], Iterable[Any] | ColumnRows] | None:
-    """Rows that stay as they are; None: there are none.  Raises FlowletError: a value cannot be copied."""
+    """Copies of rows, which do not change any more; None: there are no rows.
+
+    Raises FlowletError: a value cannot be copied.
+    """
     if not keys:
         return None
     if isinstance(values, ColumnRows):
@@ -316,7 +322,7 @@ def _copied(keys: list[Any], values: Iterable[Any] | ColumnRows) -> tuple[list[A
 
 
 def _joined(parts: list[Sequence[Any] | ColumnRows]) -> list[Any] | ColumnRows:
-    """The values of several key groups; they share nothing that can change with them."""
+    """The values of several key groups together; they share no changeable object with the parts."""
     tables = [part.columns for part in parts if isinstance(part, ColumnRows)]
     if len(tables) == len(parts):
         from flowlet.columns.table import try_concatenate  # here, as a task without keys needs no columns

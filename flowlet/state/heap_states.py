@@ -23,7 +23,7 @@ from flowlet.state.state_table import Entries, StateTable
 
 
 class _HeapState(EnteredState):
-    """What is kept for each key in a table; ``declared``: see ``EnteredState``."""
+    """A state whose entries are in a ``StateTable``; ``declared``: see ``EnteredState``."""
 
     __slots__ = ("_context", "_entries", "_get", "_table")
 
@@ -37,7 +37,7 @@ class _HeapState(EnteredState):
         return f"<{type(self).__name__} {self._table!r}>"
 
     def bind(self, get: Callable[[Any], Any], entries: Entries) -> None:
-        """From now on read entries with ``get`` and put them into ``entries``; the table's."""
+        """Use this ``get`` and these ``entries`` of the table from now on."""
         self._get = get
         self._entries = entries
 
@@ -69,7 +69,7 @@ class HeapValueState(_HeapState, ValueState[Any]):
 
 
 class _CombinedState:
-    """A result for each key, or what it is made of, which ``stored`` keeps."""
+    """A result, or an accumulator, for each key; ``stored`` keeps it."""
 
     __slots__ = ("_function", "_stored")
 
@@ -82,11 +82,11 @@ class _CombinedState:
         self._stored.clear()
 
     def accumulator(self) -> Any:
-        """What is kept for the current key; None if it has no values."""
+        """The stored result or accumulator of the current key; None if it has no values."""
         return self._stored.value()
 
     def update_accumulator(self, accumulator: Any) -> None:
-        """Replace what is kept for the current key."""
+        """Replace the stored result or accumulator of the current key."""
         self._stored.update(accumulator)
 
 
@@ -105,7 +105,7 @@ class HeapReducingState(_CombinedState, ReducingState[Any]):
         self._stored.update(value if before is None else self._function(before, value))
 
     def merge(self, first: Any, second: Any) -> Any:
-        """Combine two of what is kept."""
+        """Combine two stored results or accumulators."""
         return self._function(first, second)
 
 
@@ -127,7 +127,7 @@ class HeapAggregatingState(_CombinedState, AggregatingState[Any, Any]):
         self._stored.update(self._function.add(value, accumulator))
 
     def merge(self, first: Any, second: Any) -> Any:
-        """Combine two of what is kept."""
+        """Combine two stored results or accumulators."""
         return self._function.merge(first, second)
 
 
@@ -180,7 +180,7 @@ class HeapListState(_HeapState, ListState[Any]):
 
 
 class MapOfEntries(ABC):
-    """Goes before a class of map states; reads a map by exact key, whose other keys are in ``MapEntry``."""
+    """The first base class of map states: reads a map by exact key, with the user's keys in ``MapEntry``."""
 
     __slots__ = ()
 
@@ -225,7 +225,7 @@ class HeapMapState(_HeapState, MapOfEntries, MapState[Any, Any]):
         return entries
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key of the map.  Raises FlowletError: one of them is of another type."""
+        """Set the value of a key of the map.  Raises FlowletError: key or value is of another type."""
         declared = self._declared
         if declared is not None:
             if type(value) is not self._exact:

@@ -1,13 +1,13 @@
-"""Where the state of one operator of one subtask is kept.
+"""The back ends that keep the state of one operator of one subtask.
 
-``KeyedStateBackend``: declares and restores keyed state, whatever place it is kept in.  ``OperatorStateBackend``:
-operator state, in lists and dictionaries.  ``SharedFiles``: files of keyed state that several checkpoints of a job use.
+``KeyedStateBackend``: declares and restores keyed state, on the heap or in RocksDB.  ``OperatorStateBackend``: operator
+state, in lists and dictionaries.  ``SharedFiles``: files of keyed state that several checkpoints of a job use.
 
 Side:       task.
 Invariants: one state per name.  Operator state that was restored and not declared again yet stays in every snapshot.
-            Of union list state every subtask has the whole then: it stays in the snapshots of the first subtask alone,
-            or it would multiply with each restart.  A shared file is named by its SHA-256; under that name it is whole
-            and on disk, and what is read has the length and the SHA-256 of its handle.
+            Every subtask then has the whole of a union list: it stays in the snapshots of the first subtask alone, or
+            it would multiply with each restart.  A shared file is named by its SHA-256; under that name it is whole
+            and on disk, and the bytes read have the length and the SHA-256 of its handle.
 Source:     Flink ``KeyedStateBackend``, ``CheckpointableKeyedStateBackend``, ``CheckpointListener``,
             ``CheckpointStreamFactory``; ``FsCheckpointStorageAccess`` (``shared``), ``RocksDBStateUploader``,
             ``RocksDBStateDownloader``; ``DefaultOperatorStateBackend``, ``PartitionableListState``,
@@ -76,7 +76,7 @@ class SharedFiles:
 
     Args:
         storage: of the job.
-        former: where the checkpoint lies that the job starts from; None: in ``storage``, too.
+        former: the storage of the checkpoint that the job starts from; None: it is in ``storage``, too.
 
     Attributes:
         former_classes: maps the classes in restored files, if another program wrote them; else None.
@@ -91,7 +91,7 @@ class SharedFiles:
 
     @property
     def are_restored_ones_own(self) -> bool:
-        """Whether checkpoints may name the files that were restored; not those of another job, which may be removed."""
+        """Whether checkpoints may name the files that were restored; files of another job may be removed."""
         return self._former is None or self._former is self._storage
 
     def write_shared(self, path: Path) -> SharedFile:
@@ -102,12 +102,12 @@ class SharedFiles:
         return file
 
     def read_shared(self, file: SharedFile, path: Path) -> None:
-        """Copy what was kept into a new local file.  Raises StorageError: it is missing or changed."""
+        """Copy a shared file into a new local one.  Raises StorageError: it is missing or changed."""
         path.write_bytes((self._former or self._storage).read_state(handle_of(file)))
 
 
 def handle_of(file: SharedFile) -> StateHandle:
-    """Where a shared file lies."""
+    """The handle under which a shared file is stored."""
     return StateHandle(file.num_bytes, file.sha256, path=f"shared/{file.sha256.hex()}")
 
 
@@ -133,8 +133,9 @@ _TTL_STATES: Final[Mapping[StateKind, Callable[..., Any]]] = {
 
 
 StoredStates = Mapping[StateKind, Callable[..., Any]]
-"""By kind, where a value, a list and a map without expiry are kept: the class of states, which is made of what keeps
-the entries, and of the declared type, if values are looked at where they enter.
+"""The class of states without expiry, for values, lists and maps.
+
+It is made of the object that keeps the entries, and of the declared type if values are checked where they enter.
 """
 
 
@@ -142,7 +143,7 @@ the entries, and of the declared type, if values are looked at where they enter.
 class KeyedStateBackend(ABC):
     """The keyed states of one operator of one subtask.
 
-    Threading: task thread only; what ``snapshot`` returns is called on any thread.
+    Threading: task thread only; the callable that ``snapshot`` returns is called on any thread.
     Life cycle: ``restore``, if at all, before the first ``state``; ``close`` when the task has ended.
 
     Args:
@@ -174,21 +175,20 @@ class KeyedStateBackend(ABC):
         return bool(self._cleanups)
 
     def clean(self) -> None:
-        """Remove some expired entries of the states that want that for every record."""
+        """Remove some expired entries of the states that clean up at every record."""
         for clean in self._cleanups:
             clean()
 
     def refuse_new_states(self, reason: str) -> None:
-        """From now on ``state`` raises FlowletError with this reason."""
+        """Let ``state`` raise FlowletError with this reason from now on."""
         self._refusal = reason
 
     def state(
         self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None
     ) -> Any:
-        """The state of a descriptor, which must be of the class ``kind``; the same one for every call with the same
-        name.
+        """The state of a descriptor, which must be of the class ``kind``; all calls with one name return one object.
 
-        ``key_context``: whose current key it belongs to; None: the operator's.
+        ``key_context``: holds the current key that the state belongs to; None: the operator's.
 
         Raises:
             FlowletError: it is another descriptor, or the name is taken by a state of another kind, type or context.
@@ -224,7 +224,7 @@ class KeyedStateBackend(ABC):
     def _new_state(
         self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext, values: DeclaredValues
     ) -> State:
-        """Make a state, with what was restored of it."""
+        """Make a state, with its restored entries."""
 
     def _state_of(self, descriptor: StateDescriptor, kind: StateKind, entries: object, values: DeclaredValues) -> State:
         """The state that keeps its values in ``entries``."""
@@ -255,17 +255,16 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def open_rows(self, holder: RowHolder) -> "CachedRows | None":
-        """Keep the rows of an operator, which is opened, under the name ``AGGREGATES``.
+        """Keep the rows of an operator, which is being opened, under the name ``AGGREGATES``.
 
-        None: the holder has all of them, what was restored too.  Else it has those of one generation, and asks for
-        others.
+        None: the holder has all rows, restored ones too.  Else it has the rows of one generation, and asks for others.
         """
 
     @abstractmethod
     def open_columns(self, holder: ColumnHolder, description: str) -> "CachedColumns | None":
         """Keep the columns of an operator, as ``open_rows`` does, under the name ``WINDOW_COLUMNS``.
 
-        Raises StateRestoreError: what was restored has another description.
+        Raises StateRestoreError: the restored columns have another description.
         """
 
     def _declared_columns(self, description: str) -> StateDescription:
@@ -283,13 +282,13 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def keys_of(self, name: str) -> list[Any]:
-        """The keys, as the user knows them, that have an entry of a state which was declared."""
+        """The keys, as the user knows them, that have an entry of a declared state."""
 
     @abstractmethod
     def snapshot(
         self, checkpoint_id: int = 0, *, is_full: bool = False
     ) -> "Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None":
-        """The synchronous part; what is returned makes the snapshot on any thread.  None: there is no state.
+        """Do the synchronous part; return a callable that makes the snapshot on any thread.  None: there is no state.
 
         ``is_full``: in the form that every back end reads, with no file that other checkpoints share.
 
@@ -298,7 +297,7 @@ class KeyedStateBackend(ABC):
         """
 
     def discard_snapshot(self, checkpoint_id: int) -> None:
-        """The snapshot will not be finished, or is finished: release what its synchronous part holds; any thread,
+        """Release what the synchronous part of a snapshot holds: it is finished, or never will be; any thread,
         idempotent.
         """
         return  # a snapshot on the heap holds memory only
@@ -336,14 +335,14 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def _written(self, name: str) -> StateDescription | None:
-        """What an earlier snapshot said about a state."""
+        """The description of a state in the snapshots restored so far; None: they have no such state."""
 
     @abstractmethod
     def _take_over(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
-        """Take over a snapshot that fits to the others."""
+        """Take over a snapshot that agrees with the ones before."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: later ones may use its files."""
+        """Note that a checkpoint is complete: later ones may use its files."""
         return  # each checkpoint of the heap has the whole state
 
     @abstractmethod
@@ -356,8 +355,9 @@ class KeyedStateBackend(ABC):
 
 
 class OperatorBroadcastState(MapOfEntries, BroadcastState[Any, Any]):
-    """A map of the subtask, in ``entries`` by exact key, which is changed in place only; keys are told apart as those
-    of a ``MapState``.
+    """A map of the subtask; keys are told apart as in a ``MapState``.
+
+    ``entries``: by exact key; changed in place only, since ``ReadOnlyOperatorBroadcastState`` shares them.
     """
 
     __slots__ = ("_name", "declared", "entries")
@@ -374,7 +374,7 @@ class OperatorBroadcastState(MapOfEntries, BroadcastState[Any, Any]):
         return self.entries
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key.  Raises FlowletError: one of them is not of the declared type."""
+        """Set the value of a key.  Raises FlowletError: key or value is not of the declared type."""
         self.declared.check_key(key)
         value = self.declared.entered(value)
         exact = exact_key(key)
@@ -390,8 +390,9 @@ class OperatorBroadcastState(MapOfEntries, BroadcastState[Any, Any]):
 
 
 class ReadOnlyOperatorBroadcastState(OperatorBroadcastState):
-    """A broadcast state, whose ``entries`` it shares, for a function that must not change it: every attempt raises
-    FlowletError.
+    """A view of a broadcast state, whose ``entries`` it shares, for a function that must not change it.
+
+    Every attempt to change it raises FlowletError.
     """
 
     __slots__ = ()
@@ -409,11 +410,11 @@ class ReadOnlyOperatorBroadcastState(OperatorBroadcastState):
 class OperatorStateBackend(OperatorStateStore):
     """The operator state of one operator of one subtask.
 
-    Threading: task thread only; what ``snapshot`` returns is called on any thread.
+    Threading: task thread only; the callable that ``snapshot`` returns is called on any thread.
     Life cycle: ``restore``, if at all, before the first state is asked for.
 
     Args:
-        subtask: which one, from 0.
+        subtask: the number of the subtask, from 0.
     """
 
     def __init__(self, subtask: int = 0) -> None:
@@ -438,13 +439,13 @@ class OperatorStateBackend(OperatorStateStore):
         return self._list_state(state_descriptor, Redistribution.SPLIT)
 
     def get_union_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """A list of this subtask, of which every subtask gets all parts at a restart; raises as ``OperatorStateStore``
+        """A list of this subtask; at a restart every subtask gets the lists of all; raises as ``OperatorStateStore``
         says.
         """
         return self._list_state(state_descriptor, Redistribution.UNION)
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> OperatorBroadcastState:
-        """A map that is the same in every subtask; raises as ``OperatorStateStore`` says."""
+        """A map that is equal in every subtask; raises as ``OperatorStateStore`` says."""
         name = self._declared(state_descriptor, MapStateDescriptor, Redistribution.BROADCAST)
         if name not in self._states:
             values = DeclaredValues(name, state_descriptor.type_info, StateKind.MAP)
@@ -465,7 +466,7 @@ class OperatorStateBackend(OperatorStateStore):
     def _declared(
         self, descriptor: StateDescriptor, kind: type[StateDescriptor], redistribution: Redistribution
     ) -> str:
-        """The name of a state, which fits to what is known of it."""
+        """The name of a state, after its descriptor was compared with earlier ones and with the snapshot."""
         if not isinstance(descriptor, kind):
             raise FlowletError(f"a {redistribution.value} needs a {kind.__name__}, got {descriptor!r}")
         name, declared = descriptor.name, (redistribution, repr(descriptor.type_info))
@@ -485,7 +486,7 @@ class OperatorStateBackend(OperatorStateStore):
         return name
 
     def _taken(self, name: str) -> list[Any]:
-        """What was restored of a state; shares nothing that can change with the snapshot."""
+        """The restored elements of a state; they share no changeable object with the snapshot."""
         rows = self._restored.pop(name, None)
         elements = [] if rows is None else list(rows.elements)
         return elements if are_unchanging(elements) else loads_record(dumps_record(elements))
@@ -515,7 +516,7 @@ class OperatorStateBackend(OperatorStateStore):
         self._frozen = finish
 
     def snapshot(self) -> Callable[[], OperatorStateSnapshot] | None:
-        """What was frozen last, else a copy as of now; what is returned makes the snapshot on any thread.
+        """A callable that makes the snapshot on any thread: of the copy that ``freeze`` made, else of a copy made now.
 
         None: there is no state.
 
@@ -544,7 +545,7 @@ def _named(description: tuple[Redistribution, str]) -> str:
 def _frozen(
     name: str, state: ListState[Any] | OperatorBroadcastState, declared: DeclaredValues
 ) -> Callable[[], list[Any]]:
-    """Copies the elements of a list, or the pairs of a map; what is returned gives them, on any thread."""
+    """Copy the elements of a list, or the pairs of a map; return a callable that gives the copy, on any thread."""
     if isinstance(state, OperatorBroadcastState):
         kind = StateKind.MAP
         elements = map_pairs(state.entries)

@@ -1,8 +1,7 @@
-"""What a checkpoint holds of the state of one operator, and what a subtask takes over of it; what an operator is that
-keeps rows by itself.
+"""The forms of one operator's state in a checkpoint, and the share of it that a subtask takes over.
 
-Keyed state, in the form that every back end reads, or in files of RocksDB that checkpoints share; operator state, which
-belongs to a subtask and to no key.
+Keyed state has a form that every back end reads, or is in files of RocksDB that checkpoints share; operator state
+belongs to a subtask and to no key.  ``RowHolder`` and ``ColumnHolder``: operators that keep their rows by themselves.
 
 Side:       pure.
 Invariants: nobody changes a snapshot, or a file that it names.  A key is in the key group that ``key_group`` computes
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
     from flowlet.columns import Columns
 
 VERSION: Final = 2
-"""Of the form below: 2 since types have a ``TypeForm``."""
+"""The version of the form below: 2 since types have a ``TypeForm``."""
 
 
 class StateKind(Enum):
-    """What a state keeps for a key; the value is the name that users know."""
+    """The kinds of keyed state; the value is the name that users know."""
 
     VALUE = "ValueState"
     LIST = "ListState"
@@ -64,14 +63,14 @@ class TypeForm:
 
 @dataclass(frozen=True, slots=True)
 class StateDescription:
-    """What a restart must declare again.
+    """The description of a state, which a restart must declare again.
 
     Args:
         kind: what is kept for a key.
         type_name: the declared type as text.
-        has_ttl: whether each entry is a pair of what the user stored and when it was last used, in milliseconds of
+        has_ttl: whether each entry is a pair of the user's value and the time of its last use, in milliseconds of
             processing time.
-        type_form: the declared type; None: only the same text is the same type.
+        type_form: the declared type; None: types are compared by ``type_name`` alone.
     """
 
     kind: StateKind
@@ -85,8 +84,7 @@ class StateDescription:
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """The keys of one state in one key group, as the user knows them, and what is kept for each, in lists, tuples or
-    arrays.
+    """The keys of one state in one key group, as the user knows them, and the value of each; lists, tuples or arrays.
 
     A list of the user is a tuple of its elements, a map a tuple of pairs.
     """
@@ -115,11 +113,11 @@ AGGREGATES_DESCRIPTION: Final = StateDescription(StateKind.VALUE, "record")
 WINDOW_COLUMNS: Final = "window-columns"
 """The name of the state in which windows and joins of columns keep their rows.
 
-Its keys are those of ``ColumnBlock``, its values what the blocks hold, and its type is what the operator computes.
+Its keys are the keys of ``ColumnBlock``, its values the blocks' contents, and its type says what the operator computes.
 """
 _BLOCK_KEY: Final = struct.Struct(">BQQ")
 ALL_STARTS: Final = 1 << 63
-"""Rows start before it, and not before its negative."""
+"""An upper bound of the starts of rows, which are also not below its negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +126,10 @@ class ColumnBlock:
 
     Args:
         group: the key group.
-        table: 0: not rows, but what is known of the whole group, in one block.
-        start: that of the first row.
-        number: blocks with higher ones have newer rows.
-        content: the bytes, of which only the operator knows what they are.
+        table: 0: not rows, but one block of facts about the whole group.
+        start: the start of the first row.
+        number: blocks with higher numbers have newer rows.
+        content: bytes, which only the operator understands.
     """
 
     group: int
@@ -142,7 +140,7 @@ class ColumnBlock:
 
     @property
     def key(self) -> bytes:
-        """Its key within its key group; the keys of a table are in the order of the starts, then of the numbers."""
+        """The block's key within its key group; keys of a table are ordered by start, then by number."""
         return _BLOCK_KEY.pack(self.table, self.start + ALL_STARTS, self.number)
 
     @staticmethod
@@ -153,9 +151,7 @@ class ColumnBlock:
 
 
 def first_block_key(table: int, start: int) -> bytes:
-    """What comes before the keys of a table's blocks with this start or a later one, and after all others; any whole
-    number will do.
-    """
+    """A bound between the keys of a table's earlier blocks and of its blocks from this start on; any whole number."""
     return _BLOCK_KEY.pack(table, min(max(start, -ALL_STARTS), ALL_STARTS - 1) + ALL_STARTS, 0)
 
 
@@ -174,11 +170,11 @@ class RowHolder(ABC):
 
     @abstractmethod
     def held_rows(self) -> tuple[list[Any], Iterable[Any] | ColumnRows]:
-        """Exact keys, and what is kept of each: in a list of values that may change, or else to be read later."""
+        """Exact keys and the value of each: a list of values that may change later, or values that will not."""
 
     @abstractmethod
     def take_rows(self, keys: list[Any], values: Iterable[Any] | ColumnRows) -> None:
-        """Go on with these exact keys and values, which are the holder's own, and no others."""
+        """Go on with these exact keys and values, which become the holder's own, and with no others."""
 
 
 class ColumnHolder(ABC):
@@ -189,21 +185,21 @@ class ColumnHolder(ABC):
 
     @abstractmethod
     def held_blocks(self, *, in_order: bool) -> Callable[[], Iterable[ColumnBlock]]:
-        """The synchronous part of a snapshot; what is returned makes blocks of all that is held, on any thread.
+        """Do the synchronous part of a snapshot; return a callable that makes blocks of all held rows, on any thread.
 
         ``in_order``: blocks begin where their first rows start, and a block has few rows that start later.
         """
 
     @abstractmethod
     def take_blocks(self, blocks: list[ColumnBlock], before: int | None = None) -> list[ColumnBlock]:
-        """Hold these rows in front of all others; of rows that start at ``before`` or later returns blocks, with the
-        numbers that they had.
+        """Hold these rows in front of all others; return rows that start at ``before`` or later, as blocks with their
+        former numbers.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedStateSnapshot:
-    """All keyed state of one operator; whoever changes a field of this module raises ``version``.
+    """All keyed state of one operator; a change of a field of this module needs a higher ``version``.
 
     Args:
         descriptions: by name of the state.
@@ -219,11 +215,11 @@ class KeyedStateSnapshot:
 
 
 class Redistribution(Enum):
-    """Who gets what after a restart; the value is the name that users know."""
+    """The ways in which operator state is shared out after a restart; the value is the name that users know."""
 
     SPLIT = "list state"  # with another parallelism the elements of all subtasks are dealt out anew
     UNION = "union list state"  # every subtask gets the elements of all
-    BROADCAST = "broadcast state"  # the same everywhere: each subtask gets that of one former subtask
+    BROADCAST = "broadcast state"  # equal in all subtasks: each subtask gets the state of one former subtask
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +239,7 @@ class OperatorStateSnapshot:
 
     @property
     def has_union(self) -> bool:
-        """Whether it has a state of which every subtask needs all parts."""
+        """Whether there is a union list, of which every subtask needs all parts."""
         return any(each.redistribution is Redistribution.UNION for each in self.states.values())
 
 
@@ -260,14 +256,14 @@ class SharedFile:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalSnapshot:
-    """All keyed state of one operator; whoever changes a field, or the form of a row, raises ``version``.
+    """All keyed state of one operator; a change of a field, or of the form of a row, needs a higher ``version``.
 
     Args:
         descriptions: by name of the state.
         state_ids: by name of the state, the number that its rows begin with.
         max_parallelism: the number of key groups.
         first_key_group: of the subtask.
-        end_key_group: the one after its last.
+        end_key_group: the key group after the subtask's last.
         shared: by name within the database, files that other checkpoints have, too.
         private: by name within the database, the content of its other files.
         version: of this format.
@@ -288,12 +284,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StateShare:
-    """One subtask and the former vertex.
+    """One subtask's share of the state of the former vertex.
 
     Args:
         subtask: from 0 to ``parallelism`` - 1.
         former_parallelism: the number of subtasks that the operator had.
-        finished: the former subtasks that had read and processed everything, and left no state, if they run again.
+        finished: the former subtasks that had processed all input, and left no state, if they run again.
     """
 
     subtask: int
@@ -309,7 +305,7 @@ class StateShare:
 
     @property
     def is_the_same(self) -> bool:
-        """Whether the subtask takes over what the former one with its number had, and nothing else."""
+        """Whether the subtask takes over the state of the former one with its number, and no other."""
         return self.former_parallelism == self.parallelism and not self.finished
 
     def dealt(self, items: Sequence[T]) -> list[T]:

@@ -2,34 +2,33 @@
 
 ``TableCopy``: one snapshot of a ``StateTable`` that is under way.
 
-The task goes on with its table.  The snapshot pool reads the table some keys at a time; before the task replaces or
-drops what is kept for a key, or hands out something that a user can change in place, it keeps here what was there when
-the snapshot began.
+The task goes on with its table.  The snapshot pool reads the table some keys at a time.  Before the task replaces or
+drops the row of a key, or hands out an object that a user can change in place, it keeps in the copy the row as it was
+when the snapshot began.
 
 ``CopyingEntries``: a table's entries while a snapshot is under way.
 
 States use it instead of the dictionary itself, only as long as a ``TableCopy`` of their table is not complete.
 
-Hot path, only during snapshots: a look at the type, at the copy, and at what it has kept.
+Hot path, only during snapshots: a look at the type, at the copy, and at the rows that it has kept.
 
 Hot path, per access of a state: one look at the type of the key and one dictionary access (bench: state).  A key that
-is no str, int, bytes or None also needs ``exact_key``, which is not computed again while the current key is the same
-object.
+is no str, int, bytes or None also needs ``exact_key``, which is computed only when the current key is another object
+than before.
 
 Side:       shared.
-Invariants: what ``rows`` gives is the table as it was when the copy began.  The task keeps a row before it changes it,
-            and the pool looks for kept rows after it has copied: so a row that was changed in the middle of its copy is
-            always found here.  before a row is replaced, dropped or handed out in a form that can change, every copy
-            under way has it.  an entry is stored under the exact key (``flowlet.keys.exact_keys``): 1, 1.0 and True
-            have three. ``user_key_of`` holds the key as the user knows it for every entry whose exact key is another
-            object, and nothing else.  While a copy is under way, the states read and write through ``CopyingEntries``;
-            else they use the dictionary itself.  ``_order`` holds the keys in the order of the dictionary up to its
-            newest ones, or is empty.
-Source:     Flink ``CopyOnWriteStateMap``, ``CopyOnWriteStateMapSnapshot``.  As there, a value that a user got before
-            the snapshot began, and holds on to, must not be changed in place: values are changed while the record is
-            processed for which they were got.  Flink ``CopyOnWriteStateMap.get`` and ``put``: copy on read, copy on
-            write.  Flink ``StateTable``, ``CopyOnWriteStateMap``.  Flink keeps one map per key group; here the key
-            groups are computed when a snapshot is finished.
+Invariants: ``rows`` gives the table as it was when the copy began.  The task keeps a row before it changes it, and the
+            pool looks for kept rows after it has copied: so a row that was changed in the middle of its copy is always
+            found among the kept ones.  Before a row is replaced, dropped or handed out in a form that can change, every
+            copy under way has it.  An entry is stored under the exact key (``flowlet.keys.exact_keys``): 1, 1.0 and
+            True have three.  ``user_key_of`` holds the key as the user knows it for every entry whose exact key is
+            another object, and no other key.  While a copy is under way, the states read and write through
+            ``CopyingEntries``; else they use the dictionary itself.  ``_order`` holds the keys in the order of the
+            dictionary up to its newest ones, or is empty.
+Source:     Flink ``StateTable``, ``CopyOnWriteStateMap``, ``CopyOnWriteStateMapSnapshot``: copy on read, copy on write.
+            As there, a value that a user got before the snapshot began, and holds on to, must not be changed in place:
+            values are changed while the record is processed for which they were got.  Flink keeps one map per key
+            group; here the key groups are computed when a snapshot is finished.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ STEP: Final = 4096
 
 @dataclass(eq=False)
 class TableCopy:
-    """What one snapshot takes of one table.
+    """One snapshot of one table.
 
     Args:
-        table: what it takes; changes meanwhile.
+        table: changes while the snapshot is under way.
         keys: the exact keys of the table, in an order; may grow meanwhile.
         expiry: leaves expired rows out; None: all are taken.
         now_ms: when the snapshot began.
@@ -145,7 +144,7 @@ class TableCopy:
         return rows
 
     def _copied(self, exact: list[Any], stored: list[Any]) -> list[Any]:
-        """Copies; without meaning where the task changed something meanwhile, for that is kept."""
+        """Copies of the rows; a row that the task changes meanwhile may be wrong here, but then it is kept, too."""
         if self._kind in (StateKind.LIST, StateKind.MAP):
             stored = [() if each is None else each for each in stored]
         try:
@@ -262,8 +261,8 @@ class CopyingEntries:
     """Reads and writes the entries of a table for its states.
 
     Args:
-        name: the state's.
-        kind: the state's.
+        name: the state's name.
+        kind: the state's kind.
         entries: the dictionary.
         on_end: called when an access finds that no copy is under way any more.
     """
@@ -272,24 +271,24 @@ class CopyingEntries:
     _kind: StateKind
     _entries: dict[Any, Any]
     _on_end: Callable[[], None]
-    # Weak: a snapshot that was cancelled is given up by whoever would have finished it.
+    # Weak: a snapshot that was cancelled loses its last strong reference, and ends so.
     _copies: tuple[ref[TableCopy], ...] = field(init=False, default=())
     _newest: Callable[[], TableCopy | None] = field(init=False, default=lambda: None)
-    # What the only copy has kept; empty if there are several.  The pool empties it in the end, so that the next
-    # look finds that out.
+    # The kept rows of the only copy; empty if there are several.  The pool empties it in the end, so that the next
+    # access finds out that the copy is complete.
     _kept: Mapping[Any, Any] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<CopyingEntries of {self._name!r}, {self._copies!r}>"
 
     def add(self, copy: TableCopy) -> None:
-        """From now on keep for this copy, too."""
+        """Keep rows for this copy, too, from now on."""
         self._copies = (*map(ref, self.under_way()), ref(copy))
         self._newest = self._copies[-1]
         self._kept = copy.kept if len(self._copies) == 1 else {}
 
     def get(self, exact: Any) -> Any:
-        """What is kept for a key, for its state, which may hand it out or change it; None if there is nothing."""
+        """The entry of a key, for its state, which may hand it out or change it; None: there is none."""
         stored = self._entries.get(exact)
         if stored is None or type(stored) in UNCHANGING:
             newest = self._newest()
@@ -312,7 +311,7 @@ class CopyingEntries:
         self._entries[exact] = stored
 
     def keep(self, exact: Any) -> None:
-        """Called before what is kept for a key is replaced or dropped."""
+        """Keep the entry of a key for the copies under way; called before it is replaced or dropped."""
         stored = self._entries.get(exact)
         if stored is None:
             return
@@ -322,7 +321,7 @@ class CopyingEntries:
             copy.kept.setdefault(exact, stored)
 
     def keep_user_key(self, exact: Any, key: Any) -> None:
-        """Called before the user's form of a key is dropped."""
+        """Keep the user's form of a key for the copies under way; called before it is dropped."""
         for copy in self.under_way():
             copy.kept_user_keys.setdefault(exact, key)
 
@@ -341,7 +340,7 @@ _UNSET: Final = object()
 
 
 Entries = dict[Any, Any] | CopyingEntries
-"""Where a state puts what it keeps for a key."""
+"""The mapping in which a state keeps its entries, by exact key."""
 
 
 @dataclass(eq=False)
@@ -372,8 +371,8 @@ class StateTable(ExactKeys):
     """The entries of one state; task thread only.
 
     Args:
-        name: the state's.
-        description: what a snapshot says about it.
+        name: the state's name.
+        description: the description of the state in snapshots.
         key_context: holds the current key.
         declared: the declared type.
     """
@@ -388,7 +387,7 @@ class StateTable(ExactKeys):
     _order: list[Any] = field(init=False, default_factory=list)  # Only appended to, never changed: copies share it.
 
     def __post_init__(self) -> None:
-        """Be ready to keep what changes during copies."""
+        """Make the ``CopyingEntries``, which are used while a copy is under way."""
         self._bind: Callable[[Callable[[Any], Any], Entries], None] = lambda _get, _entries: None
         self._copying = CopyingEntries(self.name, self.description.kind, self.entries, self._settle)
 
@@ -396,7 +395,11 @@ class StateTable(ExactKeys):
         return f"<StateTable {self.name!r}, {self.description}, {len(self.entries)} keys>"
 
     def exact_to_store(self, key: Any) -> Any:
-        """As ``exact``, of a key whose entry is stored next."""
+        """The exact key of the current key, whose entry is stored next; notes the user's form if it is another object.
+
+        Raises:
+            FlowletError: there is no current key.
+        """
         exact = self.exact(key)
         if exact is not key:
             self.user_key_of[exact] = key
@@ -421,8 +424,8 @@ class StateTable(ExactKeys):
         self._last_key = _UNSET
 
     def attach(self, bind: Callable[[Callable[[Any], Any], Entries], None]) -> None:
-        """Let the one state whose entries these are read with the ``get``, and put into the entries, that ``bind``
-        gets.
+        """Give the table's one state the ``get`` and the entries that it must use: ``bind`` is called now and at each
+        change.
         """
         self._bind = bind
         bind(self.entries.get, self.entries)
@@ -438,7 +441,7 @@ class StateTable(ExactKeys):
         self.user_key_of.pop(exact, None)
 
     def retain(self, exact: Any, expiry: Expiry, now_ms: int) -> None:
-        """Drop what has expired of the entry of an exact key, if there is one."""
+        """Drop the expired parts of the entry of an exact key, if there is one."""
         stored = self.entries.get(exact)
         if stored is None:
             return
@@ -447,7 +450,7 @@ class StateTable(ExactKeys):
             self.drop(exact)
         elif live is not stored:
             if self._is_copying:
-                self._copying.get(exact)  # frozen, not only kept: what is left of it stays in use
+                self._copying.get(exact)  # frozen, not only kept: the live part of it stays in use
             self.entries[exact] = live
 
     def user_keys(self) -> list[Any]:
@@ -481,7 +484,7 @@ class StateTable(ExactKeys):
         return copy
 
     def _settle(self) -> None:
-        """No copy is under way any more."""
+        """Let the state use the dictionary itself: no copy is under way any more."""
         self._is_copying = False
         self._bind(self.entries.get, self.entries)
 

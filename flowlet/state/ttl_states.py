@@ -1,6 +1,6 @@
 """States whose entries expire.
 
-Each kind keeps its entries in a state without expiry, as pairs of what the user stored and when it was last used.
+Each kind keeps its entries in a state without expiry, as pairs of the user's value and the time of its last use.
 
 Side:       task.
 Invariants: an entry has expired once ``ttl`` milliseconds have passed since it was last used.  One that is found
@@ -47,8 +47,9 @@ class Expiry:
         return now_ms - used_ms >= self.ttl_ms
 
     def live(self, kind: StateKind, stored: Any, now_ms: int) -> Any:
-        """What is left of what is stored for a key, or of a row of a snapshot: the same object if nothing expired, None
-        if nothing is left; any thread.
+        """The part of a key's entry, or of a row of a snapshot, that has not expired; any thread.
+
+        ``stored`` itself if all of it lives, None if nothing does.
         """
         match kind:
             case StateKind.LIST:
@@ -65,7 +66,7 @@ class Expiry:
 
 
 class _TtlState:
-    """What is stored for each key, with when it was last used."""
+    """A state whose values are stored with the time of their last use."""
 
     __slots__ = ("_declared", "_expiry", "_stored")
 
@@ -182,7 +183,7 @@ class TtlMapState(_TtlState, MapState[Any, Any]):
         return None if pair is None else self._seen(key, pair, now_ms)
 
     def _seen(self, key: Any, pair: Any, now_ms: int) -> Any:
-        """What a reader of an entry gets: the pair itself, or None."""
+        """The pair if a reader may see it, else None; removes an expired entry, and renews one that reads extend."""
         expiry = self._expiry
         if expiry.has_expired(pair[1], now_ms):
             self._stored.remove(key)
@@ -193,6 +194,6 @@ class TtlMapState(_TtlState, MapState[Any, Any]):
 
 
 def _used_ms(stored: Any) -> int:
-    """When an entry of a map was last used."""
+    """The time at which an entry of a map was last used."""
     used_ms: int = (stored.value if type(stored) is MapEntry else stored)[1]
     return used_ms

@@ -1,7 +1,7 @@
 """Whether state that was written with one type can be read with another one.
 
 Side:   pure.
-Rules:  the same type: values stay as they are.  A wider number takes a narrower one (Byte, Short, Integer, Long,
+Rules:  equal types: values stay as they are.  A wider number takes a narrower one (Byte, Short, Integer, Long,
         BigInteger; Float, Double; Byte and Short as Float, and Integer too as Double: nothing is lost).  A tuple or row
         may have more fields at its end, which are None.  This holds inside of tuples, rows, lists and the values of
         maps, too.  All else is refused: a field that is removed, renamed or moved; keys of a map that would become
@@ -36,7 +36,7 @@ def type_form(type_info: TypeInformation) -> TypeForm:
 
 
 def converter(written: TypeForm, declared: TypeForm) -> Convert | None:
-    """What makes values of the declared type of values that were written; None: they are the same.
+    """A function from values as they were written to values of the declared type; None: they are equal.
 
     Raises:
         StateRestoreError: the types do not go together; names both, and what differs.
@@ -48,7 +48,7 @@ def converter(written: TypeForm, declared: TypeForm) -> Convert | None:
 
 
 class _RefusalError(Exception):
-    """Why not."""
+    """A type cannot become another one; the text says why."""
 
 
 def _converter(written: TypeForm, declared: TypeForm) -> Convert | None:

@@ -1,4 +1,4 @@
-"""The base classes of connectors: what sources and sinks of users are, and what tasks call.
+"""The base classes of connectors, from which users derive sources and sinks and which tasks call.
 
 Side:   pure.  A connector describes; the task that runs it opens files and sockets, makes its writers and committers,
         and makes all calls on its own thread.
@@ -138,7 +138,7 @@ class StatefulSinkWriter(SinkWriter[InputT]):
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> Sequence[Any]:
-        """The state, as parts that can be dealt out to other subtasks; after ``flush`` and ``prepare_commit``."""
+        """The state in parts, for any number of subtasks to share; called after ``flush`` and ``prepare_commit``."""
 
 
 class CommittingSinkWriter(SinkWriter[InputT]):
@@ -146,8 +146,8 @@ class CommittingSinkWriter(SinkWriter[InputT]):
 
     @abstractmethod
     def prepare_commit(self) -> Sequence[Any]:
-        """What was written since the last call, as committables that can be pickled; after ``flush``, before
-        ``snapshot_state``.
+        """The records written since the last call, as committables that can be pickled; called after ``flush`` and
+        before ``snapshot_state``.
         """
 
 
@@ -167,8 +167,9 @@ class Outcome(Enum):
 class CommitRequest(Generic[CommittableT]):
     """One committable of one subtask, from its preparation until it is committed.
 
-    Unless one of its methods is called, it is committed when ``Committer.commit`` returns.  ``subtask``: that prepared
-    it.  ``checkpoint_id``: the first one that holds it.  ``outcome``: of the last attempt.
+    Unless one of its methods is called, the committable counts as committed when ``Committer.commit`` returns.
+    ``subtask``: the one that prepared it.  ``checkpoint_id``: the first checkpoint that holds it.  ``outcome``: of the
+    last attempt.
     """
 
     committable: CommittableT
@@ -182,33 +183,33 @@ class CommitRequest(Generic[CommittableT]):
         return f"<CommitRequest of checkpoint {self.checkpoint_id}, subtask {self.subtask}, {self.num_retries} retries>"
 
     def get_committable(self) -> CommittableT:
-        """What the writer prepared."""
+        """The committable, as the writer prepared it."""
         return self.committable
 
     def get_number_of_retries(self) -> int:
-        """How often it was tried before."""
+        """How often this request was tried before."""
         return self.num_retries
 
     def retry_later(self) -> None:
-        """Try it again after a pause: the failure will pass."""
+        """Ask for another attempt after a pause: the failure will pass."""
         self.outcome = Outcome.RETRY
 
     def update_and_retry_later(self, committable: CommittableT) -> None:
-        """Try this one instead after a pause."""
+        """Ask for an attempt with this committable instead, after a pause."""
         self.committable = committable
         self.outcome = Outcome.RETRY
 
     def signal_already_committed(self) -> None:
-        """It was committed before the restart; that is no failure."""
+        """Report that the committable was committed before the restart, which is no failure."""
         self.outcome = Outcome.COMMITTED
 
     def signal_failed_with_known_reason(self, error: Exception) -> None:
-        """It can never be committed, and its records are lost: logged as an error and counted."""
+        """Report that the committable can never be committed: its records are lost, which is logged and counted."""
         self.outcome = Outcome.LOST
         self.error = error
 
     def signal_failed_with_unknown_reason(self, error: Exception) -> None:
-        """It failed: the job fails, and commits it again after the restart."""
+        """Report a failure that fails the job, which tries this committable again after its restart."""
         self.outcome = Outcome.UNKNOWN
         self.error = error
 
@@ -248,7 +249,7 @@ class Source:
 
 
 class BuiltInSource(Source):
-    """A source of flowlet's own: it says what to read, and the client makes the source of the runtime that reads it."""
+    """A source of flowlet's own, which describes what to read; the client makes the runtime's source from it."""
 
 
 class Sink:
@@ -300,7 +301,7 @@ class NoRecord(Enum):
 
 
 NO_RECORD: Final = NoRecord.NO_RECORD
-"""What a split yields when it has nothing just now; the other splits of its reader go on, and it is asked again some
+"""A split yields this while it has no record; the other splits of its reader go on, and the split is asked again some
 milliseconds later.
 """
 
@@ -332,6 +333,6 @@ class SplitSource(BuiltInSource):
     def read_split(self, split: Any, num_read: int) -> Iterable[Any]:
         """The records of a split, without the first ``num_read``, which were read before a restart; runs in the tasks.
 
-        Often a generator.  It must not block: where it has nothing just now, it yields ``NO_RECORD``.  A split that is
-        read again has the same records in the same order.
+        Often a generator.  It must not block: while it has no record, it yields ``NO_RECORD``.  A split that is read
+        again must yield equal records in an equal order.
         """

@@ -18,7 +18,7 @@ __all__ = ["DataGeneratorSource", "RateLimiterStrategy", "RateUnit"]
 
 
 class RateUnit(Enum):
-    """What a rate is counted by."""
+    """The unit of a rate: records per second, or per checkpoint."""
 
     NONE = "nothing"
     SECOND = "second"
@@ -44,9 +44,10 @@ class RateLimiterStrategy:
 
     @staticmethod
     def per_second(records_per_second: float) -> "RateLimiterStrategy":
-        """So many records a second; what was not given in a second may be given in the next one.
+        """A limit of so many records a second; what was not given in a second may be given in the next one.
 
-        JobGraphError: it is not above 0.
+        Raises:
+            JobGraphError: the number is not above 0.
         """
         if type(records_per_second) not in (int, float) or not records_per_second > 0:
             raise JobGraphError(f"per_second() needs a number of records above 0, got {records_per_second!r}")
@@ -54,25 +55,26 @@ class RateLimiterStrategy:
 
     @staticmethod
     def per_checkpoint(records_per_checkpoint: int) -> "RateLimiterStrategy":
-        """So many records between two checkpoints, at least one per subtask; for tests.
+        """A limit of so many records between two checkpoints, at least one per subtask; for tests.
 
-        JobGraphError: it is not above 0.
+        Raises:
+            JobGraphError: the number is not above 0.
         """
         check_number(records_per_checkpoint, 1, "per_checkpoint() needs a whole number of records above 0")
         return RateLimiterStrategy(RateUnit.CHECKPOINT, records_per_checkpoint)
 
     @staticmethod
     def no_op() -> "RateLimiterStrategy":
-        """As fast as the job takes them."""
+        """No limit: records come as fast as the job takes them."""
         return RateLimiterStrategy(RateUnit.NONE, 0)
 
 
 class DataGeneratorSource(BuiltInSource):
-    """What ``generator_function`` makes of 0, 1, ... ``count`` - 1, each number once.
+    """A source of ``generator_function(n)`` for each ``n`` of 0, 1, ... ``count`` - 1.
 
-    Subtasks get splits of the numbers when they ask for more, as of a ``NumberSequenceSource``, and what is left
-    belongs to checkpoints: a function that always makes the same of a number can be replayed exactly, also with another
-    parallelism.
+    Subtasks get splits of the numbers when they ask for more, as of a ``NumberSequenceSource``.  The numbers that are
+    left belong to checkpoints: if the function always makes equal records of a number, they can be replayed exactly,
+    also with another parallelism.
 
     Args:
         generator_function: of a number; it travels with the job.

@@ -28,8 +28,9 @@ class CommitLaterError(FlowletError):
 
 
 class WriteAheadTarget(ABC):
-    """What rows are written to; made by ``WriteAheadSink.create_target`` for each attempt of a subtask, on the thread
-    that makes all calls.
+    """The place to which rows are written, such as a database.
+
+    Made by ``WriteAheadSink.create_target`` for each attempt of a subtask, on the thread that makes all calls.
 
     A *writer* is the random id of one attempt of a subtask.  It numbers its transactions 0, 1, 2, ...; the marker of a
     writer is the number of its last one.
@@ -48,8 +49,7 @@ class WriteAheadTarget(ABC):
     def commit(self, writer: str, number: int, rows: Sequence[Any]) -> None:
         """Write the rows and set the marker of the writer from ``number - 1`` to ``number``, in one transaction.
 
-        If the marker is at ``number`` already, because a process that was believed dead committed the same rows, change
-        nothing.
+        If the marker is at ``number`` already, change nothing: a process that was believed dead committed these rows.
 
         Raises:
             CommitLaterError: ``committed`` is asked again after a pause, and then this is, if the marker is not there.
@@ -88,8 +88,8 @@ class WriteAheadSink(Sink, SupportsCommitter):
         """The target of one attempt of a subtask."""
 
     def rows_of(self, values: Sequence[Any]) -> Sequence[Any]:
-        """What is kept of records until they are written, and is given to ``WriteAheadTarget.commit``; the records
-        themselves as a rule.
+        """The rows that are kept of records until they are written, and then given to ``WriteAheadTarget.commit``; as a
+        rule the records themselves.
         """
         return values
 

@@ -68,7 +68,7 @@ class CsvSchemaBuilder:
     _schema: CsvSchema = field(default_factory=lambda: CsvSchema(()))
 
     def build(self) -> CsvSchema:
-        """The schema.  Raises JobGraphError: it has no columns, or two of the same name."""
+        """The schema.  Raises JobGraphError: it has no columns, or two that share a name."""
         names = [each.name for each in self._columns]
         if not names:
             raise JobGraphError("a CsvSchema needs at least one column, such as add_string_column('name')")
@@ -80,23 +80,23 @@ class CsvSchemaBuilder:
     # -- columns
 
     def add_string_column(self, name: str) -> Self:
-        """Texts."""
+        """Add a column of texts."""
         return self._add(CsvColumn(name))
 
     def add_number_column(self, name: str, number_type: Any = None) -> Self:
-        """Numbers; ``number_type`` is for readers."""
+        """Add a column of numbers; ``number_type`` is for readers."""
         return self._add(CsvColumn(name))
 
     def add_boolean_column(self, name: str) -> Self:
-        """True and false."""
+        """Add a column of true and false."""
         return self._add(CsvColumn(name, is_boolean=True))
 
     def add_array_column(self, name: str, separator: str = ";", element_type: Any = None) -> Self:
-        """Lists, with ``separator`` between the elements; ``element_type`` is for readers."""
+        """Add a column of lists, with ``separator`` between elements; ``element_type`` is for readers."""
         return self._add(CsvColumn(name, separator=checked_text(separator, "add_array_column", may_be_empty=False)))
 
     def add_columns_from(self, schema: CsvSchema) -> Self:
-        """The columns of another schema."""
+        """Add the columns of another schema."""
         check_kind(schema, CsvSchema, "add_columns_from() needs a CsvSchema")
         self._columns += schema.columns
         return self

@@ -39,7 +39,7 @@ _MAX_FIELD_CHARS: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Characters:
-    """What stands between, around and for values."""
+    """The characters between and around values, and the texts that stand for special values."""
 
     delimiter: str = ","
     array_delimiter: str = ";"
@@ -61,15 +61,15 @@ class _Builder:
         self._characters = _Characters()
 
     def set_array_element_delimiter(self, delimiter: str) -> Self:
-        """Between the elements of an array; a semicolon by default."""
+        """Set the text between the elements of an array; a semicolon by default."""
         return self._set(array_delimiter=checked_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
 
     def set_quote_character(self, c: str) -> Self:
-        """Around fields that need it; a double quote by default."""
+        """Set the character around fields that need quotes; a double quote by default."""
         return self._set(quote=checked_character(c, "set_quote_character"))
 
     def set_escape_character(self, c: str) -> Self:
-        """In front of a character that stands for itself, and of a quote inside a field; none by default."""
+        """Set the character in front of a character that stands for itself, or of a quote in a field; default: none."""
         return self._set(escape=checked_character(c, "set_escape_character"))
 
     def _set(self, **changes: Any) -> Self:

@@ -210,7 +210,7 @@ class JsonRowSerializationSchema(SerializationSchema):
 
 
 class _Rules(PartRules):
-    """What reading and writing have in common.
+    """The rules that reading and writing share.
 
     Raises:
         JobGraphError: JSON has no form for the type.
@@ -241,8 +241,9 @@ def _object(value: Any) -> dict[Any, Any]:
 
 
 class _Reading(_Rules):
-    """Makes values of what JSON has; ``lenient``: around the functions of parts; ``needs_all``: whether a field that is
-    missing is an error.
+    """Makes values of the types from parsed JSON.
+
+    ``lenient``: wraps the functions of parts.  ``needs_all``: whether a field that is missing is an error.
     """
 
     def __init__(self, lenient: Callable[[Convert], Convert], *, needs_all: bool) -> None:

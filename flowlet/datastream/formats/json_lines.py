@@ -108,7 +108,7 @@ def _with_texts(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What stands for a value that JSON does not know."""
+    """The value to write in place of one that JSON does not know."""
     if isinstance(value, Row):
         try:
             return value.as_dict()

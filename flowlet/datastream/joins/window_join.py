@@ -39,7 +39,7 @@ Tagged = tuple[Any, bool, Any]
 
 
 class Tag(WrappingFunction, MapFunction):
-    """Makes tagged records of those of one stream.
+    """Makes tagged records of the records of one stream.
 
     Args:
         key_selector: a callable, or an object with ``get_key(value)``, which is opened and closed.
@@ -140,7 +140,7 @@ class _WithWindow:
         return self
 
     def evictor(self, evictor: Any) -> Self:
-        """Leave records of a window out; elements are those of ``trigger``."""
+        """Leave records of a window out; its elements are tuples, as for ``trigger``."""
         self._windowed = self._windowed.evictor(evictor)
         return self
 
@@ -155,7 +155,7 @@ class _WithWindow:
 
 
 class WindowJoin(_WithWindow):
-    """``apply`` says what becomes of each pair of records with the same key in the same window."""
+    """A join of two streams; ``apply`` gets each pair of records that have equal keys and lie in one window."""
 
     __slots__ = ()
 
@@ -177,7 +177,7 @@ class WindowJoin(_WithWindow):
 
 
 class WindowCoGroup(_WithWindow):
-    """``apply`` says what becomes of the records of both streams with the same key in the same window."""
+    """A co-group of two streams; ``apply`` gets the records of both that have one key and lie in one window."""
 
     __slots__ = ()
 

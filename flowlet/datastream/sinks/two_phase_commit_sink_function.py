@@ -54,11 +54,11 @@ class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, CheckpointL
         """Drop the records."""
 
     def recover_and_commit(self, transaction: Any) -> None:
-        """As ``commit``, after a restart."""
+        """Commit a transaction that a checkpoint holds, after a restart; calls ``commit`` unless overridden."""
         self.commit(transaction)
 
     def recover_and_abort(self, transaction: Any) -> None:
-        """As ``abort``, after a restart."""
+        """Abort the open transaction of a checkpoint, after a restart; calls ``abort`` unless overridden."""
         self.abort(transaction)
 
     # -- the protocol
@@ -72,7 +72,7 @@ class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, CheckpointL
         self.invoke_in_transaction(self._current, value, context)
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
-        """Commit and abort what the checkpoint has left, then begin a transaction."""
+        """Commit the pre-committed transactions of the checkpoint, abort its open one, then begin a transaction."""
         self._waiting: list[tuple[int, Any]] = []  # pre-committed transactions with their checkpoints
         self._transactions = context.get_operator_state_store().get_list_state(ListStateDescriptor("transactions"))
         for kind, transaction in self._transactions:
@@ -91,7 +91,7 @@ class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, CheckpointL
         self._transactions.update([*((_PENDING, each) for _, each in self._waiting), (_OPEN, self._current)])
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Commit the transactions of this checkpoint and of those before it."""
+        """Commit the transactions of this checkpoint and of earlier ones."""
         while self._waiting and self._waiting[0][0] <= checkpoint_id:
             self.commit(self._waiting[0][1])
             del self._waiting[0]

@@ -120,7 +120,7 @@ class RuntimeContext(KeyedStateStore, ExplainsMissing):
         return self._ctx.max_parallelism
 
     def get_index_of_this_subtask(self) -> int:
-        """Which subtask this is, counted from 0."""
+        """The number of this subtask, counted from 0."""
         return self._ctx.subtask
 
     def get_attempt_number(self) -> int:
@@ -153,11 +153,11 @@ class FunctionSnapshotContext:
     timestamp_ms: int
 
     def get_checkpoint_id(self) -> int:
-        """Its number; numbers rise."""
+        """The number of the checkpoint; later checkpoints have higher numbers."""
         return self.checkpoint_id
 
     def get_checkpoint_timestamp(self) -> int:
-        """When it was triggered, in milliseconds since the epoch."""
+        """The time at which the checkpoint was triggered, in milliseconds since the epoch."""
         return self.timestamp_ms
 
 
@@ -180,9 +180,9 @@ class FunctionInitializationContext:
         return self._ctx.restored_checkpoint_id
 
     def get_operator_state_store(self) -> OperatorStateStore:
-        """Makes states of the subtask, which belong to no key."""
+        """The store that makes states of the subtask, which belong to no key."""
         return self._ctx.operator_state_backend
 
     def get_keyed_state_store(self) -> KeyedStateStore:
-        """Makes keyed states; where the stream is not keyed, its methods raise FlowletError."""
+        """The store that makes keyed states; where the stream is not keyed, its methods raise FlowletError."""
         return self._keyed

@@ -53,7 +53,7 @@ class AppendingState(State, Generic[IN, OUT]):
 
     @abstractmethod
     def get(self) -> OUT:
-        """What was made of the values of the current key."""
+        """The result of the values of the current key."""
 
     @abstractmethod
     def add(self, value: IN) -> None:
@@ -166,7 +166,7 @@ class MapState(_MutableMap[K, V]):
 
 
 class ReadOnlyBroadcastState(_Map[K, V]):
-    """A map that is the same in every subtask."""
+    """A map that is equal in every subtask."""
 
     __slots__ = ()
 
@@ -274,7 +274,7 @@ class AggregatingStateDescriptor(StateDescriptor):
 class OperatorStateStore(ABC):
     """Makes states of a subtask, which belong to no key.
 
-    Each method gives the same state for every call with the same name.
+    Each method gives one state object for all calls with one name.
 
     Raises:
         FlowletError: the descriptor is of another kind, has a time to live, or the name is taken by another state.
@@ -297,4 +297,4 @@ class OperatorStateStore(ABC):
 
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
-        """A map that the function must keep the same in every subtask."""
+        """A map that the function must keep equal in every subtask."""

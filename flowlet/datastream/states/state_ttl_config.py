@@ -1,4 +1,4 @@
-"""``StateTtlConfig``: how long an entry of a state lives, who may still see it afterwards, and when it is removed.
+"""``StateTtlConfig``: how long an entry of a state lives, whether it may be read afterwards, and when it is removed.
 
 Side:   pure.
 Units:  milliseconds of processing time.
@@ -19,7 +19,7 @@ class StateTtlConfig:
     """
 
     class UpdateType(Enum):
-        """What makes an entry live on."""
+        """The accesses that make an entry live on: none, writes, or reads and writes."""
 
         Disabled = 0
         OnCreateAndWrite = 1
@@ -60,7 +60,7 @@ class StateTtlConfig:
         return StateTtlConfig.Builder(ttl)
 
     def get_update_type(self) -> "StateTtlConfig.UpdateType":
-        """What makes an entry live on."""
+        """The accesses that make an entry live on."""
         return self._update_type
 
     def get_state_visibility(self) -> "StateTtlConfig.StateVisibility":
@@ -80,15 +80,15 @@ class StateTtlConfig:
         return self._update_type is not StateTtlConfig.UpdateType.Disabled
 
     def get_cleanup_strategies(self) -> "StateTtlConfig.CleanupStrategies":
-        """When expired entries are removed."""
+        """The strategies by which expired entries are removed."""
         return self._cleanup_strategies
 
     class CleanupStrategies:
-        """When expired entries are removed, besides at the access that finds them expired.
+        """The strategies by which expired entries are removed, besides at an access that finds them expired.
 
         Args:
             strategies: the chosen ones.
-            is_cleanup_in_background: whether those of the state backend apply where none was chosen.
+            is_cleanup_in_background: whether the state back end's own strategies apply where none was chosen.
         """
 
         class Strategies(Enum):
@@ -197,7 +197,7 @@ class StateTtlConfig:
             ] = {}
 
         def set_update_type(self, update_type: "StateTtlConfig.UpdateType") -> Self:
-            """Choose what makes an entry live on."""
+            """Choose the accesses that make an entry live on."""
             return self._choose(update_type=update_type)
 
         def update_ttl_on_create_and_write(self) -> Self:

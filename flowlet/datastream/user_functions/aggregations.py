@@ -1,7 +1,7 @@
 """The built-in aggregations of keyed streams, as reductions: ``sum``, ``min``, ``max``, ``min_by`` and ``max_by``.
 
-Side:       pure.  Pickled with the job, called on the thread of one task; on columns the operator computes the same
-            without calling them.
+Side:       pure.  Pickled with the job, called on the thread of one task; on columns the operator computes equal
+            results without calling them.
 Invariants: records are not changed; of equal records the first one stays.
 Source:     PyFlink ``KeyedStream.min`` and its relatives.
 """

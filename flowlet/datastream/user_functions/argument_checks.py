@@ -1,17 +1,15 @@
-"""Checks the arguments of the API while a program is built.
+"""Checks of the API's arguments while a program is built, and the types that functions declare.
 
-The types of records in generic base classes, such as ``AsyncFunction[int, str]``.
-
-The types that functions declare with their annotations.
+Types come from generic base classes, such as ``AsyncFunction[int, str]``, and from the annotations of functions.
 
 Side:   pure.
 Rules:  a base class without brackets takes any records: for type checkers each variable has the default ``Any``, which
-        ``typing`` knows only from Python 3.13 on.  an annotation changes no record: it names columns' types
-        (``to_arrow``), is shown by ``get_type()``, and contradicts a wrong ``output_type``.  What cannot be resolved or
-        understood is ignored, never an error.  every function raises JobGraphError if its demands are not met.  The
-        message names the call, what it got and what to pass instead.
-Source: PyFlink ``pyflink.datastream.functions``, where the same classes are generic.  none in PyFlink, whose functions
-        of streams may have annotations, which it does not read.
+        ``typing`` knows only from Python 3.13 on.  An annotation changes no record: it names columns' types
+        (``to_arrow``), is shown by ``get_type()``, and contradicts a wrong ``output_type``.  An annotation that cannot
+        be resolved or understood is ignored, never an error.  Every function raises JobGraphError if its demands are
+        not met; the message names the call, the argument and what to pass instead.
+Source: PyFlink ``pyflink.datastream.functions``, where these classes are generic.  PyFlink's functions of streams may
+        have annotations, but it does not read them.
 """
 
 import collections.abc

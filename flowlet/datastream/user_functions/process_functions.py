@@ -105,7 +105,9 @@ class KeyedProcessFunction(Function):
 
     @abstractmethod
     def process_element(self, value: Any, ctx: "KeyedProcessFunction.Context") -> Iterable[Any] | None:
-        """See ``ProcessFunction.process_element``."""
+        """An iterable of the records that replace ``value``, often a generator; ``(tag, value)`` goes to the side
+        output of a tag.
+        """
 
     def on_timer(self, timestamp: int, ctx: "KeyedProcessFunction.OnTimerContext") -> Iterable[Any] | None:
         """The records that a timer emits, as in ``process_element``."""
@@ -128,7 +130,7 @@ class CoProcessFunction(Function):
 
 
 class KeyedCoProcessFunction(Function):
-    """A ``KeyedProcessFunction`` on two streams with the same keys."""
+    """A ``KeyedProcessFunction`` on two streams that are keyed alike."""
 
     class Context(_KeyedContext):
         """The context of the present record."""
@@ -150,7 +152,7 @@ class KeyedCoProcessFunction(Function):
 
 
 class BaseBroadcastProcessFunction(Function):
-    """What functions of a stream and a broadcast stream have in common."""
+    """The contexts that functions of a stream and a broadcast stream share."""
 
     class BaseContext(ABC):
         """The context of the present record; not valid afterwards."""
@@ -161,7 +163,7 @@ class BaseBroadcastProcessFunction(Function):
 
         @abstractmethod
         def current_processing_time(self) -> int:
-            """What the clock shows, in milliseconds since the epoch."""
+            """The time of the clock, in milliseconds since the epoch."""
 
         @abstractmethod
         def current_watermark(self) -> int:
@@ -174,7 +176,7 @@ class BaseBroadcastProcessFunction(Function):
         def get_broadcast_state(self, state_descriptor: "MapStateDescriptor") -> "BroadcastState[Any, Any]":
             """The broadcast state of a descriptor that ``broadcast()`` got, to read and to change.
 
-            Every subtask sees every record of the broadcast stream and must make the same changes.
+            Every subtask sees every record of the broadcast stream, and all subtasks must make equal changes.
             """
 
     class ReadOnlyContext(BaseContext):
@@ -257,7 +259,7 @@ class FlatJoinFunction(Function):
 
 
 class CoGroupFunction(Function):
-    """Sees all records of both streams with the same key in the same window."""
+    """Sees all records of both streams that have one key and lie in one window."""
 
     @abstractmethod
     def co_group(self, first: Iterable[Any], second: Iterable[Any]) -> Iterable[Any] | None:
@@ -333,7 +335,7 @@ class ProcessWindowFunction(Function, Generic[IN, OUT, KEY, W]):
             return self.current_window
 
         def current_processing_time(self) -> int:
-            """What the clock shows, in milliseconds since the epoch."""
+            """The time of the clock, in milliseconds since the epoch."""
             return self._timers.current_processing_time()
 
         def current_watermark(self) -> int:
@@ -341,14 +343,14 @@ class ProcessWindowFunction(Function, Generic[IN, OUT, KEY, W]):
             return self._timers.current_watermark()
 
         def window_state(self) -> "KeyedStateStore":
-            """Makes states of this key and window, which ``clear`` must clear; not for windows that become one, such as
-            sessions.
+            """The store of the states of this key and window, which ``clear`` must clear; not for windows that merge,
+            such as sessions.
             """
             self._states.enter(self.current_window)
             return self._per_window
 
         def global_state(self) -> "KeyedStateStore":
-            """Makes states of this key, for all its windows."""
+            """The store of the states of this key, which all its windows share."""
             return self._runtime
 
     @abstractmethod
@@ -356,7 +358,7 @@ class ProcessWindowFunction(Function, Generic[IN, OUT, KEY, W]):
         """The results of a window; ``(tag, value)`` goes to the side output of a tag."""
 
     def clear(self, context: "ProcessWindowFunction.Context[W]") -> None:
-        """The window ends: clear its states."""
+        """Clear the states of the window, which ends."""
 
 
 class ProcessAllWindowFunction(Function, Generic[IN, OUT, W]):
@@ -370,7 +372,7 @@ class ProcessAllWindowFunction(Function, Generic[IN, OUT, W]):
         """The results of a window; ``(tag, value)`` goes to the side output of a tag."""
 
     def clear(self, context: "ProcessAllWindowFunction.Context[W]") -> None:
-        """The window ends: clear its states."""
+        """Clear the states of the window, which ends."""
 
 
 class AsyncFunction(Function, Generic[IN, OUT]):

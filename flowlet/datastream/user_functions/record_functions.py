@@ -55,7 +55,7 @@ class AggregateFunction(Function):
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
-        """The accumulator with one more value; may be the same object, changed."""
+        """The accumulator with one more value; may be the given object, changed."""
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any:
@@ -92,13 +92,13 @@ class SinkContext(SinkWriterContext):
         self._clock = clock
 
     def current_processing_time(self) -> int:
-        """What the clock shows, in milliseconds since the epoch."""
+        """The time of the clock, in milliseconds since the epoch."""
         assert self._clock is not None, "run by a task"
         return self._clock.current_time_ms()
 
 
 class SinkFunction(WrittenInPython, Function):
-    """Called with each record; argument of ``add_sink``.
+    """A function that is called with each record; the argument of ``add_sink``.
 
     With ``CheckpointedFunction`` or ``CheckpointListener`` as a second base class it takes part in checkpoints.
     """
@@ -113,4 +113,4 @@ class SinkFunction(WrittenInPython, Function):
         """Take one record."""
 
     def finish(self) -> None:
-        """Write out what waits: no record follows.  Not called after a failure, as ``close`` is."""
+        """Write out what waits: no record follows.  Unlike ``close``, not called after a failure."""

@@ -57,11 +57,10 @@ class SourceContext:
         self._reader.mark(position)
 
     def get_checkpoint_lock(self) -> AbstractContextManager[None]:
-        """Needed only if the function is a ``CheckpointedFunction``: what it does in one ``with`` block, a checkpoint
-        sees together.
+        """The lock under which a ``CheckpointedFunction`` changes its state and emits the records of the change.
 
-        So it changes its state and emits the records that go with the change in one block: ``with
-        ctx.get_checkpoint_lock(): ...``.  While it is inside, the checkpoint waits: wait for input outside.
+        No checkpoint is taken within a block ``with ctx.get_checkpoint_lock(): ...``, so it sees the change and the
+        records together.  Checkpoints wait meanwhile: wait for input outside.  Other functions do not need the lock.
         """
         return self._lock
 
@@ -77,11 +76,11 @@ class SourceFunction(WrittenInPython, ABC):
     Life cycle: after a restart ``restore_position``; ``run`` once; ``cancel``, from another thread, makes it return
         early.
 
-    A function that overrides ``restore_position`` can be replayed: from a marked position on, and from the start if
-    there is none, it emits the same records in the same order.  After a restart of the job those that were processed
-    before the checkpoint are dropped, so each counts once.  A function that is a ``CheckpointedFunction`` keeps in its
-    states what it needs to go on.  Any other function begins anew after a restart, and records that it emits again
-    count again.
+    A function that overrides ``restore_position`` can be replayed: from a marked position on, or from the start if
+    there is none, each run emits equal records in an equal order.  After a restart of the job the records that were
+    processed before the checkpoint are dropped, so each counts once.  A ``CheckpointedFunction`` keeps in its states
+    what it needs to go on.  Any other function begins anew after a restart, and records that it emits again count
+    again.
     """
 
     _instead = (

@@ -19,10 +19,10 @@ __all__ = ["CurrentWindow", "WindowClock"]
 
 @dataclass(repr=False, eq=False)
 class CurrentWindow:
-    """A window of the current key, and where its states and timers are; the operator's one object is all its contexts.
+    """A window of the current key, with its states and timers; an operator has one object for all its calls.
 
-    ``current_window``: set by the operator before each call.  ``merged``: the windows that became it, while that is
-    told.
+    ``current_window``: set by the operator before each call.  ``merged``: the windows that became this one, during
+    ``Trigger.on_merge``.
     """
 
     _states: "WindowStates"
@@ -37,7 +37,7 @@ class WindowClock(CurrentWindow):
     """The clock, and the states of the current key."""
 
     def get_current_processing_time(self) -> int:
-        """What the clock shows."""
+        """The time of the clock, in milliseconds since the epoch."""
         return self._timers.current_processing_time()
 
     def get_current_watermark(self) -> int:

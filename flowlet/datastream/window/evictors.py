@@ -1,4 +1,4 @@
-"""What takes records out of a window when it is evaluated.  Not in PyFlink.
+"""Evictors, which take records out of a window when it is evaluated.  Not in PyFlink.
 
 A window with an evictor keeps all its records: ``reduce`` and ``aggregate`` combine them at each evaluation.
 
@@ -49,7 +49,7 @@ class Evictor(ABC, Generic[T, W]):
     def evict_before(
         self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: "Evictor.EvictorContext"
     ) -> None:
-        """Take out of the list what the function shall not see; what is taken out is gone for later evaluations, too.
+        """Take records that the function shall not see out of the list; later evaluations do not see them, either.
 
         ``elements``: the records in the order in which they came.  ``size``: their number.
         """
@@ -58,13 +58,14 @@ class Evictor(ABC, Generic[T, W]):
     def evict_after(
         self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: "Evictor.EvictorContext"
     ) -> None:
-        """As ``evict_before``, after the function was called; ``size``: the number of records before anything was taken
-        out.
+        """Take records out of the list after the function was called; later evaluations do not see them.
+
+        ``size``: the number of records before any was taken out.
         """
 
 
 class _OneSidedEvictor(Evictor[T, W]):
-    """Does the same before or after the function."""
+    """Evicts either before the function or after it."""
 
     _do_evict_after: bool
 
@@ -149,7 +150,7 @@ class DeltaEvictor(_OneSidedEvictor[T, W]):
         delta_function: Callable[[Any, Any], float] | Any,
         do_evict_after: bool = False,  # noqa: FBT001, FBT002
     ) -> "DeltaEvictor[Any, Any]":  # Flink's order
-        """Keep what is nearer to the newest record than ``threshold``; by default the function sees only that."""
+        """Keep the records nearer to the newest one than ``threshold``; by default the function sees only these."""
         return DeltaEvictor(threshold, delta_function, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue[T]]) -> None:

@@ -17,15 +17,15 @@ __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger", "Eve
 
 
 class _TimeTrigger(QuietTrigger[T, TimeWindow]):
-    """Has timers of the watermark, or of the clock; they wait for the end of a window, if a subclass says nothing else.
+    """Has timers of the watermark or of the clock; unless a subclass overrides it, they wait for the window's end.
 
-    ``_is_event_time``: which of both.
+    ``_is_event_time``: whether timers are of the watermark.
     """
 
     _is_event_time: ClassVar[bool]
 
     def can_merge(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:

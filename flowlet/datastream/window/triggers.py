@@ -1,4 +1,4 @@
-"""What decides when a window is evaluated.
+"""Triggers, which decide when a window is evaluated.
 
 Side:   pure.  An instance is pickled, and called on the thread of one task for the windows of all keys.
 Source: PyFlink ``pyflink.datastream.window``.
@@ -17,7 +17,7 @@ __all__ = ["CountTrigger", "NeverTrigger", "PurgingTrigger", "Trigger", "Trigger
 
 
 class TriggerResult(Enum):
-    """What happens to a window: a pair of whether it is evaluated, and whether its records are dropped (afterwards)."""
+    """A decision about a window: whether it is evaluated, and whether its records are dropped (afterwards)."""
 
     CONTINUE = (False, False)
     FIRE_AND_PURGE = (True, True)
@@ -36,8 +36,8 @@ class TriggerResult(Enum):
 class Trigger(ABC, Generic[T, W]):
     """Decides at each record and at timers what happens to a window of one key.
 
-    It keeps nothing in its own attributes: one object serves all keys and windows.  What it must remember goes into
-    ``ctx.get_partitioned_state``.
+    One object serves all keys and windows, so a trigger keeps nothing in its attributes: whatever it must remember goes
+    into ``ctx.get_partitioned_state``.
     """
 
     class TriggerContext(WindowClock):
@@ -79,15 +79,15 @@ class Trigger(ABC, Generic[T, W]):
 
     @abstractmethod
     def on_element(self, element: T, timestamp: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult:
-        """A record was added to the window; a record without a timestamp has -2**63."""
+        """Decide after a record was added to the window; a record without a timestamp has -2**63."""
 
     @abstractmethod
     def on_processing_time(self, time: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult:
-        """A timer of the clock fires."""
+        """Decide when a timer of the clock fires."""
 
     @abstractmethod
     def on_event_time(self, time: int, window: W, ctx: "Trigger.TriggerContext") -> TriggerResult:
-        """A timer of the watermark fires."""
+        """Decide when a timer of the watermark fires."""
 
     def can_merge(self) -> bool:
         """Whether ``on_merge`` can follow windows that become one, as sessions do."""
@@ -95,22 +95,22 @@ class Trigger(ABC, Generic[T, W]):
 
     @abstractmethod
     def on_merge(self, window: W, ctx: "Trigger.OnMergeContext") -> None:
-        """Windows became ``window``; afterwards ``clear`` is called for each of the former ones."""
+        """Merge the states of windows that became ``window``; then ``clear`` is called for each former window."""
 
     @abstractmethod
     def clear(self, window: W, ctx: "Trigger.TriggerContext") -> None:
-        """The window ends: delete timers and states."""
+        """Delete the timers and states of a window that ends."""
 
 
 class QuietTrigger(Trigger[T, W]):
     """A trigger without timers: a subclass overrides what it has."""
 
     def on_processing_time(self, time: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Nothing happens."""
+        """Continue: the trigger has no timers."""
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Nothing happens."""
+        """Continue: the trigger has no timers."""
         return TriggerResult.CONTINUE
 
 
@@ -148,7 +148,7 @@ class CountTrigger(QuietTrigger[T, CountWindow]):
         return TriggerResult.FIRE
 
     def can_merge(self) -> bool:
-        """Yes: the numbers are added."""
+        """Return True: the numbers of records are added."""
         return True
 
     def on_merge(self, window: CountWindow, ctx: Trigger.OnMergeContext) -> None:
@@ -166,14 +166,14 @@ class NeverTrigger(QuietTrigger[T, GlobalWindow]):
     def on_element(
         self, element: T, timestamp: int, window: GlobalWindow, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """Nothing happens."""
+        """Continue: the window is never evaluated."""
         return TriggerResult.CONTINUE
 
     def on_merge(self, window: GlobalWindow, ctx: Trigger.OnMergeContext) -> None:
-        """Nothing happens."""
+        """Do nothing: the trigger has no state."""
 
     def clear(self, window: GlobalWindow, ctx: Trigger.TriggerContext) -> None:
-        """Nothing to clear."""
+        """Do nothing: the trigger has no state."""
 
 
 class PurgingTrigger(Trigger[T, Window]):
@@ -188,15 +188,15 @@ class PurgingTrigger(Trigger[T, Window]):
         return PurgingTrigger(nested_trigger)
 
     def on_element(self, element: T, timestamp: int, window: Window, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """What the nested trigger says, with a purge behind each fire."""
+        """The decision of the nested trigger, with a purge after each evaluation."""
         return _purging(self.nested_trigger.on_element(element, timestamp, window, ctx))
 
     def on_event_time(self, time: int, window: Window, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """What the nested trigger says, with a purge behind each fire."""
+        """The decision of the nested trigger, with a purge after each evaluation."""
         return _purging(self.nested_trigger.on_event_time(time, window, ctx))
 
     def on_processing_time(self, time: int, window: Window, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """What the nested trigger says, with a purge behind each fire."""
+        """The decision of the nested trigger, with a purge after each evaluation."""
         return _purging(self.nested_trigger.on_processing_time(time, window, ctx))
 
     def clear(self, window: Window, ctx: Trigger.TriggerContext) -> None:
@@ -204,11 +204,11 @@ class PurgingTrigger(Trigger[T, Window]):
         self.nested_trigger.clear(window, ctx)
 
     def can_merge(self) -> bool:
-        """If the nested trigger can."""
+        """Whether the nested trigger can merge."""
         return self.nested_trigger.can_merge()
 
     def on_merge(self, window: Window, ctx: Trigger.OnMergeContext) -> None:
-        """Tell the nested trigger."""
+        """Let the nested trigger merge its states."""
         self.nested_trigger.on_merge(window, ctx)
 
 

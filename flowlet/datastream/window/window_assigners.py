@@ -1,4 +1,4 @@
-"""What puts records into windows: of a fixed length, of a number of records, or of all records.
+"""Assigners, which put records into windows: of a fixed length, of a number of records, or of all records.
 
 Side:   pure.  An instance is pickled, and called on the thread of one task for the records of all keys.
 Units:  milliseconds.
@@ -39,7 +39,7 @@ __all__ = [
 
 
 NO_TIMESTAMP = -(2**63)
-"""What assigners and triggers get for a record without a timestamp: Java's ``Long.MIN_VALUE``."""
+"""The timestamp that assigners and triggers get for a record without one: Java's ``Long.MIN_VALUE``."""
 
 
 class WindowAssigner(ABC, Generic[T, W]):
@@ -52,7 +52,7 @@ class WindowAssigner(ABC, Generic[T, W]):
     def assign_windows(
         self, element: T, timestamp: int, context: "WindowAssigner.WindowAssignerContext"
     ) -> Collection[W]:
-        """The windows of a record; one without a timestamp has -2**63."""
+        """The windows of a record; ``timestamp`` is -2**63 for a record without one."""
 
     @abstractmethod
     def get_default_trigger(self, env: Any) -> Trigger[T, W]:
@@ -71,26 +71,24 @@ class MergingWindowAssigner(WindowAssigner[T, W]):
     """An assigner whose windows may become one later."""
 
     class MergeCallback(Generic[W2]):
-        """Is told which windows become one."""
+        """Collects which windows become one."""
 
         def __init__(self) -> None:
             self.found: list[tuple[W2, list[W2]]] = []
 
         def merge(self, to_be_merged: Iterable[W2], merge_result: W2) -> None:
-            """These windows become ``merge_result``."""
+            """Note that these windows become ``merge_result``."""
             self.found.append((merge_result, list(to_be_merged)))
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[W], callback: "MergingWindowAssigner.MergeCallback[W]") -> None:
-        """Tell ``callback`` which of the windows of a key become one; called with the windows that are there and a new
-        one.
-        """
+        """Tell ``callback`` which windows of a key become one; called with the present windows and a new one."""
 
 
 class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
-    """Windows by the timestamps of records, or by the clock; a subclass says which ones belong to a record.
+    """Windows by the timestamps of records, or by the clock; a subclass says which windows belong to a record.
 
-    ``_is_event_time``: which of both.
+    ``_is_event_time``: whether windows go by timestamps.
     """
 
     _is_event_time: ClassVar[bool]
@@ -105,7 +103,7 @@ class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
         return self._windows_of(element, timestamp)
 
     def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
-        """At the end of the window."""
+        """A trigger that fires at the end of the window."""
         return EventTimeTrigger() if self._is_event_time else ProcessingTimeTrigger()
 
     def get_window_serializer(self) -> TypeSerializer[TimeWindow]:
@@ -113,7 +111,7 @@ class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
         return TimeWindowSerializer()
 
     def is_event_time(self) -> bool:
-        """Whether they go by timestamps."""
+        """Whether windows go by timestamps."""
         return self._is_event_time
 
     def __repr__(self) -> str:
@@ -215,7 +213,7 @@ class GlobalWindows(WindowAssigner[T, GlobalWindow]):
         return [GlobalWindow.get()]
 
     def get_default_trigger(self, env: Any) -> Trigger[T, GlobalWindow]:
-        """Never."""
+        """A trigger that never fires."""
         return NeverTrigger()
 
     def get_window_serializer(self) -> TypeSerializer[GlobalWindow]:
@@ -223,7 +221,7 @@ class GlobalWindows(WindowAssigner[T, GlobalWindow]):
         return GlobalWindowSerializer()
 
     def is_event_time(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     def __repr__(self) -> str:
@@ -240,14 +238,12 @@ class _CountWindows(WindowAssigner[T, CountWindow]):
         self._count_descriptor = descriptor
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> Self:
-        """Forget the number of records of a key that had none for a while, and begin it anew; PyFlink keeps it for
-        ever.
-        """
+        """Forget the number of records of a key that had none for a while; PyFlink keeps it for ever."""
         self._count_descriptor.enable_time_to_live(ttl_config)
         return self
 
     def get_default_trigger(self, env: Any) -> Trigger[T, CountWindow]:
-        """When the window is full."""
+        """A trigger that fires when the window is full."""
         return CountTrigger(self._window_size)
 
     def get_window_serializer(self) -> TypeSerializer[CountWindow]:
@@ -255,11 +251,11 @@ class _CountWindows(WindowAssigner[T, CountWindow]):
         return CountWindowSerializer()
 
     def is_event_time(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     def _next_index(self, context: WindowAssigner.WindowAssignerContext) -> int:
-        """How many records of the key came before."""
+        """Count the record; return how many records of the key came before."""
         state = context.get_runtime_context().get_state(self._count_descriptor)
         index = int(state.value() or 0)
         state.update(index + 1)
@@ -314,7 +310,7 @@ class CountSlidingWindowAssigner(_CountWindows[T]):
 
 
 def check_has_timestamp(timestamp: int) -> None:
-    """Windows of event time need timestamps.  Raises FlowletError: the record has none."""
+    """Raise FlowletError if a record has no timestamp: windows of event time need one."""
     if timestamp <= NO_TIMESTAMP:
         raise FlowletError(
             "windows of event time need timestamps: call assign_timestamps_and_watermarks(...) before window(...)"
@@ -322,5 +318,5 @@ def check_has_timestamp(timestamp: int) -> None:
 
 
 def _milliseconds(what: str, offset: Length | None, *lengths: Length) -> list[int]:
-    """The lengths and the offset behind them."""
+    """The lengths, then the offset, in milliseconds."""
     return [*(millis_of(each, what) for each in lengths), 0 if offset is None else millis_of(offset, what)]

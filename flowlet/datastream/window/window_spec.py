@@ -1,4 +1,4 @@
-"""``WindowSpec``: all that a windowed stream says about its windows, for the operator that makes them.
+"""``WindowSpec``: all settings of a windowed stream, for the operator that makes the windows.
 
 Side:   pure.  Pickled with the operator.
 Source: PyFlink ``WindowOperationDescriptor``; Flink ``WindowOperatorBuilder``.
@@ -24,19 +24,19 @@ __all__ = ["WindowSpec"]
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """What is done with windows.
+    """The parts of a windowed stream: who assigns, evaluates and combines.
 
     Args:
         assigner: puts records into windows.
         trigger: decides when they are evaluated.
-        evictor: takes records out; None: nothing does.
+        evictor: takes records out; None: all records stay.
         allowed_lateness_ms: how long windows stay after their end.
         late_tag_id: the side output of late records; None: they are dropped and counted.
         combine: a ``ReduceFunction`` or a callable of two records, an ``AggregateFunction``, or None: all records are
             kept.
-        function: is called with the records, or with what was combined: an object with ``apply`` or ``process``; None:
-            what was combined is the result.
-        state_type: the declared type of what is kept: of a record, or of the accumulator.
+        function: is called with the records, or with the result of ``combine``: an object with ``apply`` or
+            ``process``; None: the result of ``combine`` is emitted.
+        state_type: the declared type of the stored values: of a record, or of the accumulator.
         is_keyed: whether ``function`` is given the key.
     """
 
@@ -57,8 +57,9 @@ class WindowSpec:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether windows begin at the same times for all keys, and only the watermark evaluates them; their exact
-        types say so.
+        """Whether all keys have windows of equal times, which only the watermark evaluates.
+
+        Decided by exact types: a subclass may behave in another way.
         """
         is_known = type(self.assigner) in (TumblingEventTimeWindows, SlidingEventTimeWindows)
         return is_known and type(self.trigger) is EventTimeTrigger and self.evictor is None

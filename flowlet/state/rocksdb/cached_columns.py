@@ -1,15 +1,15 @@
 """``CachedColumns``: rows of columns in RocksDB that windows work on, a generation of them at a time.
 
-The operator holds the rows that came since the generation began, in the arrays that its loops need; new rows of a key
-are put beside those in RocksDB, of which nothing is read for that.  When the rows that are held take too much, and at
-each snapshot, all of them are written in blocks, one for each key group and, where there are many rows, each start.
-When windows may end (``due``), the rows of these windows come back, as many key groups at a time as there is room for.
+The operator holds the rows that came since the generation began, in the arrays that its loops need.  New rows of a key
+are added without reading its older rows in RocksDB.  When the held rows take too much memory, and at each snapshot, all
+of them are written in blocks, one for each key group and, where there are many rows, each start.  When windows may end
+(``due``), the rows of these windows come back, as many key groups at a time as there is room for.
 
 Hot path, per chunk (bench: state).
 
 Side:       task.
-Invariants: the rows of a key and start are older the lower the number of their block is, and older than those that are
-            held.  No row in RocksDB starts before ``_first``, nor is needed before ``next_end``; ``_first`` is
+Invariants: of the rows of one key and start, those in a block with a lower number are older, and held rows are the
+            newest.  No row in RocksDB starts before ``_first``, nor is needed before ``next_end``; ``_first`` is
             ``ALL_STARTS`` if there is none.
 Units:      bytes of memory, estimated by the operator; starts as the operator counts them.
 """
@@ -24,7 +24,7 @@ from flowlet.state.state_snapshots import ALL_STARTS, ColumnBlock, ColumnHolder,
 if TYPE_CHECKING:
     import rocksdict
 
-_KNOWN: Final = 0  # the table of what is known of a key group
+_KNOWN: Final = 0  # the table with the one block of facts about a key group
 
 
 class CachedColumns:
@@ -32,12 +32,12 @@ class CachedColumns:
 
     Args:
         state_id: the number of the state.
-        store: where they are.
+        store: the database with the rows.
         key_groups: of the subtask.
-        holder: the operator; takes what is known of the key groups.
+        holder: the operator; takes the facts about the key groups.
 
     Attributes:
-        next_end: a time before which no row is needed that is in RocksDB; None: there are none.
+        next_end: a time before which no row in RocksDB is needed; None: there are no rows.
     """
 
     def __init__(self, state_id: int, store: RocksDBStore, key_groups: range, holder: ColumnHolder) -> None:
@@ -64,7 +64,7 @@ class CachedColumns:
         return f"<CachedColumns of {self._held_bytes} bytes in {self._store!r}>"
 
     def settle(self) -> None:
-        """Called after a chunk: perhaps begin a new generation."""
+        """Begin a new generation if the held rows take too much; called after each chunk."""
         if self._charge():
             self._store.make_room()
 
@@ -78,9 +78,9 @@ class CachedColumns:
     # -- rows that are needed
 
     def due(self, time: int, before: int) -> Iterator[None]:
-        """At each item, all rows of some keys are held that are needed at a time; they start before ``before``.
+        """At each item, hold all rows of some keys that are needed at ``time``; they start before ``before``.
 
-        In the end each key was among them, and what was left of its rows was not among them a second time.
+        In the end each key was held once, and rows of it that stayed are not brought a second time.
         """
         if self.next_end is None or self.next_end > time:
             yield
@@ -90,7 +90,7 @@ class CachedColumns:
         if blocks is None:
             self._store.make_room()  # the rows that are held belong to those in RocksDB
         first = self._first
-        # From here on these are about the rows that stay there, and those that are written on the way.
+        # From here on both fields describe the rows that stay in RocksDB, and rows that are written on the way.
         self._first = before
         self.next_end = self._holder.windows.first_end(before) if before < ALL_STARTS else None
         if blocks is not None:
@@ -107,7 +107,7 @@ class CachedColumns:
         yield
 
     def _some(self, before: int, max_bytes: int) -> list[ColumnBlock] | None:
-        """The blocks of all key groups that start before; None: they have more bytes."""
+        """The blocks of all key groups that start before ``before``; None: they have more than ``max_bytes``."""
         found: list[ColumnBlock] = []
         for group in self._key_groups:
             for block in self._blocks(group, self._tables, self._first, before):
@@ -149,7 +149,7 @@ class CachedColumns:
     # -- a cache of the store
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
-        """See ``RowCache``; ends the generation."""
+        """Put all held rows into the batch, as blocks, and end the generation."""
         next_end = self._holder.windows.next_end()
         if next_end is not None:
             self.next_end = next_end if self.next_end is None else min(self.next_end, next_end)
@@ -165,8 +165,8 @@ class CachedColumns:
         self._held_bytes = 0
 
     def forget(self) -> None:
-        """See ``RowCache``; ``flush`` has done it."""
+        """Do nothing: ``flush`` has dropped the rows."""
 
     def held_bytes(self) -> int:
-        """See ``RowCache``."""
+        """The bytes of all held rows, as they were last charged."""
         return self._held_bytes

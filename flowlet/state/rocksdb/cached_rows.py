@@ -10,7 +10,7 @@ is written, and read again, once per checkpoint.
 Hot path, per key that is new in its generation (bench: state).
 
 Side:       task.
-Invariants: a row that is held is newer than that in RocksDB; one that is not held is there.  A generation ends before a
+Invariants: a held row is newer than its row in RocksDB; a row that is not held is there.  A generation ends before a
             chunk or where a row is loaded, and never between the look at a row and its change.
 Units:      bytes of memory, estimated from some rows of each chunk.
 """
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     import rocksdict
 
 _ENTRY_BYTES: Final = 200  # of dictionaries and arrays, per row
-# To look at a value costs as much as some updates, so of the updates of keys that were counted since the last flush one
-# in so many is looked at.  If its value has grown, all keys are counted again by their next updates.  Where so many
-# values as large as the last one would be more than a sixteenth of the budget, more updates are looked at.
+# Measuring a value costs as much as some updates, so one update in 64 of the keys that were counted since the last
+# flush is measured.  If its value has grown, all keys are counted again by their next updates.  Where 64 values as
+# large as the last one would be more than a sixteenth of the budget, more updates are measured.
 _UPDATES_UNSEEN: Final = 64
 _SHARE_UNSEEN: Final = 16
 _FORMER_SHARE: Final = 4  # how slowly the estimate follows: by one part in so many
@@ -58,15 +58,13 @@ class StateKeys(ExactKeys):
         self.budget = self.store.budget
 
     def prefix(self, key: Any, exact: Any) -> bytes:
-        """What the rows of a key begin with."""
+        """The bytes that the rows of a key begin with."""
         return row_prefix(key_group(key, self.store.max_parallelism), self.state_id, key_bytes(exact))
 
     def charge(self, old: int, new: int) -> bool:
         """Count ``new`` bytes in place of ``old``; called before they are stored.
 
-        Returns whether all caches were emptied for that.
-
-        Then nothing is left of what was charged before: what is stored now is charged as new.
+        Returns whether all caches were emptied for that: then no earlier charge is left, and ``new`` is charged alone.
         """
         if not self.budget.charge(old, new):
             return False
@@ -75,7 +73,7 @@ class StateKeys(ExactKeys):
         return True
 
     def num_unseen(self, size: int) -> int:
-        """How many of the next updates may pass without a look, after a value of this size was seen."""
+        """How many of the next updates may pass unmeasured, after a value of this size was measured."""
         return min(_UPDATES_UNSEEN, self.budget.limit // (_SHARE_UNSEEN * size))
 
     def dumped(self, value: Any, *keys: Any) -> bytes:
@@ -100,11 +98,11 @@ class CachedRows:
     """The rows of one operator.
 
     Args:
-        keys: what the state is called, and its store.
+        keys: the keys of its state, with the store.
         holder: the operator.
 
     Attributes:
-        is_shared: whether functions of the operator use states in the same store, so that the store may write while a
+        is_shared: whether functions of the operator use states in this store, too, so that the store may write while a
             record is processed.
     """
 
@@ -122,7 +120,10 @@ class CachedRows:
         return f"<CachedRows of {self._num_rows} keys in {self._keys.store!r}>"
 
     def begin(self, samples: Sequence[Any] = ()) -> None:
-        """Called before a chunk, and before ``load``: perhaps begin a new generation; ``samples``: some values."""
+        """Begin a new generation if the rows take too much; called before a chunk, and before ``load``.
+
+        ``samples``: some values, from which the size of a row is estimated.
+        """
         budget = self._keys.budget
         if samples:
             size = _ENTRY_BYTES + sum(map(memory_size, samples)) // len(samples)
@@ -139,7 +140,7 @@ class CachedRows:
         self._is_ending = False
 
     def load(self, exact: Any, absent: Any) -> Any:
-        """The row of a key that the holder has not; ``absent``: there is none."""
+        """The row of a key that the holder does not hold; ``absent`` if there is none."""
         key = exact if type(exact) in PLAIN else key_for(exact)
         content = self._keys.store.get(self._keys.prefix(key, exact))
         self._num_rows += 1
@@ -149,7 +150,7 @@ class CachedRows:
         return loads_value(content) if content[0] != WITH_KEYS else loads_value(content[1:])[1]
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
-        """See ``RowCache``; ends the generation, if no record is being processed."""
+        """Put all held rows into the batch, and end the generation, if no record is being processed."""
         keys = self._keys
         held, values = self._holder.held_rows()
         groups = exact_key_groups(held, keys.store.max_parallelism).tolist() if held else ()
@@ -163,8 +164,8 @@ class CachedRows:
             self._holder.take_rows([], [])
 
     def forget(self) -> None:
-        """See ``RowCache``; ``flush`` has done it, or the rows stay until the record was processed."""
+        """Do nothing: ``flush`` has dropped the rows, or they stay until the record was processed."""
 
     def held_bytes(self) -> int:
-        """See ``RowCache``."""
+        """The bytes of all held rows, by the present estimate."""
         return self._num_rows * self._row_bytes

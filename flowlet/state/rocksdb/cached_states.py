@@ -8,8 +8,8 @@ Invariants: what a cache holds was charged to the budget of the store before it 
             that was counted since the last flush may be larger by what some updates added (``_UPDATES_UNSEEN``).  An
             entry of a cache that is not in ``_changed`` is what RocksDB has.  None stands for a row that does not
             exist: a key without a value has no row.  Lists and maps are never given to the user themselves.
-Rules:      what ``value()`` gave may be the cached object: as with every back end, a value that was changed in place
-            must be given to ``update``.  A list is one row; a map has a row per key, and its order is that of RocksDB.
+Rules:      ``value()`` may give the cached object: as with every back end, a value that was changed in place must be
+            given to ``update``.  A list is one row; a map has a row per key, in the order of RocksDB.
 Source:     Flink ``RocksDBValueState``, ``RocksDBListState``, ``RocksDBMapState``; PyFlink's ``CachedMapState``.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _ENTRY_BYTES: Final = 200  # of the dictionaries, per entry
 _REFERENCE_BYTES: Final = 8
-_MAP_BYTES: Final = 600  # of what is known of a map without entries
+_MAP_BYTES: Final = 600  # of a ``_CachedMap`` without entries
 _MISSING: Final = object()
 
 
@@ -45,7 +45,7 @@ class _CachedValues(EnteredState):
         self._entries: dict[Any, Any] = {}  # By exact key.
         self._sizes: dict[Any, int] = {}  # Of the entries: what was charged.
         self._changed: dict[Any, Any] = {}  # Keys as the user knows them, by exact key.
-        self._counted: set[Any] = set()  # Of the changed entries those whose next values need not be looked at.
+        self._counted: set[Any] = set()  # Of the changed entries those whose next values need not be measured.
         self._num_unseen = 0
         keys.store.caches.append(self)
 
@@ -86,7 +86,7 @@ class _CachedValues(EnteredState):
         return self._keys.num_unseen(size)
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
-        """See ``RowCache``."""
+        """Put the changed rows into the batch, and charge for rows that are larger than was estimated."""
         keys, entries, sizes = self._keys, self._entries, self._sizes
         for exact, key in self._changed.items():
             value = entries[exact]
@@ -103,18 +103,18 @@ class _CachedValues(EnteredState):
         self._counted.clear()
 
     def forget(self) -> None:
-        """See ``RowCache``."""
+        """Drop all entries, which ``flush`` has written."""
         self._entries.clear()
         self._sizes.clear()
 
     def held_bytes(self) -> int:
-        """See ``RowCache``."""
+        """The bytes of all entries, summed anew; asserts the invariants of the dictionaries."""
         assert self._sizes.keys() == self._entries.keys()
         assert self._counted <= self._changed.keys() <= self._entries.keys()
         return sum(self._sizes.values())
 
     def _kept(self) -> Any:
-        """What is kept for the current key; None if there is nothing."""
+        """The entry of the current key, loaded if it is not in the cache; None if there is none."""
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
         value = self._entries.get(exact, _MISSING)
@@ -165,8 +165,11 @@ class RocksDBListState(_CachedValues, ListState[Any]):
     def add(self, value: Any) -> None:
         """Append to the list of the current key.
 
-        Some elements are not looked at, as with ``RocksDBValueState.update``: the next one that is counts for them,
-        too.  Raises FlowletError: it is of another type.
+        Some elements are not measured, as with ``RocksDBValueState.update``: the next one that is measured counts for
+        them, too.
+
+        Raises:
+            FlowletError: the value is of another type.
         """
         if self._declared is not None and type(value) is not self._exact:
             value = self._declared.entered(value)
@@ -214,7 +217,7 @@ class RocksDBListState(_CachedValues, ListState[Any]):
 
 
 class _CachedMap:
-    """What is known of one key's map."""
+    """The cached part of one key's map."""
 
     __slots__ = ("changed", "counted", "is_complete", "is_replaced", "key", "known", "num_live", "prefix", "sizes")
 
@@ -226,19 +229,19 @@ class _CachedMap:
         self.num_live = 0  # how many of them are not None
         self.sizes: dict[Any, int] = {}  # of ``known``: what was charged
         self.changed: set[Any] = set()
-        self.counted: set[Any] = set()  # of ``changed``: there, and its next values need not be looked at
+        self.counted: set[Any] = set()  # of ``changed``: present keys whose next values need not be measured
         self.is_complete = False  # whether a key that is not known has no row
         self.is_replaced = False  # whether the rows that RocksDB has are void
 
     def keep(self, exact: Any, entry: tuple[Any, Any] | None, size: int) -> None:
-        """Know an entry, which was charged."""
+        """Put in an entry, for which the budget was charged; None: the key has no row."""
         self.num_live += (entry is not None) - (self.known.get(exact) is not None)
         self.counted.discard(exact)
         self.known[exact] = entry
         self.sizes[exact] = size
 
     def held_bytes(self) -> int:
-        """What it takes."""
+        """The bytes of the map, summed anew; asserts the invariants."""
         assert self.sizes.keys() == self.known.keys()
         assert self.counted <= self.changed <= self.known.keys()
         assert self.num_live == len(self.known) - list(self.known.values()).count(None)
@@ -271,7 +274,7 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
         return found
 
     def _keep(self, current: _CachedMap, exact: Any, entry: tuple[Any, Any] | None, size: int) -> _CachedMap:
-        """Charge an entry and know it; returns the map, which is a new one if the caches were emptied."""
+        """Charge for an entry and put it into the map; returns the map, which is a new one if the caches were emptied."""
         if self._keys.charge(current.sizes.get(exact, 0), size):
             key, prefix = current.key, current.prefix
             current = self._maps[key if type(key) in PLAIN else self._keys.exact(key)] = _CachedMap(key, prefix)
@@ -304,7 +307,7 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
         return self._entry(key) is not None
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value of a key of the map.  Raises FlowletError: one of them is of another type."""
+        """Set the value of a key of the map.  Raises FlowletError: key or value is of another type."""
         declared = self._declared
         if declared is not None:
             if type(value) is not self._exact:
@@ -390,10 +393,10 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
         self._changed[current.prefix] = current
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
-        """See ``RowCache``."""
+        """Put the changed rows of all maps into the batch, and delete removed ones."""
         keys = self._keys
         for current in self._changed.values():
-            if current.is_replaced:
+            if current.is_replaced:  # first: the batch is applied in order, so later puts of these rows count
                 for row, _ in keys.store.rows(current.prefix):
                     batch.delete(row)
             for exact in current.changed:
@@ -416,11 +419,11 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
         self._forget_counted()
 
     def forget(self) -> None:
-        """See ``RowCache``."""
+        """Drop all maps, which ``flush`` has written."""
         self._maps.clear()
 
     def held_bytes(self) -> int:
-        """See ``RowCache``."""
+        """The bytes of all maps, summed anew."""
         return sum(each.held_bytes() for each in self._maps.values())
 
     def _forget_counted(self) -> None:
@@ -441,7 +444,7 @@ def _is_much_larger(size: int, old: int) -> bool:
 
 
 def _size_of(entry: tuple[Any, Any] | None, content: bytes | None) -> int:
-    """What an entry of a map takes; ``content``: its row, if that is known."""
+    """The bytes that an entry of a map takes; ``content``: its row, if that is known."""
     if entry is None:
         return _ENTRY_BYTES
     return _ENTRY_BYTES + max(memory_size(entry[0]) + memory_size(entry[1]), 0 if content is None else len(content))

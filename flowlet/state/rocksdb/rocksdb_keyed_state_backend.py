@@ -1,14 +1,14 @@
 """``RocksDBKeyedStateBackend``: all keyed state of one operator, in a RocksDB on the local disk.
 
-Side:       task.  What ``snapshot`` returns runs on the snapshot pool.
+Side:       task.  The callable that ``snapshot`` returns runs on the snapshot pool.
 Invariants: the database is made with the first state, or by ``restore``.  State that was restored and not declared
             again yet stays in every snapshot.  A snapshot is made of hard links: later changes, and the end of the
             database, do not reach it.
 Rules:      a file that a complete checkpoint has is not written again: within one database no name is used twice.
 Source:     Flink ``RocksDBKeyedStateBackend``, ``RocksIncrementalSnapshotStrategy``, ``RocksFullSnapshotStrategy``,
             ``RocksDBIncrementalRestoreOperation``.
-Absent:     clean-up of expired entries by compactions, which Python cannot take part in, and step by step: they go when
-            they are read, and are left out of snapshots that are not incremental.
+Absent:     clean-up of expired entries by compactions, which Python cannot take part in, or step by step: expired
+            entries are removed when they are read, and left out of snapshots that are not incremental.
 """
 
 import shutil
@@ -67,12 +67,12 @@ _BATCH_ROWS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RocksDBPlace:
-    """Where databases lie, and what their checkpoints are.
+    """The settings of databases: their directory, the kind of their checkpoints, and the room of their caches.
 
     Args:
-        directory: of the working directories; empty: the one for temporary files.
+        directory: for the working directories; empty: the directory of temporary files.
         shared_files: keeps the files of incremental checkpoints; None: there is no storage.
-        writes_shared_files: checkpoints are incremental; else they are full.
+        writes_shared_files: whether checkpoints are incremental, and not full.
         cache_bytes: of each operator's cache.
     """
 
@@ -99,9 +99,10 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     _ids: dict[str, int] = field(init=False, default_factory=dict)
     # Of all states, declared or not.
     _descriptions: dict[str, StateDescription] = field(init=False, default_factory=dict)
-    # By name in the database: the files of the newest complete checkpoint, and of those that may become complete.
+    # The files of the newest complete checkpoint, by name in the database.
     _base: Mapping[str, SharedFile] = field(init=False, default_factory=dict)
-    # Set by the snapshot pool, one item each; read by the task thread.
+    # The files of checkpoints that may become complete, by checkpoint.  Set by the snapshot pool, one item each; read
+    # by the task thread.
     _uploads: dict[int, Mapping[str, SharedFile]] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
@@ -143,23 +144,23 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         return self._ids[name]
 
     def open_rows(self, holder: RowHolder) -> CachedRows:
-        """See ``KeyedStateBackend``."""
+        """Keep the rows of an operator in the database; the holder asks the result for rows that it does not hold."""
         values = DeclaredValues(AGGREGATES, PickledBytesTypeInfo(), StateKind.VALUE)
         state_id = self._id_of(AGGREGATES, AGGREGATES_DESCRIPTION)
         keys = StateKeys(AGGREGATES, state_id, self._opened(), self._key_context, values, AGGREGATES_DESCRIPTION)
         return CachedRows(keys, holder)
 
     def open_columns(self, holder: ColumnHolder, description: str) -> CachedColumns:
-        """See ``KeyedStateBackend``."""
+        """Keep the columns of an operator in the database; the result brings rows back to the holder."""
         state_id = self._id_of(WINDOW_COLUMNS, self._declared_columns(description))
         return CachedColumns(state_id, self._opened(), self._key_groups, holder)
 
     def forget_keys(self) -> None:
-        """Not here: inputs that are sorted by key have a back end on the heap, which needs memory for one key."""
+        """Raise FlowletError: inputs that are sorted by key use a back end on the heap, with memory for one key."""
         raise FlowletError("keyed state in RocksDB is not dropped key by key")
 
     def keys_of(self, name: str) -> list[Any]:
-        """See ``KeyedStateBackend``; reads all rows of the state."""
+        """Implement ``KeyedStateBackend.keys_of``; reads all rows of the state."""
         store = self._opened()
         store.flush()
         kind, state_id = self._descriptions[name].kind, self._ids[name]
@@ -171,7 +172,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def snapshot(
         self, checkpoint_id: int = 0, *, is_full: bool = False
     ) -> Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None:
-        """See ``KeyedStateBackend``."""
+        """Make hard links to the files of the database; the callable copies these files, or reads all rows from them."""
         if not self._ids:
             return None
         store = self._opened()
@@ -185,7 +186,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         uploads = self._uploads
 
         def incremental() -> IncrementalSnapshot:
-            """Keep the files that the last complete checkpoint has not; on the snapshot pool."""
+            """Keep the files that the last complete checkpoint does not have; on the snapshot pool."""
             assert files is not None, "else the snapshot is full"
             shared = {}
             private = {}
@@ -207,15 +208,16 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         return incremental if self.place.writes_shared_files and files is not None and not is_full else full
 
     def discard_snapshot(self, checkpoint_id: int) -> None:
-        """See ``KeyedStateBackend``."""
+        """Remove the hard links of a snapshot."""
         if self._root is not None:
             shutil.rmtree(self._path(f"snapshot-{checkpoint_id}"), ignore_errors=True)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """See ``KeyedStateBackend``."""
+        """Let later snapshots use the files of this checkpoint, in place of writing them again."""
         completed = self._uploads.get(checkpoint_id)
         if completed is not None:
             self._base = completed
+        # ``list`` copies the keys in one step: the snapshot pool may add one meanwhile.
         for each in [each for each in list(self._uploads) if each <= checkpoint_id]:
             del self._uploads[each]
 
@@ -239,8 +241,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 store.write(batch)
 
     def _restore_files(self, snapshot: IncrementalSnapshot) -> None:
-        """As the database itself, if it is that of the same key groups and program; else its rows of this subtask's key
-        groups.
+        """Use the snapshot's files as the database, if its key groups and program are this subtask's; else copy the rows
+        of this subtask's key groups.
         """
         groups, files = self._key_groups, self.place.shared_files
         classes = None if files is None else files.former_classes
@@ -334,9 +336,7 @@ def _removed(path: Path) -> Iterator[None]:
 
 
 def _by_key(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Iterator[tuple[Any, bytes]]]]:
-    """Rows in the order of the database, taken apart: the key group, the state and the key, with its rows; a map has
-    several.
-    """
+    """Rows in the order of the database, grouped by key group, state and key; a map has several rows per key."""
     return groupby(((taken_apart(row), content) for row, content in rows), key=lambda row: row[0][:3])
 
 
@@ -345,7 +345,7 @@ def full_snapshot(
 ) -> dict[int, dict[str, StateRows]]:
     """The rows of a whole database, in its order, by key group and name of the state.
 
-    ``states``: by their numbers; with an expiry, what has expired at ``now_ms`` is left out.
+    ``states``: by their numbers; with an expiry, entries that have expired at ``now_ms`` are left out.
     """
     found: dict[int, dict[str, tuple[list[Any], list[Any]]]] = {}
     for (group, number, _), of_key in _by_key(rows):
@@ -403,7 +403,7 @@ def with_running_classes(
     """The content of a row that another program wrote, with the classes of the program that runs.
 
     Raises:
-        FormerClassError: a class is not there any more, or cannot take what was written.
+        FormerClassError: a class is not there any more, or cannot take the written values.
         StateRestoreError: the keys would become other ones.
     """
     if kind is StateKind.COLUMNS:
@@ -434,7 +434,7 @@ def user_keys(kind: StateKind, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[
 def _read(
     kind: StateKind, outer: bytes, inner: bytes, content: bytes, loads: Callable[[bytes], Any] = loads_value
 ) -> tuple[tuple[Any, ...], Any]:
-    """The keys, of the stream and in a map that of the map, and the value."""
+    """The keys of a row (of the stream and, in a map, of the map), and its value."""
     if kind is StateKind.COLUMNS:
         return (outer,), content
     if content[0] != WITH_KEYS:

@@ -4,9 +4,9 @@ Hot path.  A row that was used lately is in the cache of its state.  The caches 
 are full and before a snapshot.
 
 Side:       task.  Blocking: local files.
-Invariants: no log is written ahead: what a killed process had is restored from a checkpoint, as in Flink.  No key's
+Invariants: no log is written ahead: the state of a killed process is restored from a checkpoint, as in Flink.  No key's
             bytes (``key_bytes``) with their length are the beginning of another key's.  A row whose keys can be read
-            back from its bytes holds the value alone; any other one the keys as the user knows them, too.
+            back from its bytes holds the value alone; any other row holds the keys as the user knows them, too.
 Format:     of the key of a row: key group (u16), number of the state (u16), size of the key (u32), the key; in a map,
             the key of the map follows.
 Units:      bytes of memory, estimated (``memory_size``): of long containers from some of their elements.
@@ -37,7 +37,7 @@ _LOG_FILES: Final = 1
 _MAX_DEPTH: Final = 4
 _NUM_SAMPLES: Final = 8
 _HEAD: Final = struct.Struct(">HHI")
-WITH_KEYS: Final = 1  # what a row begins with that holds the keys, too; a pickle begins with another byte
+WITH_KEYS: Final = 1  # the first byte of a row that holds the keys, too; a pickle begins with another byte
 _FLAT: Final = frozenset({str, bytes, bytearray, int, float, bool, complex, type(None)})
 _SEQUENCES: Final = (list, tuple)
 _OTHERS: Final = (set, frozenset, deque)
@@ -47,21 +47,20 @@ class RowCache(Protocol):
     """The cache of one state."""
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
-        """Put what was changed into the batch."""
+        """Put the changed entries into the batch."""
 
     def forget(self) -> None:
         """Drop the entries, which were written."""
 
     def held_bytes(self) -> int:
-        """What all entries take, counted anew."""
+        """The bytes that all entries take, counted anew."""
 
 
 class ByteBudget:
-    """How many bytes several caches hold, of how many they may.
+    """How many bytes several caches hold, and how many they may hold.
 
-    Invariants: ``used`` is the sum of what was charged for all that is held; whoever stores something charges it first,
-                also in place of
-    something else.
+    Invariants: ``used`` is the sum of the charges for all entries that the caches hold; a cache charges for an entry
+                before it stores it, also in place of another one.
     """
 
     __slots__ = ("limit", "used")
@@ -74,20 +73,23 @@ class ByteBudget:
         return f"<ByteBudget: {self.used} of {self.limit} bytes>"
 
     def charge(self, old: int, new: int) -> bool:
-        """Something of ``new`` bytes takes the place of something of ``old`` bytes (none: 0).
+        """Count ``new`` bytes in place of ``old`` ones (0: there were none).
 
-        Returns whether that is too much.
+        Returns whether the caches hold more than they may.
         """
         self.used += new - old
         return self.used > self.limit
 
     def check_invariants(self, held_bytes: int) -> None:
-        """Assert that what is held was charged."""
+        """Assert that the caches were charged for exactly these bytes."""
         assert self.used == held_bytes, f"{self.used} bytes were charged, {held_bytes} are held"
 
 
 class RocksDBStore:
-    """Threading: task thread only.  Life cycle: ``close`` once.
+    """The database of one operator of one subtask.
+
+    Threading: task thread only.
+    Life cycle: ``close`` once.
 
     Args:
         path: of the database; made if there is none.
@@ -112,14 +114,14 @@ class RocksDBStore:
         return f"<RocksDBStore, {self.budget!r}>"
 
     def make_room(self) -> None:
-        """Write all changes, and empty all caches that no record is being processed with."""
+        """Write all changes, and empty all caches but those in use by the record that is being processed."""
         self.flush()
         for cache in self.caches:
             cache.forget()
         self.budget.used = sum(cache.held_bytes() for cache in self.caches)
 
     def flush(self) -> None:
-        """Write all changes; what the caches hold is counted with the lengths of its rows then."""
+        """Write all changes; the caches then count their entries with the lengths of the written rows."""
         batch = self.new_batch()
         for cache in self.caches:
             cache.flush(batch)
@@ -139,8 +141,9 @@ class RocksDBStore:
         return rows_of(self.db, prefix)
 
     def checkpoint(self, path: Path) -> None:
-        """Write all changes, and make a directory of hard links to all files; empties caches that turn out to hold too
-        much.
+        """Write all changes, and make a directory of hard links to all files.
+
+        Empties the caches if they turn out to hold too much.
         """
         self.flush()
         if self.budget.used > self.budget.limit:
@@ -172,7 +175,7 @@ def open_to_read(path: Path) -> "rocksdict.Rdict":
 def rows_of(db: "rocksdict.Rdict", prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of the rows that begin with ``prefix``, in order."""
     head = prefix.rstrip(b"\xff")
-    # The first bytes after all that begin with the prefix, if there are any.
+    # The first key after all keys that begin with the prefix, if there can be one.
     return rows_between(db, prefix, head[:-1] + bytes([head[-1] + 1]) if head else None)
 
 
@@ -191,8 +194,8 @@ def keys_between(db: "rocksdict.Rdict", first: bytes, end: bytes) -> Iterator[by
 def _to_before(end: bytes | None) -> "rocksdict.ReadOptions | None":
     """Options of an iterator with an upper bound.
 
-    Without one it looks past the last row for another that exists, over all rows that were deleted and not compacted
-    yet, and the end of N keys with a map each takes time in proportion to the square of N.
+    Without a bound the iterator looks past the last row for another one, over all rows that were deleted and are not
+    compacted yet: clearing N keys with a map each would take time in proportion to the square of N.
     """
     if end is None:
         return None
@@ -217,7 +220,7 @@ def _options() -> "rocksdict.Options":
 
 
 def row_prefix(key_group: int, state_id: int, content: bytes) -> bytes:
-    """What all rows of a key of the stream begin with, from the bytes of the key."""
+    """The bytes that all rows of a key of the stream begin with; ``content``: the bytes of the key."""
     return _HEAD.pack(key_group, state_id, len(content)) + content
 
 
@@ -241,7 +244,7 @@ def row_content(value: Any, *keys: Any) -> bytes:
 
 # ---------------------------------------------------------------- how much memory values take
 # A container counts with its elements, down to four levels; of a long one eight elements, spread over it, stand for
-# all.  What several values share counts for each of them; memory that only an extension module knows of is not seen.
+# all.  An object that several values share counts for each; memory that only an extension module knows is not seen.
 
 
 def memory_size(value: Any, depth: int = _MAX_DEPTH) -> int:
