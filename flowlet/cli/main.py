@@ -52,7 +52,7 @@ JobArgument = Annotated[str, typer.Argument(help="The job's id, or the first dig
 
 
 def ask(jobmanager: str, secret_file: Path | None, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
-    """The answer of a JobManager.  Raises FlowletError: there is none, or it says no."""
+    """Ask a JobManager; return the answer.  Raises FlowletError: there is no JobManager, or it refuses."""
     host, port = parse_job_manager_option(jobmanager, os.environ)
     client = RemoteTarget(host, port, secret_file).open(needed_slots=0)
     try:
@@ -289,12 +289,12 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The command, from modules that are imported already; ``flowlet.__main__`` minds signals before that."""
+    """Run the command; ``flowlet.__main__`` handles signals until the modules are imported."""
     sys.exit(run_command())
 
 
 def run_command(arguments: list[str] | None = None) -> int:
-    """Parse a command line (None: of this process) and run it; the exit code."""
+    """Parse a command line (None: of this process) and run it; return the exit code."""
     try:
         # Commands return nothing; an exit code is that of typer, such as the one that it makes of Ctrl-C.
         code = app(arguments, standalone_mode=False, default_map=_defaults_of_file()) or 0
@@ -381,7 +381,7 @@ def show_job(
 
 
 def _counters(subtask: JobDocument) -> dict[str, int]:
-    """Those of all attempts; an older JobManager has only those of the newest one."""
+    """The counters of all attempts; an older JobManager has only the counters of the newest attempt."""
     found: dict[str, int] = subtask["metrics-of-all-attempts" if "metrics-of-all-attempts" in subtask else "metrics"]
     return found
 
@@ -432,13 +432,13 @@ def list_task_managers(jobmanager: JobManagerOption = DEFAULT_JOBMANAGER, secret
 
 @app.command("jm", context_settings=_PASS_ON)
 def start_job_manager(ctx: typer.Context) -> None:
-    """Start a JobManager: the same as ``python -m flowlet.jm``."""
+    """Start a JobManager, as ``python -m flowlet.jm`` does."""
     _become("flowlet.jm", ctx.args)
 
 
 @app.command("tm", context_settings=_PASS_ON)
 def start_task_manager(ctx: typer.Context) -> None:
-    """Start a TaskManager: the same as ``python -m flowlet.tm``."""
+    """Start a TaskManager, as ``python -m flowlet.tm`` does."""
     _become("flowlet.tm", ctx.args)
 
 

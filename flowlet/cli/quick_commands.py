@@ -4,7 +4,7 @@
 
 Side:   shared.
 Rules:  a command line that is not understood here, with ``--help`` or a mistake in it, is left to ``flowlet.cli.main``,
-        whose commands call the same functions.  So does one for which ``config.yaml`` may have an address.
+        whose commands call these functions.  So is one for which ``config.yaml`` may have an address.
 """
 
 import os
@@ -56,7 +56,7 @@ def list_task_managers(jobmanager: str, secret_file: Path | None) -> None:
 
 
 def run_quickly(arguments: Sequence[str]) -> int | None:
-    """Run a command line; the exit code.  None: it is not for here, and nothing was done."""
+    """Run a command line; return the exit code.  None: ``flowlet.cli.main`` must run it, and nothing was done."""
     known = _COMMANDS.get(arguments[0]) if arguments else None
     options = None if known is None else _options(arguments[1:], known[1])
     if known is None or options is None or os.environ.get(_CONFIGURATION_VARIABLE, "").strip():
@@ -71,7 +71,7 @@ def run_quickly(arguments: Sequence[str]) -> int | None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns fit a terminal; into a pipe every row is whole."""
+    """Print a table: on a terminal, columns fit its width; in a pipe, every row is whole."""
     cells = [columns, *rows]
     if sys.stdout.isatty() or not all(each.isascii() and each.isprintable() for row in cells for each in row):
         _print_with_rich(columns, rows)
@@ -105,7 +105,7 @@ def _is_listed(job: Mapping[str, Any], *, running: bool, everything: bool) -> bo
 
 
 def _options(arguments: Sequence[str], flags: Mapping[str, str]) -> dict[str, str] | None:
-    """The options by their names, a flag with some text; None: something else is there."""
+    """The options by their names; a flag has some text.  None: an argument is not known here."""
     found: dict[str, str] = {}
     rest = iter(arguments)
     for each in rest:

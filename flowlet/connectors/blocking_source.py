@@ -1,16 +1,16 @@
 """Runs a ``SourceFunction``, which may block, on a thread of its own.
 
-``CheckpointLock``: what a source function changes and emits while it holds it, a checkpoint sees together or not at
-all.
+``CheckpointLock``: a checkpoint sees all changes and records that a source function makes while it holds the lock, or
+none of them.
 
-Side:       shared.  Functions take it on their threads, the task on its own.
-Invariants: one owner at a time.  Once the task wants it, the next owner is the task: a function in a tight loop cannot
-            keep it from the task.  Records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending,
-            the helper thread waits; the future is done exactly while elements are pending or the function has ended;
-            the user's function runs on no other thread.  After a restart a function that can be replayed begins at its
-            last mark; the records that followed the mark before the checkpoint are dropped.  While a snapshot is taken
-            of a function that is a ``CheckpointedFunction``, the function is outside its checkpoint lock, and all that
-            it has emitted is in front of the barrier.
+Side:       shared.  Functions take the lock on their threads, the task on its own.
+Invariants: the lock has one owner at a time.  Once the task wants the lock, the next owner is the task: a function in a
+            tight loop cannot keep it from the task.  Records and watermarks keep their order; when
+            ``MAX_PENDING_RECORDS`` are pending, the helper thread waits; the future is done exactly while elements are
+            pending or the function has ended; the user's function runs on no other thread.  After a restart a function
+            that can be replayed begins at its last mark; the records that followed the mark before the checkpoint are
+            dropped.  While a snapshot is taken of a function that is a ``CheckpointedFunction``, the function is
+            outside its checkpoint lock, and all that it has emitted is in front of the barrier.
 Source:     Flink ``SourceContext.getCheckpointLock``, ``SourceStreamTask.LegacySourceFunctionThread``, which emits into
             the chain under the checkpoint lock; this one only fills a buffer, so that records enter the chain on the
             task thread alone.
@@ -36,9 +36,9 @@ from netstack.loop.forks import end_stranded_child, serving_thread
 
 
 class CheckpointLock:
-    """A lock that its owner may take again, for ``with``; ``hold`` and ``let_go`` are the task's.
+    """A lock for ``with``, which its owner may take again; the task uses ``hold`` and ``let_go``.
 
-    ``changed``: guards the fields, and wakes who waits for the lock.
+    ``changed``: guards the fields, and wakes threads that wait for the lock.
     """
 
     def __init__(self, changed: threading.Condition) -> None:
@@ -68,7 +68,7 @@ class CheckpointLock:
                 self._changed.notify_all()
 
     def hold(self) -> None:
-        """Wait until the function does not hold it, and keep the function from it until ``let_go``."""
+        """Wait until the function does not hold the lock, and keep the function from taking it until ``let_go``."""
         with self._changed:
             self.is_wanted = True
             self._changed.notify_all()
@@ -76,7 +76,7 @@ class CheckpointLock:
                 self._changed.wait()  # waits for the function to leave the lock; ended by the function
 
     def let_go(self) -> None:
-        """The function may take it again; idempotent."""
+        """Allow the function to take the lock again; idempotent."""
         with self._changed:
             self.is_wanted = False
             self._changed.notify_all()
@@ -90,21 +90,21 @@ CANCEL_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """The function has marked a position, which may be pickled."""
+    """A position that the function has marked; it may be pickled."""
 
     position: Any
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFunctionPosition:
-    """``num_records`` behind the last mark; None: behind the start."""
+    """The place ``num_records`` behind the last mark; ``mark`` None: behind the start."""
 
     mark: Any
     num_records: int
 
 
 class BlockingSource(Source):
-    """A source that emits what a ``SourceFunction`` emits.
+    """A source that emits the records of a ``SourceFunction``.
 
     Args:
         function: pickled; every subtask runs a copy.
@@ -172,8 +172,8 @@ class BlockingSourceReader(SourceReaderBase):
         """The next elements; an empty chunk if there are none yet, None when the function has returned.
 
         Raises:
-            Exception: what the function raised.
-            FlowletError: it gave less than it gave before the restart.
+            Exception: whatever the function raised.
+            FlowletError: the function gave fewer records than before the restart.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -198,11 +198,11 @@ class BlockingSourceReader(SourceReaderBase):
         return None
 
     def snapshot_position(self) -> SourceFunctionPosition | None:
-        """Behind what was polled; None for a function that cannot be replayed."""
+        """The position behind the polled records; None for a function that cannot be replayed."""
         return SourceFunctionPosition(self._mark, self._num_behind_mark) if self._is_replayed else None
 
     def restore_position(self, position: SourceFunctionPosition) -> None:
-        """Go on there; before the first poll."""
+        """Go on at a position; called before the first poll."""
         self._mark = position.mark
         self._num_behind_mark = self._num_to_drop = position.num_records
         if position.mark is not None:
@@ -211,7 +211,7 @@ class BlockingSourceReader(SourceReaderBase):
             self._function.restore_position(own)
 
     def _behind_position(self, element: ReaderElement | _Mark) -> ReaderElement | None:
-        """What is new of an element; None: nothing."""
+        """The part of an element that was not given before the restart; None: there is none, or it was a mark."""
         if isinstance(element, _Mark):
             (self._mark,) = unpickled([element.position])
             self._num_behind_mark = self._num_to_drop
@@ -229,7 +229,7 @@ class BlockingSourceReader(SourceReaderBase):
         return element
 
     def available_future(self) -> AvailabilityFuture:
-        """Done while elements are pending or the function has ended."""
+        """A future that is done while elements are pending or the function has ended."""
         with self._lock:
             if not self._elements and self._state is not _State.ENDED and self._available.is_done:
                 self._available = AvailabilityFuture()
@@ -270,9 +270,9 @@ class BlockingSourceReader(SourceReaderBase):
         run_checkpoint_step(self.ctx, self._function, "initialize_state", FunctionInitializationContext(self.ctx))
 
     def hold(self) -> Sequence[ReaderElement]:
-        """Wait until the function is outside its checkpoint lock; returns what is pending.
+        """Wait until the function is outside its checkpoint lock; return the pending elements.
 
-        Nothing for a function without states.
+        For a function without states, return none, and do not wait.
         """
         if self.checkpoint_lock is None:
             return []
@@ -282,7 +282,7 @@ class BlockingSourceReader(SourceReaderBase):
         return [each for element in pending if (each := self._behind_position(element)) is not None]
 
     def snapshot_function(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Let the function put what it keeps into its states, copy them, and let it go on."""
+        """Let the function fill its states, copy them, and let the function go on."""
         if self.checkpoint_lock is None:
             return
         try:
@@ -293,11 +293,11 @@ class BlockingSourceReader(SourceReaderBase):
             self.checkpoint_lock.let_go()
 
     def position_kept(self, checkpoint_id: int) -> None:
-        """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
+        """Tell a ``CheckpointListener`` that the checkpoint is complete; ``run`` goes on meanwhile."""
         run_checkpoint_step(self.ctx, self._function, "notify_checkpoint_complete", checkpoint_id)
 
     def position_lost(self, checkpoint_id: int) -> None:
-        """Tell the function, if it wants to know; ``run`` goes on meanwhile."""
+        """Tell a ``CheckpointListener`` that the checkpoint has failed; ``run`` goes on meanwhile."""
         run_checkpoint_step(self.ctx, self._function, "notify_checkpoint_aborted", checkpoint_id)
 
     def _take_locked(self) -> ReaderElement | _Mark:
@@ -329,7 +329,7 @@ class BlockingSourceReader(SourceReaderBase):
     @property
     def is_cancelled(self) -> bool:
         """Whether the function should return; any thread."""
-        return self._state is _State.CANCELLED
+        return self._state is _State.CANCELLED  # without the lock: one read, and ``emit`` looks again under it
 
     def emit(self, value: Any, timestamp: int | None) -> None:
         """Append a record as it is now; waits for room."""
@@ -384,7 +384,7 @@ class BlockingSourceReader(SourceReaderBase):
 
     def _wait_for_room_locked(self) -> None:
         lock = self.checkpoint_lock
-        # While the task takes a snapshot, what the function still emits in its lock needs no room.
+        # The task reads nothing while it waits for the checkpoint lock, so the function, which holds it, must not wait.
         while (
             self._num_pending >= MAX_PENDING_RECORDS
             and self._state is _State.RUNNING

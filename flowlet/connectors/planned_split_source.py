@@ -41,7 +41,7 @@ class _OpenSplit:
 
 
 class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
-    """Reads its splits in turns; the place in one is the number of its records that were read.  Task thread.
+    """Reads its splits in turns; the place in a split is the number of its records that were read.  Task thread.
 
     Args:
         source: the user's.
@@ -85,7 +85,7 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
     def poll_chunk(self) -> Chunk | None:
         """Up to 1,000 records of the split whose turn it is, fewer if a mail comes.
 
-        An empty chunk if no split has any, None at the end of all splits.
+        An empty chunk if no split has a record now, None at the end of all splits.
         """
         self._begin_splits()
         num_open = len(self._turns)

@@ -5,9 +5,9 @@ waits.
 
 Side:       task.
 Invariants: one reader of one source is open at a time.  It is at its end before a split of a later source is given; so
-            what a reader has left is the position in its present source alone.
+            a reader's position is the position in its present source alone.
 Rules:      a split tells of which source it is.  A reader that has read everything of its source asks once more, which
-            says so, and waits; the answer has the first split of a later source, or the end of everything.
+            tells the enumerator so, and waits; the answer has the first split of a later source, or the end of all.
 Source:     Flink ``HybridSourceReader``, ``SourceReaderFinishedEvent``.
 """
 
@@ -28,7 +28,7 @@ _Reader = SplitReaderBase[Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class TurnPosition:
-    """Where a reader is in the source with the number ``source``; everything of earlier ones was read."""
+    """A reader's position in the source with the number ``source``; earlier sources were read to their ends."""
 
     source: int
     position: Any
@@ -55,7 +55,7 @@ class SourcesInTurn(Source):
         return ReaderInTurn(lambda number: self._source(number).create_reader(subtask, parallelism))
 
     def redistribute_positions(self, positions: Sequence[TurnPosition | None], share: StateShare) -> TurnPosition:
-        """A part of what the former readers had left.  Readers of a source before the newest one had nothing left.
+        """A share of the splits that the former readers had left; readers of an earlier source had none left.
 
         Raises:
             StateRestoreError: the program has fewer sources than the checkpoint.
@@ -90,7 +90,7 @@ class ReaderInTurn(SourceReaderBase):
     """
 
     pauses_splits = True
-    # Those of the present source; of one that does not tell them, the source itself, until it has ended.
+    # The open splits of the present source; if it does not tell them, the source itself, until it has ended.
     open_splits: OpenSplits = OpenSplits()
 
     def __init__(self, create: Callable[[int], _Reader]) -> None:
@@ -120,7 +120,7 @@ class ReaderInTurn(SourceReaderBase):
         self._open()
 
     def add_splits(self, splits: Sequence[HybridSplit], waiting_bytes: int) -> None:
-        """Read these, too: of the present source, or of a later one, which begins with them."""
+        """Read these splits, too: of the present source, or of a later one, which begins with them."""
         source = splits[0].source
         if source != self._source:
             # It is at its end; a restored task may wait for its future.
@@ -139,7 +139,7 @@ class ReaderInTurn(SourceReaderBase):
         self._wake()
 
     def no_more_splits(self) -> None:
-        """There are no more splits, of any source."""
+        """Note that there are no more splits, of any source."""
         self._is_over = True
         self._opened.no_more_splits()
         self._wake()
@@ -162,9 +162,7 @@ class ReaderInTurn(SourceReaderBase):
     # -- records
 
     def poll_chunk(self) -> ReaderElement | None:
-        """What the present source has; an empty chunk while the next one has not begun, None at the end of the last
-        one.
-        """
+        """The next records of the present source; an empty chunk until the next source begins, None after the last."""
         if self._is_waiting and not self._is_over:
             return Chunk([])
         element = self._opened.poll_chunk()
@@ -177,7 +175,7 @@ class ReaderInTurn(SourceReaderBase):
         return Chunk([])
 
     def available_future(self) -> AvailabilityFuture:
-        """Done when it is worth to poll again."""
+        """A future that is done when it is worth to poll again."""
         return self._wait.future if self._is_waiting else self._opened.available_future()
 
     def _wake(self) -> None:
@@ -198,24 +196,24 @@ class ReaderInTurn(SourceReaderBase):
     # -- checkpoints
 
     def snapshot_position(self) -> TurnPosition:
-        """What is left of the present source."""
+        """The position in the present source."""
         return TurnPosition(self._source, self._opened.snapshot_position())
 
     def restore_position(self, position: TurnPosition) -> None:
-        """Go on there.  Raises StateRestoreError: the position is of another source."""
+        """Go on at a position.  Raises StateRestoreError: it is of a source that is no hybrid one."""
         self._source = _checked(position).source
         self._restored = position.position
 
     def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
-        """Tell the present source; as the next two."""
+        """Tell the reader of the present source that a checkpoint has taken its position."""
         self._opened.position_taken(checkpoint_id, num_waiting)
 
     def position_kept(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete."""
+        """Tell the reader of the present source that the checkpoint is complete."""
         self._opened.position_kept(checkpoint_id)
 
     def position_lost(self, checkpoint_id: int) -> None:
-        """The checkpoint has failed."""
+        """Tell the reader of the present source that the checkpoint has failed."""
         self._opened.position_lost(checkpoint_id)
 
     def close(self) -> None:

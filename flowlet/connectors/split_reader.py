@@ -1,14 +1,13 @@
-"""``SplitReaderBase``: what all readers of splits share.  ``ReaderWait``: whether there is something to read.
+"""``SplitReaderBase``: the common part of all readers of splits.  ``ReaderWait``: whether there is something to read.
 
 The base owns the splits that were given and not begun, the question for more, the wake-up, the end of the input, and
 positions: in snapshots, after a restart, and dealt out among another number of readers.  A system says only how it
-reads on, what is left of the splits that it has begun (``begun``), and what its position looks like (``parts_of``,
-``position_of``).
+reads on, which splits it has begun (``begun``), and what its position looks like (``parts_of``, ``position_of``).
 
 A record: ``poll_chunk`` of the system takes a split (``take_split``), which asks for more if there is none, and reads
-a chunk of it; ``keep_stocked`` asks again before the split ends.  A snapshot: what is begun and the splits that wait
-become one position.  A rescale: ``parts_of`` takes the former positions apart; each part, a split with the place in it,
-goes to one reader, and ``position_of`` makes that reader's position, with which it begins as after any restart.
+a chunk of it; ``keep_stocked`` asks again before the split ends.  A snapshot: begun and waiting splits become one
+position.  A rescale: ``parts_of`` takes the former positions apart; each part, a split with the place in it, goes to
+one reader, and ``position_of`` makes that reader's position, with which it begins as after any restart.
 
 Side:       task.
 Invariants: at most one question is open; nothing is asked once there are no more; a reader that got no split waits on a
@@ -52,13 +51,13 @@ class ReaderWait(AvailabilityHelper):
         self._timer: Cancellable | None = None
 
     def begin_for(self, clock: ProcessingTimeService, pause_ms: int) -> None:
-        """There is nothing until so many milliseconds have passed, or until a timer fires that is set already."""
+        """Begin a wait of so many milliseconds, or until a timer fires that is set already."""
         self.reset_unavailable()
         if self._timer is None:
             self._timer = clock.register_timer(clock.current_time_ms() + pause_ms, self._fired)
 
     def end(self) -> None:
-        """There may be something again."""
+        """End the wait: there may be something to read."""
         pending = self.unavailable_to_reset_available()
         if pending is not None:
             pending.complete()
@@ -74,7 +73,7 @@ class ReaderWait(AvailabilityHelper):
 
 
 class _Supply(Enum):
-    """Whether more can be had."""
+    """Whether more splits can be had."""
 
     IDLE = auto()  # nothing was asked
     ASKED = auto()
@@ -88,7 +87,7 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
 
     Args:
         num_readers: of the source.
-        early_bytes: how little is left when it asks for more; 0 leaves to other readers whatever can wait.
+        early_bytes: ask for more when so little is left; with 0, splits that can wait are left to other readers.
 
     ``opens_given``: whether splits are open as soon as they are given, and not only once they are begun.
     """
@@ -116,8 +115,9 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
 
     @abstractmethod
     def begun(self) -> Iterable[tuple[SplitT, PlaceT | None]]:
-        """The splits that were begun and are not read to their end, each with the place where it goes on; None: the
-        split says it itself.
+        """The splits that were begun and are not read to their end, each with the place where it goes on.
+
+        The place is None if the split itself says it.
         """
 
     @staticmethod
@@ -139,15 +139,15 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
 
     @property
     def is_over(self) -> bool:
-        """Whether everything was begun and there are no more."""
+        """Whether all splits were begun, and no more will come."""
         return self._supply is _Supply.OVER and not self._splits
 
     def available_future(self) -> AvailabilityFuture:
-        """Done while there is no wait."""
+        """A future that is done while there is no wait."""
         return self.wait.future
 
     def start(self, request_splits: Callable[[], None]) -> None:
-        """Ask for the first ones, or for more if there is little."""
+        """Ask for the first splits, or for more if a checkpoint left few."""
         self._request = request_splits
         self.keep_stocked(0)
 
@@ -159,7 +159,7 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
             self._request()
 
     def take_split(self) -> tuple[SplitT, PlaceT | None] | None:
-        """The next split to begin, and where; None if there is none just now."""
+        """The next split to begin, and the place where it goes on; None if there is no split just now."""
         if not self._splits and self._supply is not _Supply.OVER:
             self.wait.reset_unavailable()  # before the question: the answer may come at once
             self.keep_stocked(0)
@@ -170,7 +170,7 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
         return taken
 
     def nothing(self) -> Chunk | None:
-        """What a reader gives that got no split: None at the end, else an empty chunk."""
+        """The element of a reader that got no split: None at the end, else an empty chunk."""
         return None if self.is_over else Chunk([])
 
     def add_splits(self, splits: Sequence[SplitT], waiting_bytes: int) -> None:
@@ -197,18 +197,18 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
     # -- positions
 
     def snapshot_position(self) -> PositionT:
-        """What was not read yet of the splits received so far."""
+        """The position that names the unread parts of the splits received so far."""
         return self.position_of([*self.begun(), *self._splits])
 
     def restore_position(self, position: PositionT) -> None:
-        """Go on there."""
+        """Go on at a position; called before ``start``."""
         assert self._request is None, "not started"
         self._stock(self.parts_of(position))
         self.expected_bytes = self._assigned_bytes
 
     @classmethod
     def redistributed(cls, positions: Sequence[PositionT], share: StateShare) -> PositionT:
-        """Some of the splits that the former readers had."""
+        """A position with this reader's share of the splits that the former readers had."""
         return cls.position_of(share.dealt([part for position in positions for part in cls.parts_of(position)]))
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class AssignedSource(Source, Generic[ReaderT]):
 
     Args:
         reader_type: of its readers.
-        split_set: what the JobManager finds the splits from.
+        split_set: the description from which the JobManager finds the splits.
         is_bounded: whether the input ends by itself.
         arguments: of the readers, besides their number.
     """
@@ -248,5 +248,5 @@ class AssignedSource(Source, Generic[ReaderT]):
         return self._reader_type(num_readers=parallelism, **self._arguments)
 
     def redistribute_positions(self, positions: Sequence[Any], share: StateShare) -> Any:
-        """A part of what the former readers had left."""
+        """A share of the splits that the former readers had left."""
         return self._reader_type.redistributed([each for each in positions if each is not None], share)

@@ -1,12 +1,12 @@
 """Rows that wait in the checkpoint for their transaction: ``WriteAheadWriter`` keeps them until a checkpoint takes
-them, and ``WriteAheadCommitter`` writes those of complete checkpoints, each once.
+them, and ``WriteAheadCommitter`` writes the rows of complete checkpoints, each once.
 
 Hot path, per chunk: one pickle of a list.  Single records are collected first.
 
 Side:       task.
-Invariants: the numbers of what a writer prepared are 0, 1, 2, ... without a gap, in the order of its records.  A
-            writer's transactions are committed in the order of their numbers, whichever subtasks hold them now.
-            Without that, the marker of a later one would say that an earlier one is there, and its rows would be lost.
+Invariants: the transactions of a writer have the numbers 0, 1, 2, ... without a gap, in the order of its records.  They
+            are committed in the order of their numbers, whichever subtasks hold them now.  Without that, the marker of
+            a later one would say that an earlier one is there, and its rows would be lost.
 Format:     ``CommittableRows.rows`` has any number of parts, each a u32 size and so many bytes: the pickle of a list of
             rows (``record_pickle.dumps_value``).
 Source:     Flink ``GenericWriteAheadSink``, its ``PendingCheckpoint``, which names a file (here the rows are state),
@@ -40,7 +40,7 @@ class CommittableRows:
         num_rows: for people.
         rows: see the header.
 
-    What another program prepared is read with the classes of the one that runs, as soon as it is restored
+    Rows that another program prepared are read with the classes of the running one as soon as they are restored
     (``classes_found_by``).
     """
 
@@ -105,7 +105,7 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
     """The writer of one attempt of a subtask.
 
     Args:
-        rows_of: from records to the rows that are kept.
+        rows_of: converts records to the rows that are kept.
         max_commit_bytes: when a transaction has so many bytes, the next one begins.
         now_ms: the time since 1970.
     """
@@ -141,7 +141,7 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
             self._keep(values)
 
     def flush(self, *, end_of_input: bool) -> None:
-        """Pickle what waits."""
+        """Pickle the records that wait."""
         self._keep_records()
 
     def prepare_commit(self) -> Sequence[CommittableRows]:
@@ -210,7 +210,7 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         return f"<WriteAheadCommitter to {self._target!r}>"
 
     def commit(self, requests: Sequence[CommitRequest[Any]]) -> None:
-        """Write what is not written yet.
+        """Write the rows that are not written yet.
 
         Raises:
             FlowletError: nothing tells whether some rows were written.
@@ -239,7 +239,7 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         self._target.close()
 
     def _settle(self, request: CommitRequest[Any], rows: CommittableRows) -> bool:
-        """Commit rows if it is their turn; whether it is known that they are in the target."""
+        """Commit rows if their predecessors are committed; return whether they are known to be in the target."""
         marker = self._committed.get(rows.writer)
         if marker is None or marker < rows.number - 1:
             marker = self._committed[rows.writer] = self._target.committed(rows.writer)

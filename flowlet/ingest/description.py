@@ -1,7 +1,5 @@
-"""What a producer knows of a remote gate: ``GateDescription`` has its address and type, and a token for it, and
-``PartitionOffer`` names what is pushed; the errors between both.
-
-Compares a producer's records with the type of a gate.
+"""The description of a remote gate for producers: ``GateDescription`` has its address and type, and a token for it, and
+``PartitionOffer`` names the partition that is pushed; the errors of producers; checks of records against a gate's type.
 
 Side:       shared.  Any thread.
 Invariants: a description can be pickled and sent to the processes that push.  It holds the token of this one gate, and
@@ -27,7 +25,7 @@ from netstack.late import dataclass
 
 
 class GateError(FlowletError):
-    """Base class; every message names the gate and says what to do."""
+    """Base class of the errors of gates; every message names the gate and says what to do."""
 
 
 class GateUnreachableError(GateError):
@@ -59,9 +57,7 @@ class AttemptRefusedError(GateError):
 
 
 class GateWriteError(GateError):
-    """The gate does not take a write as committed: it was aborted, or has not as many partitions as
-    the gate waits for.
-    """
+    """The gate does not commit a write: it was aborted, or has another number of partitions than the gate waits for."""
 
 
 class GateLostError(GateError):
@@ -78,8 +74,8 @@ class PartitionOffer:
     ``job`` names the producer's job, run or query.  (job, epoch) is one write: a gate with ``producers=N`` ends when
     one write has N partitions.  A gate accepts each (job, epoch, partition, attempt) once, unless it was aborted: a
     retry needs a new ``attempt``, and a new run a new ``job``.  ``nonce`` is new for every offer.  ``num_producers``:
-    how many partitions the write has in all, if it is known.
-    ``is_retry``: the partition may be counted already; None: it may if ``attempt`` is above 0.
+    how many partitions the write has in all, if it is known.  ``is_retry``: whether the partition may be counted
+    already; None: it may if ``attempt`` is above 0.
     """
 
     job: str
@@ -102,7 +98,7 @@ class PartitionOffer:
 def checked_records(
     records: list[Any], timestamps: list[int] | None, declared: DeclaredRecords | None, gate: str
 ) -> Chunk:
-    """At least one record, in the form in which it is sent.  ``declared``: None: they are any objects.
+    """Check records, at least one; return them in the form in which they are sent.  ``declared`` None: any objects.
 
     Raises:
         GateTypeError: a record is not of the gate's type; names the first one, its field, and shows the value.
@@ -117,7 +113,7 @@ def checked_records(
 
 
 def checked_columns(columns: Columns, declared: DeclaredRecords | None, gate: str) -> Columns:
-    """The same records in the shape of the gate's type.  Raises GateTypeError: as ``checked_records``."""
+    """Check records in columns; return them in the shape of the gate's type.  Raises as ``checked_records``."""
     if declared is None:
         return columns
     if isinstance(declared.type_info, ArrowTypeInfo):
@@ -129,7 +125,7 @@ def checked_columns(columns: Columns, declared: DeclaredRecords | None, gate: st
 
 
 def check_timestamps(timestamps: list[int] | None, num_records: int, gate: str) -> None:
-    """Check that each record has a timestamp of 64 bits.  Raises GateTypeError: one has not; names the record."""
+    """Check that each record has a timestamp of 64 bits.  Raises GateTypeError: a record has none; names it."""
     if timestamps is None:
         return
     if len(timestamps) != num_records:
@@ -146,8 +142,9 @@ def check_timestamps(timestamps: list[int] | None, num_records: int, gate: str) 
 
 
 def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -> tuple[int, ...]:
-    """The positions of the columns in the order of the fields.  Raises GateTypeError: they are not the fields of the
-    gate's type; names the first wrong column.
+    """The positions of the columns in the order of the fields.
+
+    Raises GateTypeError: the columns are not the fields of the gate's type; names the first wrong one.
     """
     try:
         return column_order(names, type_info, gate)
@@ -168,10 +165,8 @@ class GateDescription:
     """One remote gate of one running job.
 
     ``endpoints`` has one entry per subtask.  ``producers``: how many partitions end the gate; None: ``finish_gate``
-    ends it.
-    ``has_checkpoints``: its job takes some, so a partition goes on after a failure.  ``acknowledges_checkpointed``: a
-        write returns when
-    one holds it.
+    ends it.  ``has_checkpoints``: whether its job takes checkpoints, so that a partition goes on after a failure.
+    ``acknowledges_checkpointed``: whether a write returns only when a checkpoint holds it.
     """
 
     name: str
@@ -191,7 +186,7 @@ class GateDescription:
 
     @property
     def type_info(self) -> TypeInformation:
-        """The type of the gate's records.  Raises DeploymentError: it needs a module that is missing here."""
+        """The type of the gate's records.  Raises DeploymentError: the type needs a module that is missing here."""
         found: TypeInformation = load_object(self.type_blob, f"the type of gate {self.name!r}")
         return found
 

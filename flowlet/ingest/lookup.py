@@ -1,8 +1,7 @@
-"""Asks the JobManager about a remote gate: where it is, and whether it still reads where its producer sends to.
+"""Asks the JobManager about a remote gate: where it is, and whether it still reads at the place that a producer uses.
 
 Side: loop.
-Why:  a gate that grants no credit may be slow, which may last for hours, or its job may be gone from where the producer
-      looks.
+Why:  a gate that grants no credit may be slow, which may last for hours, or its job may be gone from that place.
 """
 
 import asyncio
@@ -46,8 +45,8 @@ _LEAST_WAIT_S: Final = 4.0  # for tasks that are being deployed
 async def await_gate(
     gate: str, jobmanager: str, timeout_s: float, secret: bytes, wait_s: float, committed_job: str | None
 ) -> GateDescription:
-    """As ``describe_gate``, asked again for ``wait_s`` as long as there is no JobManager, or no running job with this
-    gate.
+    """Get the description of a gate, as ``describe_gate`` does; ask again for ``wait_s`` while there is no JobManager,
+    or no running job with this gate.
     """
     deadline_s = time.monotonic() + wait_s
     while True:
@@ -106,11 +105,12 @@ async def request_finish(gate: str, jobmanager: str, timeout_s: float, secret: b
 async def ask_outcome(
     description: GateDescription, partition: CountedPartition, timeout_s: float, *, has_failed: bool
 ) -> GateOutcome:
-    """Ask what became of a partition and of the gate's job; ``has_failed``: an attempt of it has, so wait if the job is
-    about to fail.
+    """Ask for the outcome of a partition and the status of the gate's job.
+
+    ``has_failed``: an attempt of the partition has failed, so the JobManager waits if the job is about to fail.
 
     Raises:
-        GateError: the JobManager does not say; names gate and JobManager.
+        GateError: the JobManager gives no answer; names gate and JobManager.
     """
     query = msgspec.structs.asdict(partition) | {"has_failed": int(has_failed)}
     answer = await _ask_with_token(description, "GET", "partition", query, timeout_s)
@@ -118,7 +118,10 @@ async def ask_outcome(
 
 
 async def ask_place(description: GateDescription, timeout_s: float) -> tuple[GateEndpoint, ...] | None:
-    """Where the gate's subtasks run now; None: they do not.  Raises GateError: as ``ask_outcome``."""
+    """Ask for the endpoints where the gate's subtasks run now; None: they do not run.
+
+    Raises GateError: as ``ask_outcome``.
+    """
     answer = await _ask_with_token(description, "GET", "place", {}, timeout_s)
     if answer.status == _NO_CONTENT:
         return None
@@ -133,8 +136,8 @@ async def want_checkpoint(description: GateDescription, timeout_s: float) -> Non
 async def end_write(
     description: GateDescription, job: str, epoch: int, num_partitions: int | None, timeout_s: float, patience_s: float
 ) -> None:
-    """Commit a write of so many partitions, or abort it if None; for ``patience_s`` asked again until a checkpoint
-    holds it.
+    """Commit a write of so many partitions, or abort it if None; ask again for ``patience_s`` until a checkpoint holds
+    it.
 
     Raises:
         GateError: as ``GateClient.commit``.
@@ -161,7 +164,7 @@ async def end_write(
 async def _ask_with_token(
     description: GateDescription, method: str, what: str, query: dict[str, object], timeout_s: float
 ) -> RpcResponse:
-    """Ask what the gate's token allows to ask; a worker has no secret."""
+    """Ask with the gate's token in place of the cluster's secret, which a worker does not have."""
     gate = description.name
     resource = f"/producers/{description.job_id}/{quote(gate, safe='')}/{description.expires_ms}/{what}"
     path = f"{resource}?{urlencode(query)}" if query else resource
@@ -197,7 +200,7 @@ def _status_error(gate: str, jobmanager: str, error: RpcStatusError) -> GateErro
 
 
 def secret_of(secret_file: str | Path | None) -> bytes:
-    """The cluster's secret; reads a file, so call it on no loop.  Raises GateAccessError: the file cannot be read."""
+    """The cluster's secret, read from a file, so not on a loop.  Raises GateAccessError: the file cannot be read."""
     try:
         return load_secret(None if secret_file is None else Path(secret_file))
     except ConfigError as error:
@@ -223,7 +226,7 @@ async def why_in_vain(description: GateDescription, secret_file: Path | None = N
         _log.info("the JobManager cannot be asked why a gate grants no credit", gate=str(description), error=str(error))
         return None
     except GateNotFoundError as error:
-        # Else its tasks do not all run at the moment.
+        # Without this cause the job is there, and its tasks do not all run at the moment.
         return error if isinstance(error.__cause__, RpcStatusError) else None
     except GateEndedError as error:
         return error

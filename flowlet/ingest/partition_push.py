@@ -1,12 +1,12 @@
 """``PartitionPush``: one offer of a partition to a gate, and its records on their way there.
 
-``UnacknowledgedRows``: those that no complete checkpoint holds yet, so that they can be sent again.
+``UnacknowledgedRows``: the records that no complete checkpoint holds yet, kept so that they can be sent again.
 
 Side:       shared.
 Invariants: rows are kept in the order in which they were written, and given up from the front only: when every subtask
             of the gate has said that it holds its part of a chunk for good.  ``first_records`` and ``num_before`` say
             where the kept ones begin.  Not more than ``max_bytes`` are kept, but for one chunk that is larger.  Every
-            call that waits raises what ended the offer.  Nothing is tried again here.
+            call that waits raises the error that ended the offer.  This module repeats no attempt.
 Units:      approximate serialized bytes (``estimated_bytes``).
 """
 
@@ -35,8 +35,10 @@ from netstack.wire.offer_messages import GateIdentity
 
 @dataclass(slots=True, eq=False)
 class KeptChunk:
-    """``num_sent``: how many records each subtask has been sent of the partition, with this chunk; None: it was not
-    sent wholly.
+    """A chunk that may have to be sent again.
+
+    ``num_sent``: how many records of the partition each subtask was sent, up to and with this chunk; None: the chunk
+    was not sent wholly.
     """
 
     chunk: Chunk
@@ -57,9 +59,9 @@ class UnacknowledgedRows:
         self._kept: deque[KeptChunk] = deque()
         self.num_bytes = 0
         self.first_records: tuple[int, ...] = (0,) * num_subtasks
-        """How many records each subtask holds that are not kept here."""
+        """How many records each subtask holds for good, which are not kept here any more."""
         self.num_before = 0
-        """How many records of the partition are not kept here."""
+        """How many records of the partition were given up, at its front."""
 
     def __repr__(self) -> str:
         return f"<UnacknowledgedRows {len(self._kept)} chunks, {self.num_bytes} of {self._max_bytes} bytes>"
@@ -71,11 +73,14 @@ class UnacknowledgedRows:
 
     @property
     def next_needed(self) -> tuple[int, ...] | None:
-        """What the subtasks must hold before something is given up; None: nothing was sent that could be."""
+        """How many records each subtask must hold before the oldest chunk is given up.
+
+        None: no chunk is kept, or the oldest was not sent wholly.
+        """
         return self._kept[0].num_sent if self._kept else None
 
     def has_room(self, num_bytes: int) -> bool:
-        """Whether so much more may be kept."""
+        """Whether so many more bytes may be kept; true if none are kept, so that a chunk of any size passes."""
         return not self._kept or self.num_bytes + num_bytes <= self._max_bytes
 
     def add(self, chunk: Chunk, num_bytes: int) -> KeptChunk:
@@ -86,7 +91,7 @@ class UnacknowledgedRows:
         return kept
 
     def acknowledge(self, held: Sequence[int]) -> None:
-        """The subtasks hold so many of their records for good."""
+        """Give up the chunks of which the subtasks hold all records for good: ``held`` records each."""
         while self._kept and (sent := self._kept[0].num_sent) is not None:
             if any(has < wanted for has, wanted in zip(held, sent, strict=True)):
                 return
@@ -112,14 +117,14 @@ _ROOM_CHECK_S: Final = 1.0
 
 @dataclass(eq=False)
 class PartitionPush:
-    """One offer.
+    """One offer of a partition.
 
     Threading: one thread, but for the loop.
     Life cycle: ``offer``, ``begin``, ``write``, ``end``; ``release`` or ``withdraw`` at last.
 
     Args:
         runtime: of this process.
-        description: where the gate is now.
+        description: the gate, with its present endpoints.
         offer: with a nonce of its own.
         stall: is told when this thread waits.
         first_records: how many records are left out, by subtask.
@@ -149,7 +154,7 @@ class PartitionPush:
 
     @property
     def num_sent(self) -> tuple[int, ...]:
-        """How many records of the partition each subtask was sent, with those that were left out."""
+        """How many records of the partition each subtask was sent, counting those that were left out."""
         return tuple(first + sent for first, sent in zip(self._first_records, self._writer.num_written, strict=True))
 
     def offer(self, timeout_s: float, room_deadline: float, wait_for_room_s: float) -> None:
@@ -169,8 +174,8 @@ class PartitionPush:
             (ConnectionID(endpoint.host, endpoint.port), self._message(subtask))
             for subtask, endpoint in enumerate(description.endpoints)
         ]
-        # The first subtask is the door.  Were all asked at once, two producers could each have a place that the other
-        # one waits for.
+        # The first subtask is asked before the others.  Were all asked at once, two producers could each have a place
+        # that the other one waits for.
         for new in (slice(1), slice(1, None)) if len(places) > 1 else (slice(1),):
             deadline = time.monotonic() + timeout_s
             self._runtime.run(self._runtime.offering.offer(access, places[new], offered, timeout_s))
@@ -186,11 +191,10 @@ class PartitionPush:
                 )
 
     def begin(self, declared: DeclaredRecords | None, num_before: int | None) -> None:
-        """Make what routes the records.
+        """Make the writer that routes the records.
 
-        ``num_before``: how many records of the partition are left out; then the routes are always the same.  None:
-            records that are sent in
-        turns begin with any subtask.
+        ``num_before``: how many records of the partition are left out; then each attempt routes its records alike.
+        None: records that go to the subtasks in turn may begin with any of them.
         """
         partitioner = self._description.partitioner
         first_channel = None
@@ -205,7 +209,7 @@ class PartitionPush:
         self._writer.flush_pending()
 
     def wait_until_held(self, num_records: Sequence[int]) -> bool:
-        """Wait a while until each subtask holds so many of its records for good; False if it does not yet.
+        """Wait a while until each subtask holds so many of its records for good; False if they do not yet.
 
         Raises:
             NetstackError: the offer has ended.
@@ -217,7 +221,7 @@ class PartitionPush:
             self._stall.mark_end()
 
     def end(self, deadline: float | None) -> None:
-        """Send the end, and wait until every subtask has counted the partition.
+        """Send the end of the data, and wait until every subtask has counted the partition.
 
         Raises:
             GateLostError: it was not counted by ``deadline``.
@@ -245,13 +249,13 @@ class PartitionPush:
             self._stall.mark_end()
 
     def release(self, error: BaseException) -> None:
-        """Abort the offer; another one may follow.  Again: does nothing."""
+        """Abort the offer; another one may follow; idempotent."""
         self.offered.abort(error if isinstance(error, Exception) else GateError(f"{type(error).__name__}: {error}"))
         self._partition.close()
         self.withdraw()
 
     def withdraw(self) -> None:
-        """Hear nothing more of the offer."""
+        """End the watch over the offer, and take no more messages about it."""
         try:
             self._runtime.unwatch(self._stall)
             self._runtime.loop.execute_threadsafe(self.offered.withdraw)

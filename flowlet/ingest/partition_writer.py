@@ -4,7 +4,7 @@ JobManager.
 Side:       shared.  Calls block the thread that has the data; the network runs on one background loop per process.
 Invariants: ``finish`` returns only when the gate's job has processed every record, or, as its settings say, when a
             checkpoint holds it, and each subtask of the gate has counted the partition.  In a job with checkpoints,
-            records that no checkpoint holds are kept, and sent again to a new run; the gate skips what it has
+            records that no checkpoint holds are kept, and sent again to a new run; the gate skips records that it has
             (``PartitionLedger``).  So one call goes on through failures, for ``resume_timeout_s`` at a time.  In a job
             without checkpoints, an attempt ends with its connection, but records that it sent may have been processed.
             A call that waits fails, with an error that names the gate, when the gate, its job or the connection is gone
@@ -69,10 +69,9 @@ class PushLimits:
     """How long a producer waits, in seconds, and how much it keeps.
 
     ``timeout_s``: for the answer to an offer or a question.  ``wait_for_room_s``: while the gate has as many producers
-        as it may have, or
-    no memory for another one.  ``resume_timeout_s``: for a gate that was lost, until it has the rows again.
-    ``max_kept_bytes``: of a partition's rows that no checkpoint holds.  The last two matter only if the gate's job
-    takes checkpoints.
+    as it may have, or no memory for another one.  ``resume_timeout_s``: for a gate that was lost, until it has the rows
+    again.  ``max_kept_bytes``: of a partition's rows that no checkpoint holds.  The last two matter only if the gate's
+    job takes checkpoints.
     """
 
     # A function in the gate's TaskManager may keep the interpreter's lock for 50 s, Flink's heartbeat.timeout.
@@ -90,8 +89,7 @@ class PartitionWriter:
     """One attempt to push one partition.  Threading: one thread.
 
     Life cycle: ``write_records`` and ``write_batch``, then ``finish`` or ``abort``.  As a context manager it aborts on
-        an error, and if
-    ``finish`` was not called.
+        an error, and if ``finish`` was not called.
     """
 
     def __init__(
@@ -130,22 +128,22 @@ class PartitionWriter:
 
     @property
     def num_resumed(self) -> int:
-        """How often the partition went on at a new place of the gate."""
+        """How often the partition went on after a failure, at a new run of the gate's job."""
         return self._num_resumed
 
     @property
     def description(self) -> GateDescription:
-        """The gate that it writes to."""
+        """The gate that this writer writes to."""
         return self._description
 
     @property
     def offer(self) -> PartitionOffer:
-        """What it offers; with the nonce of the offer that the gate took."""
+        """The partition and attempt, with the nonce of the offer that the gate took."""
         return self._offer
 
     @property
     def is_counted(self) -> bool:
-        """Whether the partition is counted already: what is written is dropped, and ``finish`` succeeds."""
+        """Whether the partition is counted already: then written records are dropped, and ``finish`` succeeds."""
         return self._is_counted
 
     def write_records(self, records: list[Any], timestamps: list[int] | None = None) -> None:
@@ -157,7 +155,7 @@ class PartitionWriter:
 
         Raises:
             GateTypeError: a record or a timestamp is not of its type; names the first such record and its field.
-                Nothing of the list was sent.
+                No record of the list was sent.
             GateEndedError: the gate's job has ended.
             GateLostError: the connection was lost.
             UserFunctionError: the gate's key selector failed.
@@ -178,7 +176,7 @@ class PartitionWriter:
         gets tuples; one with an Arrow schema gets the batch as one record.
 
         Raises:
-            GateTypeError: the columns are not those of the type; names one.  Nothing of the batch was sent.
+            GateTypeError: the columns are not those of the type; names one.  No row of the batch was sent.
         """
         # Here, because it imports pyarrow, which most producers do not need.
         from flowlet.columns.arrow_batches import column_of_array
@@ -207,9 +205,9 @@ class PartitionWriter:
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait until the partition counts as complete.
 
-        That is: until a checkpoint of the gate's job holds every record, or, without checkpoints and with
-        ``flowlet.gate.acknowledge: processed``, until every operator and sink has processed every record.  Windows,
-        sums and timers keep records as state: their results may come later.
+        It does when a checkpoint of the gate's job holds every record, or, without checkpoints and with
+        ``flowlet.gate.acknowledge: processed``, when every operator and sink has processed every record.  Windows, sums
+        and timers keep records as state: their results may come later.
 
         Raises:
             GateLostError: the connection was lost, for ``resume_timeout_s`` if the job takes checkpoints, or it took
@@ -228,7 +226,7 @@ class PartitionWriter:
         self._push.withdraw()
 
     def abort(self, reason: str) -> None:
-        """Abort the attempt; the gate is told the reason.  Does nothing after ``finish`` or another ``abort``."""
+        """Abort the attempt, and tell the gate the reason.  Does nothing after ``finish`` or another ``abort``."""
         if not self._is_ended and self._runtime.pid == os.getpid():
             self._give_up(GateError(reason))
 
@@ -313,7 +311,7 @@ class PartitionWriter:
             self._recover(error)
 
     def _make_room(self, rows: UnacknowledgedRows, num_bytes: int) -> None:
-        """Wait until so much more may be kept: until checkpoints hold enough."""
+        """Wait until so many more bytes may be kept: until checkpoints hold enough of the kept ones."""
         rows.acknowledge(self._push.offered.num_held())
         while not rows.has_room(num_bytes) and not self._is_counted:
             needed = rows.next_needed
@@ -345,8 +343,9 @@ class PartitionWriter:
     # ---------------------------------------------------------------- failures
 
     def _recover(self, error: Exception, deadline: float | None = None) -> None:
-        """Go on at the gate's new place, or learn that the partition is counted; else abort the attempt and raise its
-        error.
+        """Go on at the gate's new place, or find that the partition is counted; else abort the attempt and raise.
+
+        The error names the gate; without checkpoints there is no second try.
         """
         if self._rows is None or (deadline is not None and time.monotonic() >= deadline):
             self._fail_unless_counted(error)
@@ -377,18 +376,18 @@ class PartitionWriter:
             time.sleep(next(pauses_s))
 
     def _may_pass(self, error: Exception, found: GateError) -> bool:
-        """Whether a new run of the job may take what this one did not."""
+        """Whether a new run of the job may take the partition that this one did not take."""
         cause = self._push.offered.failure
         if isinstance(error if cause is None else cause, ResourceClosedError):
             return False  # the producers of this process were closed
         refusal = next((each for each in (error, cause) if isinstance(each, OfferRefusedError)), None)
         if refusal is not None and refusal.code is RefusalCode.REPEATED_ATTEMPT:
             return True  # the gate has not noticed the end of the last connection, or has counted the partition
-        # One that the JobManager answers while it starts.
+        # A plain GateError is the JobManager's answer while it starts.
         return isinstance(found, _JOB_ENDED) or type(found) is GateError
 
     def _find_gate(self, found: GateError) -> bool:
-        """Ask where the gate is; False if it is nowhere just now, or the partition is counted.
+        """Ask for the gate's place; False if the gate runs nowhere just now, or the partition is counted.
 
         Raises:
             GateError: its job has ended, or the JobManager does not answer.
@@ -412,7 +411,7 @@ class PartitionWriter:
         return True
 
     def _resume(self, rows: UnacknowledgedRows) -> None:
-        """Offer the partition to the gate where it is now, and send again what no checkpoint holds."""
+        """Offer the partition at the gate's present place, and send records again that no checkpoint holds."""
         rows.acknowledge(self._push.offered.num_held())
         self._renew_push()
         self._open()
@@ -456,7 +455,7 @@ class PartitionWriter:
         return self._is_counted
 
     def _explained(self, error: GateError) -> GateError:
-        """The error with what the JobManager knows of the job; also learns whether the partition is counted."""
+        """The error, with the cause that the JobManager knows; also finds out whether the partition is counted."""
         try:
             outcome = self._ask_outcome(has_failed=True)
         except GateError as second:

@@ -59,7 +59,7 @@ def open_gate(
 def finish_gate(
     gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_LIMITS.timeout_s, secret_file: str | Path | None = None
 ) -> None:
-    """Tell ``gate`` to accept no more partitions and end after the open ones.  Returns without waiting for that.
+    """Tell ``gate`` to accept no more partitions, and to end after the open ones.  Returns without waiting for the end.
 
     Raises:
         GateNotFoundError, GateEndedError, GateAccessError, GateUnreachableError: as ``open_gate``.
@@ -117,19 +117,19 @@ class GateClient:
         return PartitionWriter(producer_runtime(), self.description, offer, self._limits)
 
     def commit(self, job: str, num_partitions: int, epoch: int = 0) -> None:
-        """Say that a write is complete with so many partitions.  May be repeated.
+        """Commit a write: it is complete with so many partitions.  May be repeated.
 
-        If the writes of the gate's job wait for checkpoints, this does, too, for ``resume_timeout_s``.
+        If the writes of the gate's job wait for checkpoints, this call does, too, for ``resume_timeout_s``.
 
         Raises:
-            GateWriteError: it was aborted, or the gate waits for another number of partitions.
+            GateWriteError: the write was aborted, or the gate waits for another number of partitions.
             GateEndedError: the gate's job has failed or was cancelled, so the records are lost; says why.
             GateError: the JobManager does not answer, has forgotten the job, or does not accept the token.
         """
         self._end_write(job, epoch, num_partitions)
 
     def abort_write(self, job: str, epoch: int = 0) -> None:
-        """Count no partition of a write, unless it is committed; its records stay processed.
+        """Abort a write, unless it is committed: its partitions do not count, and its records stay processed.
 
         Raises GateError: as ``commit``.
         """

@@ -37,15 +37,15 @@ _CHECK_INTERVAL_S: Final = 1.0
 _FRAMES_MODULE: Final = "flowlet.client.program.user_frames"  # by its name: only a program that meets an error needs it
 _CLOSE_TIMEOUT_S: Final = 10.0
 WARN_AFTER_S: Final = 10.0
-NO_CREDIT_QUESTION_S: Final = 10.0  # of the JobManager, which knows what became of the gate's TaskManager
+NO_CREDIT_QUESTION_S: Final = 10.0  # between questions to the JobManager, which knows the gate's TaskManagers
 CREDIT: Final = "credit: the gate's job does not read"
 
 
 class StallWatch:
     """Observes the buffer pool of one writer (``mark_start``, ``mark_end``).
 
-    Threading: the writing thread marks, the loop thread reads.  Each field has one writer, and a stale value only
-               delays a report.
+    Threading: the writing thread marks, the loop thread reads, without a lock.  Each field has one writer, and a stale
+               value only delays a report.
     """
 
     __slots__ = ("_asked_s", "_clock", "_reported_since_s", "_since_s", "awaited")
@@ -54,7 +54,8 @@ class StallWatch:
         self._clock = clock
         self._since_s: float | None = None  # Written by the writing thread.
         self._asked_s = clock()  # the last question.  Written by the loop thread.
-        # What the current wait is for, in words.  Written by the writing thread, before ``_since_s``.
+        # The aim of the current wait, in words.  Written by the writing thread, before ``_since_s``: a reader that sees
+        # the new start sees the new aim.
         self.awaited = CREDIT
         # Start of the last wait that was reported.  Written by the loop thread.
         self._reported_since_s: float | None = None
@@ -63,12 +64,12 @@ class StallWatch:
         return f"<StallWatch {'idle' if self._since_s is None else f'waits since {self._since_s:.1f}'}>"
 
     def mark_start(self, awaited: str = CREDIT) -> None:
-        """The writer starts to wait; buffer pools call it without an argument."""
+        """Note that the writer starts to wait; buffer pools call it without an argument."""
         self.awaited = awaited
         self._since_s = self._clock()
 
     def mark_end(self) -> None:
-        """The writer continues."""
+        """Note that the writer continues."""
         self._since_s = None
 
     def overdue_s(self) -> float | None:
@@ -94,10 +95,10 @@ class StallWatch:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Who waits.
+    """A writer whose waits are watched.
 
-    ``what``: for the log.  ``question``: asks for what the wait is in vain.  ``fail`` is called on the loop thread with
-    an error that the question found.
+    ``what``: its name, for the log.  ``question``: asks why the wait is in vain.  ``fail``: called on the loop thread
+    with the error that the question found.
     """
 
     what: str
@@ -134,7 +135,7 @@ class ProducerRuntime:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop; wait for its result.
 
-        A GateError says everything itself: the errors of the libraries that led to it are not shown.
+        The message of a GateError says all: the errors of libraries that led to it are not shown.
         """
         try:
             # waits for the JobManager or the gate; ended by the timeout of the coroutine
@@ -144,7 +145,7 @@ class ProducerRuntime:
             raise without_our_frames(error) from error.__cause__ if shows_all_frames() else None
 
     def opened(self, abort: Callable[[str], None], name: str) -> int:
-        """Note that a partition is open, until ``ended`` gets what this returns.
+        """Note that a partition is open; return a number for ``ended``.
 
         ``abort``: the method that ends it, and tells the gate the reason.
         """
@@ -166,11 +167,11 @@ class ProducerRuntime:
         return [name for name, _ in found]
 
     def watch(self, watch: StallWatch, watched: Watched) -> None:
-        """Until ``unwatch``, log a warning that names it when it waits too long for credit, and ask its question."""
+        """Watch a writer until ``unwatch``: log a warning when it waits too long, and ask its question."""
         self.loop.execute_threadsafe(self._watch, watch, watched)
 
     def unwatch(self, watch: StallWatch) -> None:
-        """Stop watching."""
+        """Stop watching a writer."""
         self.loop.execute_threadsafe(self._unwatch, watch)
 
     def _unwatch(self, watch: StallWatch) -> None:
@@ -242,7 +243,7 @@ def close_producers() -> None:
 
 
 def _end_with_program() -> None:
-    """Abort what the program left open, and say so: nothing else would tell that the records do not count."""
+    """Abort the partitions that the program left open, and warn: only this tells that their records do not count."""
     runtime = _runtime
     if runtime is None or runtime.pid != os.getpid():
         return

@@ -1,20 +1,21 @@
-"""Commits what sinks have prepared: ``PendingCommits`` keeps it by checkpoint, ``CommitRunner`` commits what is due,
-and ``GlobalCommitOperator`` is the one subtask behind a sink that does one thing more for all of its subtasks.
+"""Commits the committables of sinks: ``PendingCommits`` keeps them by checkpoint, ``CommitRunner`` commits those that
+are due, and ``GlobalCommitOperator`` is the one subtask behind a sink that does one thing more for all its subtasks.
 
 ``SinkCalls`` calls the methods of users' sinks, and puts the operator into their errors.  ``BadRecordError``: a writer
 that takes many records at once says which of them it cannot write.  ``ChunkWriter``: a writer of ours that takes chunks
 as they are, for columns.
 
 Side:       task.
-Invariants: what was prepared is due once a checkpoint is complete that holds it, never before; what is due is attempted
-            in the order in which it was prepared; nothing is dropped unless it was committed, or its committer says
-            that it never can be.  While records flow, a pause is a timer, and nothing waits.  Before the first and
-            after the last record no timer fires: then ``commit_all`` returns when nothing is due any more.  The global
-            operator commits a committable only after its subtask has committed it, and together with those of all
-            other subtasks; what it took over and has not committed is state.  After a restart each subtask sends what
-            it commits again, and only then is anything committed there.
-Rules:      a message of a subtask says that it has committed all of its checkpoint and of those before it.  So what all
-            subtasks have passed can be committed.  Messages of the last checkpoint come behind the end of the data.
+Invariants: a committable is due once a checkpoint is complete that holds it, never before; due ones are attempted in
+            the order in which they were prepared; none is dropped unless it was committed, or its committer says that
+            it never can be.  While records flow, a pause is a timer, and the task does not wait.  Before the first and
+            after the last record no timer fires: then ``commit_all`` returns when none is due any more.  The global
+            operator commits a committable only after its subtask has committed it, and together with the committables
+            of all other subtasks; those that it took over and has not committed are state.  After a restart each
+            subtask sends the committables that it commits again, and only then does the global operator commit.
+Rules:      a message of a subtask says that it has committed all of its checkpoint and of earlier ones.  So checkpoints
+            of which all subtasks have sent messages can be committed.  Messages of the last checkpoint come behind the
+            end of the data.
 Units:      pauses in milliseconds.
 Source:     Flink ``CommittableCollector``, ``CheckpointCommittableManagerImpl``, ``CommitRequestImpl``,
             ``CommitRequestState``; ``CommitterOperator.commitAndEmitCheckpoints``; ``GlobalCommitterOperator``,
@@ -50,8 +51,9 @@ END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job withou
 
 
 class BadRecordError(FlowletError):
-    """Raised ``from`` what is wrong with the record; the sink's operator makes a UserFunctionError of it, which shows
-    the record.
+    """A record cannot be written; raised ``from`` the reason.
+
+    The sink's operator makes a UserFunctionError of it, which shows the record.
     """
 
     def __init__(self, record: Any) -> None:
@@ -60,7 +62,7 @@ class BadRecordError(FlowletError):
 
 
 class ChunkWriter(ABC):
-    """A second base class of a ``SinkWriter``."""
+    """A second base class of a ``SinkWriter`` that takes whole chunks."""
 
     @abstractmethod
     def write_chunk(self, chunk: Chunk, context: SinkWriterContext) -> None:
@@ -82,7 +84,7 @@ class SinkCalls:
         self._attention = attention
 
     def call(self, what: str, method: Callable[..., T], *args: Any) -> T:
-        """What the method returns; ``what`` names it in an error.
+        """Call a method and return its result; ``what`` names the method in an error.
 
         Raises:
             TaskCancelled: the task was cancelled before the call.
@@ -92,7 +94,7 @@ class SinkCalls:
         return self.last_call(what, method, *args)
 
     def last_call(self, what: str, method: Callable[..., T], *args: Any) -> T:
-        """As ``call``, also when the task was cancelled: for ``close()``."""
+        """Call a method, as ``call`` does, also when the task was cancelled: for ``close()``."""
         try:
             result = method(*args)
         except BaseException as error:  # noqa: BLE001 - raised again, as the error of the sink
@@ -101,7 +103,7 @@ class SinkCalls:
         return result
 
     def made(self, sink: object, what: str, make: Callable[[], object], *kinds: type) -> Any:
-        """What a method makes.  Raises FlowletError: it is not of all these classes."""
+        """Call a method and return the object that it makes.  Raises FlowletError: it is not of all these classes."""
         made = self.call(what, make)
         for kind in kinds:
             if not isinstance(made, kind):
@@ -116,7 +118,7 @@ class SinkCalls:
 
         Raises:
             UserFunctionError: from the error of a user; with the preview of the record, if it is known.
-            FlowletError: from one of a sink of ours, whose message says all.
+            FlowletError: from an error of a sink of ours, whose message says all.
         """
         end_stranded_child()
         if isinstance(error, UserFunctionError | TaskCancelled):
@@ -152,45 +154,45 @@ class PendingCommits:
 
     @property
     def has_due(self) -> bool:
-        """Whether something can be committed now."""
+        """Whether there are committables to commit now."""
         return bool(self._due)
 
     def prepare(self, committables: Iterable[Any]) -> None:
-        """Add what the writer prepared; it belongs to the next checkpoint."""
+        """Add committables that the writer prepared; they belong to the next checkpoint."""
         self._prepared += [CommitRequest(each, self._subtask) for each in committables]
 
     def assign(self, checkpoint_id: int) -> None:
-        """The checkpoint holds what was prepared."""
+        """Note that this checkpoint holds the prepared committables."""
         for each in self._prepared:
             each.checkpoint_id = checkpoint_id
         self._waiting += self._prepared
         self._prepared = []
 
     def take(self, checkpoint_id: int, subtask: int, committables: Iterable[Any]) -> None:
-        """Add those of another subtask, which has committed them."""
+        """Add committables of another subtask, which has committed them."""
         self._waiting += [CommitRequest(each, subtask, checkpoint_id) for each in committables]
 
     def complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: what it and those before it hold is due."""
+        """Make the committables of a complete checkpoint, and of earlier ones, due."""
         due = [each for each in self._waiting if each.checkpoint_id <= checkpoint_id]
         self._due += sorted(due, key=lambda each: each.checkpoint_id)  # stable; those of several subtasks may be mixed
         self._waiting = [each for each in self._waiting if each.checkpoint_id > checkpoint_id]
 
     def complete_all(self) -> None:
-        """Nothing can be lost any more: what was prepared is due."""
+        """Make all committables due, at the end of a job without checkpoints: no record can be lost any more."""
         self._due += [*self._waiting, *self._prepared]
         self._waiting = []
         self._prepared = []
 
     def begin(self) -> list[CommitRequest[Any]]:
-        """What is due, in order; each counts as committed unless the committer says otherwise."""
+        """Begin an attempt: return the due requests, in order; each is committed unless the committer objects."""
         for each in self._due:
             each.outcome = Outcome.COMMITTED
             each.error = None
         return list(self._due)
 
     def settle(self) -> list[CommitRequest[Any]]:
-        """Drop what was committed, or is lost; the rest is due again.  Returns all that ``begin`` gave."""
+        """Drop committed and lost requests; the others are due again.  Returns all requests of the attempt."""
         attempted = self._due
         self._due = [each for each in attempted if each.outcome in (Outcome.RETRY, Outcome.UNKNOWN)]
         for each in self._due:
@@ -200,14 +202,14 @@ class PendingCommits:
 
     @property
     def failed(self) -> CommitRequest[Any] | None:
-        """The first one whose failure has an unknown reason, or that was tried too often; None: there is none."""
+        """The first due request that failed for an unknown reason, or was tried too often; None: there is none."""
         failures = (each for each in self._due if each.outcome is Outcome.UNKNOWN or each.num_retries > MAX_RETRIES)
         return next(failures, None)
 
     # -- state
 
     def elements(self) -> list[tuple[int, int, Any]]:
-        """Checkpoint, subtask and committable of everything that a checkpoint must hold, in order."""
+        """Checkpoint, subtask and committable of all requests that a checkpoint must hold, in order."""
         assert not self._prepared, "a checkpoint has taken over what was prepared"
         return [(each.checkpoint_id, each.subtask, each.committable) for each in (*self._due, *self._waiting)]
 
@@ -227,8 +229,8 @@ class CommitRunner:
     Args:
         ctx: of the operator.
         calls: of the operator.
-        committer: None: nothing is ever due.
-        on_committed: gets what was committed, whenever nothing is due any more.
+        committer: None: no committable is ever due.
+        on_committed: gets the committed committables, whenever none is due any more.
     """
 
     _ctx: OperatorContext
@@ -246,7 +248,7 @@ class CommitRunner:
         return f"<CommitRunner of {self._ctx.operator_name!r}, {self.commits!r}>"
 
     def commit_or_retry_later(self) -> None:
-        """Try to commit what is due; what must be tried again is, by a timer."""
+        """Try to commit the due committables once; a timer tries the rest again."""
         self._stop_timer()
         self._commit()
         if self.commits.has_due:
@@ -254,7 +256,7 @@ class CommitRunner:
             self._timer = clock.register_timer(clock.current_time_ms() + RETRY_PAUSE_MS, self._retry)
 
     def commit_all(self) -> None:
-        """Commit what is due; waits between the attempts."""
+        """Commit all due committables; waits between the attempts."""
         self._stop_timer()
         self._commit()
         while self.commits.has_due:
@@ -274,7 +276,7 @@ class CommitRunner:
         self.commit_or_retry_later()
 
     def _commit(self) -> None:
-        """Try once."""
+        """Try once to commit the due committables."""
         committer = self._committer
         if committer is not None and self.commits.has_due:
             self._calls.call("commit()", committer.commit, self.commits.begin())
@@ -314,7 +316,7 @@ class CommitRunner:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A message of a subtask: it has committed these, and everything that checkpoints up to this one hold.
+    """A message of a subtask: it has committed these committables, and all that checkpoints up to this one hold.
 
     ``checkpoint_id``: END without checkpoints.  ``parallelism``: the number of subtasks that send messages.
     """
@@ -326,7 +328,7 @@ class Committed:
 
 
 class GlobalCommitOperator(StreamOperator):
-    """Commits what all subtasks have committed."""
+    """Commits, in one subtask, the committables that all subtasks have committed."""
 
     runs_after_finish = True
     takes_late_data = True
@@ -339,11 +341,11 @@ class GlobalCommitOperator(StreamOperator):
         self._newest: dict[int, int] = {}  # by subtask, the checkpoint of its last message
 
     def restored_after_finish(self) -> StreamOperator:
-        """Itself: the messages of the last checkpoint come again."""
+        """Return this operator: the messages of the last checkpoint come again."""
         return self
 
     def open(self) -> None:
-        """Make the committer, and take back what was not committed."""
+        """Make the committer, and restore the committables that were not committed."""
         self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
         make = partial(self.sink.create_global_committer, WriterInitContext(self.ctx))
         committer = self._calls.made(self.sink, "create_global_committer()", make, Committer)
@@ -353,7 +355,7 @@ class GlobalCommitOperator(StreamOperator):
             self._runner.commits.take(checkpoint_id, subtask, [committable])
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Take messages, and commit what all subtasks have committed."""
+        """Take messages, and commit the checkpoints that all subtasks have committed."""
         for message in chunk.values:
             self._runner.commits.take(message.checkpoint_id, message.subtask, message.committables)
             self._newest[message.subtask] = message.checkpoint_id
@@ -362,7 +364,7 @@ class GlobalCommitOperator(StreamOperator):
         self._runner.commit_all()
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Put what is not committed into the state."""
+        """Put the committables that are not committed into the state."""
         if self._committables is not None:
             self._committables.update(self._runner.commits.elements())
 

@@ -1,10 +1,10 @@
-"""Sinks that are one operator: those that discard records or print them, and those of a ``SinkFunction``.
+"""Sinks that are one operator: they discard records, print them, or call a ``SinkFunction``.
 
 Hot path.  Per record one call of the user's function, and one store of its timestamp if the function takes a context.
 
 Side:       task.
-Invariants: a function that is told of complete checkpoints hears of the final one before its subtask ends; if the
-            subtask is restored from that one, the function is initialized again, and gets no records.
+Invariants: a function that is told of complete checkpoints is told of the final one before its subtask ends; if the
+            subtask is restored from the final one, the function is initialized again, and gets no records.
 Source:     Flink ``StreamSink``, ``PrintSinkFunction`` (``PrintSinkOutputWriter`` for the prefix), ``DiscardingSink``.
 """
 
@@ -85,7 +85,7 @@ class PrintSink(StreamOperator):
         self._loop.run(chunk.records(), None, len(chunk))
 
     def process_some(self, chunk: Chunk) -> int:
-        """As ``process_chunk``, until a mail waits."""
+        """Print records until a mail waits; return how many were printed.  Raises as ``process_chunk``."""
         return self._loop.run(chunk.records(), None, len(chunk), None, self.ctx.interrupts)
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
@@ -142,7 +142,7 @@ class FunctionSink(RecordOperator):
         self._has_finished = False
 
     def restored_after_finish(self) -> StreamOperator:
-        """Itself; no records come."""
+        """Return this operator, which refuses records from now on."""
         self._has_finished = True
         return self
 
@@ -164,12 +164,12 @@ class FunctionSink(RecordOperator):
         code.line(f"{code.bind(self._function.call, 'invoke')}({record}, {context})", blame)
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Remember it for the function, then pass it on."""
+        """Keep the watermark for the function's context, then pass it on."""
         self._context.watermark = watermark.timestamp
         super().process_watermark(watermark)
 
     def finish(self) -> None:
-        """Let the function write out what waits; without checkpoints the end is one."""
+        """Let the function write out waiting records; in a job without checkpoints the end commits, as one would."""
         if self._has_finished:
             return
         if isinstance(self._user, SinkFunction):

@@ -4,11 +4,11 @@ Hot path, per chunk: one call of ``write_all``, if the writer overrides it, or o
 ``write`` per record.
 
 Side:       task.
-Invariants: in front of each barrier the writer is flushed, and what it has prepared becomes part of that checkpoint.
-            It is committed when that checkpoint, or a later one, is complete; after a restart, before the first record,
-            because what was restored belongs to a complete checkpoint.  The last records belong to the checkpoint that
-            each task waits for at its end, or, in a job without checkpoints, are committed at the end.  So a subtask
-            ends only after its last commit, and a commit that fails fails the job.
+Invariants: in front of each barrier the writer is flushed, and its prepared committables become part of that
+            checkpoint.  They are committed when that checkpoint, or a later one, is complete; after a restart, before
+            the first record, because restored committables belong to a complete checkpoint.  The last records belong to
+            the checkpoint that each task waits for at its end, or, in a job without checkpoints, are committed at the
+            end.  So a subtask ends only after its last commit, and a commit that fails fails the job.
 Source:     Flink ``SinkWriterOperator``, ``CommitterOperator``, which are two operators there.
 """
 
@@ -40,7 +40,7 @@ from flowlet.sinks.commit_runner import END, ChunkWriter, CommitRunner, Committe
 
 
 class SinkOperator(StreamOperator):
-    """Writes the records of one subtask, and commits what was written.
+    """Writes the records of one subtask, and commits them.
 
     Args:
         sink: pickled; every subtask runs a copy.
@@ -69,12 +69,12 @@ class SinkOperator(StreamOperator):
     # -- life
 
     def restored_after_finish(self) -> StreamOperator:
-        """Itself; no records come, and what the checkpoint holds is committed."""
+        """Return this operator, which refuses records from now on and commits the checkpoint's committables."""
         self._is_finished = True
         return self
 
     def open(self) -> None:
-        """Commit what the checkpoint holds, then make the writer."""
+        """Commit the committables of the checkpoint, then make the writer."""
         self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
         self._context = SinkWriterContext()
         init = WriterInitContext(self.ctx)
@@ -163,14 +163,17 @@ class SinkOperator(StreamOperator):
             self._write_chunk(chunk, self.ctx.attention)
 
     def process_some(self, chunk: Chunk) -> int:
-        """As ``process_chunk``; a writer of single records until a mail waits."""
+        """Write records, with a writer of single records until a mail waits; return how many were written.
+
+        Raises as ``process_chunk``.
+        """
         if self._is_finished or not len(chunk):
             self.process_chunk(chunk)
             return len(chunk)
         return self._write_chunk(chunk, self.ctx.interrupts)
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Remember it for the writer, then pass it on."""
+        """Keep the watermark for the writer's context, then pass it on."""
         self._context.watermark = watermark.timestamp
         super().process_watermark(watermark)
 
@@ -213,13 +216,13 @@ class SinkOperator(StreamOperator):
     # -- checkpoints
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Flush the writer; what it has prepared belongs to this checkpoint."""
+        """Flush the writer; its prepared committables belong to this checkpoint."""
         if self._writer is not None and not self._is_finished:
             self._flush(self._writer, end_of_input=False)
         self._opened.commits.assign(checkpoint_id)
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Put the state of the writer and what is not committed into the operator's state."""
+        """Put the state of the writer and the committables that are not committed into the operator's state."""
         writer = self._writer
         if self._writer_states is not None:
             states: Sequence[Any] = ()
@@ -230,7 +233,7 @@ class SinkOperator(StreamOperator):
             self._committables.update(self._opened.commits.elements())
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Commit what the checkpoint holds."""
+        """Commit the committables of this checkpoint and of earlier ones."""
         runner = self._opened
         self._completed_id = checkpoint_id
         runner.commits.complete(checkpoint_id)
@@ -245,6 +248,6 @@ class SinkOperator(StreamOperator):
             self._opened.commits.prepare(self._calls.call("prepare_commit()", writer.prepare_commit))
 
     def _send_committed(self, committables: Sequence[Any]) -> None:
-        """Tell the global committer; also if there is nothing, because it waits for all subtasks."""
+        """Send the committed committables to the global committer; also none, because it waits for all subtasks."""
         ctx = self.ctx
         self.output.collect(Chunk([Committed(self._completed_id, ctx.subtask, ctx.parallelism, tuple(committables))]))

@@ -1,24 +1,24 @@
-"""What pushes from Spark into a gate: the data source ``flowlet`` (``df.write.format("flowlet")`` and
-``df.writeStream.format("flowlet")``; ``register`` makes it known to the calling thread's Spark session), and
+"""Pushes from Spark into a gate: by the data source ``flowlet`` (``df.write.format("flowlet")`` and
+``df.writeStream.format("flowlet")``; ``register`` makes it known to the calling thread's Spark session), or by
 ``GateSink``, called by ``foreachPartition``.  Both identify a Spark task to the gate.
 
 Side:       shared.
 Invariants: a call returns when the gate's job has processed the partition's last row, or a checkpoint of it holds the
             partition; otherwise it raises, and Spark tries again.  While the gate grants no credit the call waits with
-            one chunk of rows, and with those that no checkpoint holds if the gate's job takes some; the other rows stay
-            in Spark.  No two attempts have the same job, epoch, partition and attempt: retries, speculative copies,
-            repeated stages, and epochs that are replayed after a restart all differ.  No two writes have the same job
-            and epoch: of a partition that is counted nothing more is sent.  A pickled writer can open one gate only.
-            Partitions count for a gate with ``producers`` when Spark commits their write; ``commit`` fails if the
-            gate's job has failed.
+            one chunk of rows, and, if the gate's job takes checkpoints, with the rows that none holds; the other rows
+            stay in Spark.  Each attempt has its own combination of job, epoch, partition and attempt: retries,
+            speculative copies, repeated stages, and epochs that are replayed after a restart all differ.  Each write
+            has its own job and epoch: a partition that is counted is not sent again.  A pickled writer can open one
+            gate only.  Partitions count for a gate with ``producers`` when Spark commits their write; ``commit`` fails
+            if the gate's job has failed.
 Rules:      Spark's ``taskAttemptId`` is unique only within one SparkContext, so the job's name has a part that differs
             from run to run.
 Source:     ``pyspark.TaskContext``, ``pyspark.sql.datasource``.  The property of a streaming query is internal to
             Spark; the tests of ``foreachBatch`` and ``writeStream`` check that it is still there.
 Hot path:   rows of a chunk are new objects, for which the garbage collector by default runs every 700 and finds
             nothing: 5.6 us per row of Spark and Python together, 2.4 us with a collector that runs rarely.
-Promises:   docs/remote-gates.md, "Spark": exactly once if the gate's job takes checkpoints and attempts of a task have
-            the same rows, else at least once.
+Promises:   docs/remote-gates.md, "Spark": exactly once if the gate's job takes checkpoints and all attempts of a task
+            have equal rows, else at least once.
 Absent:     reading; undoing (records of an aborted write stay processed).
 """
 
@@ -56,7 +56,7 @@ _MAX_ATTEMPT: Final = 2**31
 def offer_of_this_task(write_id: str, *, per_stage: bool) -> PartitionOffer:
     """The offer of the current Spark task, with a new nonce; the epoch is the batch of a streaming query, else 0.
 
-    ``per_stage``: the write of each stage is one of its own, because ``write_id`` is used for several.
+    ``per_stage``: each stage is a write of its own, because several stages use one ``write_id``.
     """
     context = TaskContext.get()
     if context is None:
@@ -143,7 +143,7 @@ class GateSink:
         return f"<GateSink into {self.description}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """For Spark's workers, with a token that is valid for 12 hours at least.
+        """The state for Spark's workers, with a token that is valid for 12 hours at least.
 
         Raises:
             GateError: there is no such gate or no JobManager any more.
@@ -163,7 +163,7 @@ class GateSink:
         """Push one partition; called by Spark.
 
         Raises:
-            TypeError: this may be a record: Spark's ``foreach`` calls with each, and its fields would be taken for
+            TypeError: the argument may be a record, which Spark's ``foreach`` passes: its fields would be taken for
                 records.
             GateError: the gate, its job or the connection was lost, or the attempt was refused; names the gate.
             SchemaMismatchError: a row does not fit; names the column.
@@ -187,8 +187,9 @@ class GateSink:
 
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Inside the block the garbage collector runs as rarely as in a TaskManager; unchanged if it is off or runs more
-    rarely already.
+    """Let the garbage collector run as rarely as in a TaskManager inside the block.
+
+    Unchanged if it is off or runs more rarely already.
     """
     before = gc.get_threshold()
     is_often = 0 < before[0] < _GC_THRESHOLD
@@ -225,7 +226,7 @@ _MAX_ROWS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionPushed(WriterCommitMessage):
-    """The gate's job has processed one partition."""
+    """The message of a task that has pushed its partition, which the gate's job has processed."""
 
     job: str
     epoch: int
@@ -313,8 +314,9 @@ class FlowletWriter(DataSourceArrowWriter):
         self.client().commit(self.write_id, len(messages), epoch)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int = 0) -> None:
-        """Tell the JobManager that the write has failed, or could not be committed; without it, the write is not
-        committed, which is as good.
+        """Tell the JobManager that the write has failed, or could not be committed.
+
+        A failure is only logged: a write that is never committed does not count, either.
         """
         try:
             self.client().abort_write(self.write_id, epoch)
@@ -323,13 +325,14 @@ class FlowletWriter(DataSourceArrowWriter):
 
 
 class FlowletStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of one epoch of a streaming query; ``look_up`` gives the target of the write with an id, or of a new
-    one for None.
+    """The writer of one epoch of a streaming query.
+
+    ``look_up``: gives the target of the write with this id, or of a new write for None.
     """
 
     def __init__(self, look_up: Callable[[str | None], FlowletWriter], target: FlowletWriter | None) -> None:
         self._look_up = look_up
-        # None in the committing process, which learns from the messages of the tasks what they wrote.
+        # None in the committing process, which finds the write in the messages of the tasks.
         self._target = target
 
     def __getstate__(self) -> dict[str, Any]:
@@ -341,15 +344,15 @@ class FlowletStreamWriter(DataSourceStreamArrowWriter):
         return self._target.write(iterator, has_epochs=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's signature
-        """The epoch is complete: every task has succeeded.  Raises GateError: as ``GateClient.commit``."""
+        """Commit an epoch, of which every task has succeeded.  Raises GateError: as ``GateClient.commit``."""
         write_id = _write_id_of(messages)
         if write_id is not None:  # else the epoch has no partition that could count
             self._look_up(write_id).commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
-        """The epoch has failed, or could not be committed.
+        """Abort an epoch that has failed, or could not be committed.
 
-        Never raises: Spark would report that instead of the cause.
+        Never raises: Spark would report that error instead of the cause.
         """
         write_id = _write_id_of(messages)
         if write_id is None:
@@ -363,19 +366,18 @@ class FlowletStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _write_id_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    """The write that the tasks of an epoch have pushed into; None: no task has."""
+    """The id of the write that the tasks of an epoch have pushed into; None: no task has."""
     return next((message.job for message in messages if isinstance(message, PartitionPushed)), None)
 
 
 class FlowletDataSource(DataSource):
-    """``format("flowlet")``.
+    """The data source of ``format("flowlet")``.
 
-    Options: ``gate`` and ``jobmanager`` (host:port); ``secretFile`` (default: ``$FLOWLET_SECRET_FILE``, else
-             ``~/.flowlet/secret``);
-    ``timeoutSeconds`` (5); ``waitForGate`` (0): so many seconds for the gate's job to appear; ``waitForRoom`` (300): so
-    many seconds for a place among the gate's producers; ``resumeTimeout`` (120): so many seconds for a gate that was
-    lost to come back, and ``maxKeptBytes`` (33554432): so much of a partition may wait for a checkpoint, both if the
-    gate's job takes some.
+    Options, with their defaults: ``gate`` and ``jobmanager`` (host:port); ``secretFile`` (``$FLOWLET_SECRET_FILE``,
+    else ``~/.flowlet/secret``); ``timeoutSeconds`` (60), for each answer; ``waitForGate`` (0): so many seconds for the
+    gate's job to appear; ``waitForRoom`` (300): so many seconds for a place among the gate's producers;
+    ``resumeTimeout`` (120): so many seconds for a gate that was lost to come back; ``maxKeptBytes`` (33554432): so much
+    of a partition may wait for a checkpoint.  The last two matter only if the gate's job takes checkpoints.
     """
 
     _was_sent = False  # whether this is the copy of the process that commits a stream; the planner makes its own
@@ -399,8 +401,9 @@ class FlowletDataSource(DataSource):
         return FlowletWriter.of_options(self.options, schema)
 
     def streamWriter(self, schema: st.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802 - as above
-        """Check the gate and the columns of an epoch, as ``writer``; where the epoch ends, the gate is looked up when
-        it is needed.
+        """Check the gate and the columns of an epoch, as ``writer`` does.
+
+        The process that commits the epoch looks the gate up only when it needs it.
         """
         _refuse_overwrite(overwrite=overwrite)
 

@@ -1,5 +1,6 @@
-"""``GateSchema``: the columns that Spark must deliver to a gate; converts Spark's rows and Arrow batches to the records
-of a gate, and single values: nested ones, and those that Arrow cannot hold unchanged.
+"""``GateSchema``: the columns that Spark must deliver to a gate.  ``RowConverter`` and ``BatchConverter``: convert
+Spark's rows and Arrow batches to a gate's records.  Values that are nested, or that Arrow cannot hold unchanged, are
+converted one by one.
 
 Hot path: work per chunk of rows, C calls per column; a Python loop over values only for columns that Arrow cannot hold
     unchanged.
@@ -7,7 +8,7 @@ Hot path: work per chunk of rows, C calls per column; a Python loop over values 
 Side:       pure.
 Invariants: types are compared, never widened, and a value that is not exactly of its column's type is refused, never
             converted, so that values arrive unchanged; an error names the column that does not fit.  None is allowed
-            everywhere.  Rows and batches give the same records.
+            everywhere.  Rows and batches of equal values give equal records.
 Rules:      a row type with names takes columns by name, in any order, and so do the rows in it, at every level; a
             tuple, or a row type without names, by position; any other type takes a single column.  A gate of
             ``PICKLED_BYTE_ARRAY`` takes rows of any columns.  An Arrow schema takes its fields by name; the gate's
@@ -217,7 +218,7 @@ def _arrow_column(gate: str, field: pa.Field) -> GateColumn:
     arrow = field.type
     try:
         if pa.types.is_dictionary(arrow) or (pa.types.is_timestamp(arrow) and arrow.unit != "us"):
-            # It has, but only with a conversion of the values.
+            # Spark has one, but only with a conversion of the values.
             raise SchemaMismatchError(f"Spark has no type for {arrow}")
         type_info = type_info_of(from_arrow_type(arrow, prefer_timestamp_ntz=True))
     except (SchemaMismatchError, PySparkTypeError) as error:
@@ -242,7 +243,7 @@ def _is_same(found: st.DataType, wanted: st.DataType) -> bool:
 
 
 def _are_same_fields(found: st.StructType, wanted: st.StructType) -> bool:
-    """By name, in any order; by position where the gate's fields have no names."""
+    """Whether rows have equal fields: by name, in any order, or by position where the gate's fields have no names."""
     names = wanted.fieldNames()
     by_name = {each.name: each for each in found.fields}
     if len(found.fields) != len(names) or len(by_name) != len(names):
@@ -300,7 +301,7 @@ class RowConverter:
         return converted
 
     def _with_position(self, error: SchemaMismatchError, rows: list[Any]) -> SchemaMismatchError:
-        """The error with the position of the row that gives it alone."""
+        """The error, with the position of the first row that raises it alone."""
         for index, row in enumerate(rows, start=self._num_rows):
             try:
                 self._converted_rows([row])
@@ -343,7 +344,7 @@ class RowConverter:
         return shaped(tuple([self._column(column, each) for column, each in pairs]), schema.type_info)
 
     def _column(self, column: GateColumn, values: Sequence[Any]) -> Column:
-        """Numbers and times as arrays, others as a list: small Arrow columns cost more than they save."""
+        """A column of values: numbers and times in an array, others in a list, as small Arrow columns cost too much."""
         if column.arrow_type in _AS_ARRAYS:
             array = self._array(column, values)
             is_list = array.null_count and column.arrow_type != _TIMES
@@ -409,7 +410,7 @@ class BatchConverter:
         return pa.RecordBatch.from_arrays(fitting, schema=self._arrow_schema)
 
     def _fitting(self, array: pa.Array, field: pa.Field) -> pa.Array:
-        """The array in the gate's Arrow type; the values stay the same."""
+        """The array in the gate's Arrow type, with unchanged values."""
         if array.type == field.type:
             return array
         try:
@@ -431,7 +432,7 @@ class BatchConverter:
 
 
 def _in_order(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The same rows with their fields in the order of the wanted type, also those of rows in lists and in rows."""
+    """The rows with their fields in the order of the wanted type, at every level: also in lists and in rows."""
     if pa.types.is_list(array.type) and pa.types.is_list(wanted):
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())

@@ -1,30 +1,31 @@
 """``SplitEnumerator``: discovers the splits of a source and assigns them on demand.
 
-``NumberSplitEnumerator``: that of numbers, which are known without a look.
+``NumberSplitEnumerator``: the enumerator of numbers, which are known without a search.
 
 A source that has a ``split_set`` gets one enumerator per job, in the JobManager; its readers, one per subtask, run in
 the tasks and ask for splits, so a fast reader gets more.
 
 A split: ``discover`` finds it, a reader asks, ``next_splits`` assigns it, and from then on it is the reader's alone.
-A snapshot: ``left()`` says what is not assigned; the rest is in the readers' positions.  A rescale: ``take_left`` gets
-the same with another number of readers, and the readers' part is dealt out anew by the source.
+A snapshot: ``left()`` gives the splits that are not assigned; the rest is in the readers' positions.  A rescale:
+``take_left`` gets them, with another number of readers, and the source deals the readers' part out anew.
 
 Side:       pure.
 Invariants: every split is assigned once; every number in ascending order, and memory does not grow with the sequence.
 Rules:      the JobManager calls ``discover`` once, on a thread of its own, and answers readers only after it has
             returned.  All other calls come from the JobManager's loop, one at a time, and must not block.  A checkpoint
-            has what is not assigned here, and in each reader's state what was assigned to it and is not read.  The
-            JobManager calls ``snapshot`` and sends the triggers in one turn of its loop, and a task handles triggers
-            and splits in the order in which they were sent.  So every split is in exactly one of these states.  The
-            JobManager runs no code of users and unpickles nothing.  So enumerators and splits are made of plain data of
-            the control protocol, and a new kind of enumerator needs a new kind of each in ``split_kinds.py``, and a
-            line in ``enumerators.py``.  Where new splits may appear (``discovery_interval_ms``), the JobManager calls
-            ``find_new`` again and again, on a thread of its own, and then ``add_found``.  A reader that asks gets an
-            answer as soon as there are splits for it.
-            Of numbers a single reader gets all at once.  Several get half of a fair share of what is left, so a fast
-            reader gets more and none is left with much at the end; the last splits have a 64th of a fair share of the
-            whole, but ``LEAST_SPLIT`` numbers if that is more, and an eighth of the share if that is less.  Whatever a
-            reader gets is above all that it had, so event time that follows the numbers does not go back.
+            has the unassigned splits here, and in each reader's state the splits that were assigned to it and are not
+            read.  The JobManager calls ``snapshot`` and sends the triggers in one turn of its loop, and a task handles
+            triggers and splits in the order in which they were sent.  So every split is in exactly one of these states.
+            The JobManager runs no code of users and unpickles nothing.  So enumerators and splits are made of plain
+            data of the control protocol, and a new kind of enumerator needs a new kind of each in ``split_kinds.py``,
+            and a line in ``enumerators.py``.  Where new splits may appear (``discovery_interval_ms``), the JobManager
+            calls ``find_new`` again and again, on a thread of its own, and then ``add_found``.  A reader that asks gets
+            an answer as soon as there are splits for it.
+            A single reader gets all numbers at once.  Each of several readers gets half of a fair share of the rest, so
+            a fast reader gets more and none is left with much at the end; the last splits have a 64th of a fair share
+            of the whole, but ``LEAST_SPLIT`` numbers if that is more, and an eighth of the share if that is less.  All
+            numbers that a reader gets are above those that it had, so event time that follows the numbers does not go
+            back.
 Source:     Flink ``SplitEnumerator``, ``SourceSplit``, ``SourceReader``; FLIP-27.
             ``NumberSequenceSource.NumberSequenceSplit``, ``IteratorSourceEnumerator``; guided self-scheduling as in the
             enumerator of files (Flink cuts into as many splits as there are readers).
@@ -47,17 +48,17 @@ LEAST_SPLIT: Final = 1_000  # a chunk of a reader, which then asks with every ch
 class SplitEnumerator(ABC):
     """Knows the splits of one source, or of several sources that are read one after the other.
 
-    A kind of source says how splits are found (``find``, ``find_new``), who gets which (``add_found``,
-    ``next_splits``), and what is left of them (``left``, ``take_left``).
+    A kind of source says how splits are found (``find``, ``find_new``), which reader gets which (``add_found``,
+    ``next_splits``), and which are left (``left``, ``take_left``).
 
     Threading: one thread at a time.
     Life cycle: ``discover`` or ``restore`` once, then ``next_splits`` and ``add_found``; ``snapshot`` in between.
         While ``is_discovered`` is False, nothing may be called but ``snapshot`` and, on a thread of its own,
-        ``restore`` with what that gave.
+        ``restore`` with the result of ``snapshot``.
 
     Attributes:
         name: the splits, in errors.
-        state_form: the version, and what ``left`` gives.
+        state_form: the version, and the result of ``left``.
         is_discovered: whether the splits of the present source are known.  False only with several sources: at the
             start, and again when ``next_splits`` has ended a source.
     """
@@ -69,12 +70,12 @@ class SplitEnumerator(ABC):
 
     @property
     def has_next_source(self) -> bool:
-        """Whether a reader that gets nothing must wait for another source."""
+        """Whether a reader that gets no split must wait for another source."""
         return False
 
     @property
     def discovery_interval_ms(self) -> int | None:
-        """How often to look for new splits; None: never, so a reader that gets nothing has everything."""
+        """How often to look for new splits; None: never, so a reader that gets no split is at its end."""
         return None
 
     @property
@@ -93,7 +94,7 @@ class SplitEnumerator(ABC):
         self.add_found(found)
 
     def find(self) -> Sequence[Any]:
-        """The splits, if they are not known without a look; may block.  Raises FlowletError: as ``discover``."""
+        """Search for the splits, unless they are known already; may block.  Raises FlowletError: as ``discover``."""
         return ()
 
     def find_new(self) -> Sequence[Any]:
@@ -105,17 +106,14 @@ class SplitEnumerator(ABC):
         return []
 
     def add_found(self, found: Sequence[Any]) -> None:  # noqa: B027  # nothing to do unless something is looked for
-        """What ``find`` or ``find_new`` gave can be assigned from now on."""
+        """Take the result of ``find`` or ``find_new``: these splits can be assigned from now on."""
 
     @abstractmethod
     def next_splits(self, reader: int) -> Sequence[AnySplit]:
         """Assign splits to the reader with this number, from 0; empty: none are left for it, at least now."""
 
     def snapshot(self) -> bytes:
-        """The splits that are not assigned.
-
-        What a former flowlet wrote is read: the version comes first.
-        """
+        """The splits that are not assigned, as bytes; a version stands first, since a later flowlet reads them, too."""
         return msgspec.msgpack.encode((STATE_VERSION, *self.left()))
 
     def restore(self, state: bytes, num_readers: int) -> None:
@@ -137,14 +135,14 @@ class SplitEnumerator(ABC):
 
     @abstractmethod
     def left(self) -> tuple[Any, ...]:
-        """What is not assigned, as plain data."""
+        """The splits that are not assigned, as plain data."""
 
     @abstractmethod
     def take_left(self, *left: Any) -> None:
-        """Take what ``left`` gave; nothing is looked for again.
+        """Take over the result of ``left``, without a new search.
 
         Raises:
-            StateRestoreError: it does not fit the source.
+            StateRestoreError: the state does not fit the source.
             FlowletError: several sources: the present one had not been discovered, and cannot be.
         """
 
@@ -187,11 +185,11 @@ class NumberSplitEnumerator(SplitEnumerator):
         return max(min(least, _ceiling(num_numbers, 8 * self._num_readers)), _ceiling(num_left, 2 * self._num_readers))
 
     def left(self) -> tuple[int, int]:
-        """The first number that is not assigned, and the one behind the last."""
+        """The first number that is not assigned, and the number behind the last."""
         return self._next, self._end
 
     def take_left(self, start: int, end: int) -> None:
-        """Go on with these, whatever the numbers of the program are now."""
+        """Go on with these numbers, even if the program names others now."""
         self._next = start
         self._end = end
 

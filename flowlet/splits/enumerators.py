@@ -1,16 +1,16 @@
-"""``PlannedSplitEnumerator``: that of what the program has planned, which is known without a look.
+"""``PlannedSplitEnumerator``: hands out splits that the program has planned, and that are known without a search.
 
 ``HybridSplitEnumerator``: hands out the splits of several sources, one source after the other.
 
-``enumerator_for``: what the JobManager makes of the description of a source.
+``enumerator_for``: makes the enumerator of a source from its description, for the JobManager.
 
-Side:       shared; ``discover``, ``restore`` and ``find_new`` are those of the present source.
+Side:       shared; ``discover``, ``restore`` and ``find_new`` call the enumerator of the present source, and may block.
 Invariants: no split of a source is handed out before every reader has read all splits of the source before it.
-Rules:      a reader of several sources that asks when nothing is left of the present one gets its end.  It reads what
-            it has, and asks again: so it has finished the source.  It gets no answer until all readers have.  Then the
-            next source is present, whose splits are discovered only now: files that were written meanwhile belong to
-            it, and "the newest" means now.  Who has finished is in no checkpoint: after a restart each reader asks
-            again, and gets the end again if nothing is left.
+Rules:      a reader of several sources that asks when no split is left of the present one gets its end.  It reads the
+            splits that it has, and asks again: so it has finished the source.  It gets no answer until all readers
+            have.  Then the next source is present, whose splits are discovered only now: files that were written
+            meanwhile belong to it, and "the newest" means now.  No checkpoint holds which readers have finished: after
+            a restart each reader asks again, and gets the end again if no split is left.
 Source:     Flink ``HybridSourceSplitEnumerator``.
 """
 
@@ -54,7 +54,7 @@ class PlannedSplitEnumerator(SplitEnumerator):
         return f"<PlannedSplitEnumerator {len(self._waiting)} of {len(self.split_set.splits)} splits wait>"
 
     def next_splits(self, reader: int) -> list[PlannedSplit]:
-        """The next split, or all that are the reader's; empty: none are left."""
+        """The next split, or all splits of the reader; empty: none are left."""
         if self.split_set.is_on_demand:
             return [self._waiting.popleft()[1]] if self._waiting else []
         is_mine = [number % self._num_readers == reader for number, _ in self._waiting]
@@ -67,12 +67,12 @@ class PlannedSplitEnumerator(SplitEnumerator):
         return ([(number, split.name, split.content) for number, split in self._waiting],)
 
     def take_left(self, waiting: list[tuple[int, str, bytes]]) -> None:
-        """Go on with these."""
+        """Go on with these splits."""
         self._waiting = deque((number, PlannedSplit(name, content)) for number, name, content in waiting)
 
 
 class HybridSplitEnumerator(SplitEnumerator):
-    """Those of several sources, one after the other."""
+    """The splits of several sources, one source after the other."""
 
     name = "the sources of a hybrid source"
     state_form = msgspec.msgpack.Decoder(tuple[int, int, bytes | None])  # number and state of the present source
@@ -100,7 +100,7 @@ class HybridSplitEnumerator(SplitEnumerator):
 
     @property
     def discovery_interval_ms(self) -> int | None:
-        """That of the last source, once it is present: the others have an end."""
+        """The interval of the last source, once it is present; None before: the other sources have an end."""
         return None if self.has_next_source else self._present.discovery_interval_ms
 
     def discover(self, num_readers: int) -> None:
@@ -118,11 +118,11 @@ class HybridSplitEnumerator(SplitEnumerator):
         return self._present.find_new()
 
     def add_found(self, found: Sequence[Any]) -> None:
-        """What ``find_new`` gave can be assigned from now on."""
+        """Hand the result of ``find_new`` to the enumerator of the present source."""
         self._present.add_found(found)
 
     def next_splits(self, reader: int) -> list[HybridSplit]:
-        """Splits of the present source, or its end, or nothing."""
+        """Splits of the present source, or its end, or an empty list."""
         splits: Sequence[Any] = self._present.next_splits(reader)
         if splits:
             return [HybridSplit(self._source, split) for split in splits]
@@ -137,11 +137,11 @@ class HybridSplitEnumerator(SplitEnumerator):
         return []
 
     def left(self) -> tuple[int, bytes | None]:
-        """The number of the present source, and what of it is not assigned; None: it was not discovered."""
+        """The number of the present source, and its unassigned splits; None: it was not discovered."""
         return self._source, self._present.snapshot() if self.is_discovered else None
 
     def take_left(self, source: int, present: bytes | None) -> None:
-        """Go on there; discovers the present source if it was not; may block.
+        """Go on at this source; discovers it if it had not been; may block.
 
         Raises:
             StateRestoreError: the state is damaged, of another version, or of more sources than there are.
@@ -168,7 +168,7 @@ class HybridSplitEnumerator(SplitEnumerator):
 
 
 def enumerator_for(split_set: SplitSet) -> SplitEnumerator:
-    """A new enumerator."""
+    """A new enumerator of the kind that the description needs."""
     match split_set:
         case HybridSplits():
             return HybridSplitEnumerator(split_set)

@@ -1,9 +1,9 @@
-"""All kinds of splits, and what the JobManager finds them from: what messages can hold.
+"""All kinds of splits, and the descriptions from which the JobManager finds them; messages can hold both.
 
 Side:   pure.
 Rules:  plain data of the control protocol, whose whole numbers have 64 bits: the JobManager finds the splits of files,
-        topics and numbers, and unpickles nothing for it.  What a ``PlannedSplit`` says is pickled by the program and
-        opened by its reader alone: here it is bytes.
+        topics and numbers, and unpickles nothing for it.  The content of a ``PlannedSplit`` is pickled by the program
+        and unpickled by its reader alone: here it is bytes.
 Units:  offsets and sizes of files in bytes on disk; offsets of Kafka are positions in a partition; times in
         milliseconds; the size of numbers is their count, in place of bytes: they are made, not read.
 Source: Flink ``SourceSplit``, ``FileSourceSplit``, ``KafkaPartitionSplit``, ``KafkaSubscriber``,
@@ -53,11 +53,11 @@ class FileSplit(SourceSplit, frozen=True, tag="file"):
 
 
 class FileSet(msgspec.Struct, frozen=True, tag="files"):
-    """The files of a source: what is needed to list them and cut them into splits.
+    """The files of a source: all that is needed to list them and cut them into splits.
 
-    ``paths``: files, and folders, which stand for everything in them that is not hidden by a leading ``.`` or ``_``; a
-        path given twice is
-    read twice.  ``split_bytes``: the size of a split, if a file can be read in parts; None: the whole file.
+    ``paths``: files, and folders, which stand for all files in them that are not hidden by a leading ``.`` or ``_``; a
+    path given twice is read twice.  ``split_bytes``: the size of a split, if a file can be read in parts; None: the
+    whole file.
     """
 
     paths: tuple[str, ...]
@@ -80,19 +80,19 @@ class KafkaSplit(SourceSplit, frozen=True, tag="kafka"):
 
 
 class OffsetKind(Enum):
-    """Where a partition is read from, or up to; the values are for messages."""
+    """The ways to find the offset that a partition is read from, or up to; the values are for messages."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
     TIMESTAMP = "timestamp"  # the first record that is not older
     OFFSETS = "offsets"  # given by the program
-    COMMITTED = "committed"  # what the group committed
+    COMMITTED = "committed"  # committed by the group
 
 
 class OffsetRule(msgspec.Struct, frozen=True):
-    """How the offset of each partition is found.
+    """The rule by which the offset of each partition is found.
 
-    ``fallback`` stands in for offsets that are not known: ``EARLIEST``, ``LATEST``, or None, which is an error then.
+    ``fallback``: used where the offset is not known: ``EARLIEST``, ``LATEST``, or None: then that is an error.
     """
 
     kind: OffsetKind
@@ -121,7 +121,7 @@ class KafkaTopics(msgspec.Struct, frozen=True, tag="topics"):
 
     @property
     def servers(self) -> str:
-        """Where the brokers are."""
+        """The addresses of the brokers."""
         return self.properties.get("bootstrap.servers", "")
 
     @property
@@ -140,7 +140,7 @@ class NumberSplit(SourceSplit, frozen=True, tag="number"):
 
     @property
     def split_id(self) -> str:
-        """Its end, which stays when a part of it was read."""
+        """The end of the split, which stays when a part of it was read."""
         return f"up to {self.end}"
 
     @property
@@ -150,11 +150,11 @@ class NumberSplit(SourceSplit, frozen=True, tag="number"):
 
 
 Runs = tuple[tuple[int, int], ...]
-"""The first number of each run, and the one behind its last."""
+"""The first number of each run, and the number behind its last."""
 
 
 def share_of_runs(runs: Iterable[tuple[int, int]], subtask: int, parallelism: int) -> Runs:
-    """The numbers of reader ``subtask`` of ``parallelism``: about as many as each of the others has."""
+    """The numbers of reader ``subtask`` of ``parallelism``; all readers get about equally many."""
     left = list(runs)
     num_left = sum(end - start for start, end in left)
     first, behind = (num_left * number // parallelism for number in (subtask, subtask + 1))
@@ -176,14 +176,14 @@ class NumberRange(msgspec.Struct, frozen=True, tag="numbers"):
 
 
 class PlannedSplit(SourceSplit, frozen=True, tag="planned"):
-    """One part: its name, which is unique in the source, and what its reader needs to know, as a pickle."""
+    """One part: its name, which is unique in the source, and the pickle that its reader opens."""
 
     name: str
     content: bytes
 
     @property
     def split_id(self) -> str:
-        """Its name."""
+        """The name of the part."""
         return self.name
 
 
@@ -198,7 +198,7 @@ PlainSplit = FileSplit | KafkaSplit | NumberSplit | PlannedSplit
 """A part of a single source."""
 
 PlainSplitSet = FileSet | KafkaTopics | NumberRange | PlannedSplits
-"""What a single source reads."""
+"""The description of a single source."""
 
 
 class HybridSplit(SourceSplit, frozen=True, tag="hybrid"):
@@ -214,12 +214,12 @@ class HybridSplit(SourceSplit, frozen=True, tag="hybrid"):
 
     @property
     def size_bytes(self) -> int:
-        """That of the split."""
+        """The size of the split; 0: there is none, or its size is unknown."""
         return 0 if self.split is None else self.split.size_bytes
 
 
 class HybridSplits(msgspec.Struct, frozen=True, tag="sequel"):
-    """What the sources read, in their order; at least one."""
+    """The descriptions of several sources, in their order; at least one."""
 
     sources: tuple[PlainSplitSet, ...]
 
@@ -228,4 +228,4 @@ AnySplit = FileSplit | KafkaSplit | NumberSplit | PlannedSplit | HybridSplit
 """A part of a source, as a reader gets it."""
 
 SplitSet = FileSet | KafkaTopics | NumberRange | PlannedSplits | HybridSplits
-"""What a source reads; ``enumerators.py`` makes an enumerator of it."""
+"""The description of a source; ``enumerators.py`` makes an enumerator of it."""

@@ -1,14 +1,14 @@
-"""``SavedState``: what a savepoint or checkpoint holds, operator by operator.
+"""``SavedState``: the state in a savepoint or checkpoint, operator by operator.
 
-Values of state as Arrow arrays.
-
-Reads keyed state that RocksDB has written incrementally.
+``arrow_column``: values of state as Arrow arrays.  ``full_snapshot_of``: reads keyed state that RocksDB has written
+incrementally.
 
 Side:       shared.
-Rules:      a value has its declared type; one without a declared type has what Arrow finds, and one that Arrow does not
-            know is its ``repr``.  A column never mixes the two: if one value of it does not fit, all are texts.
-Invariants: nothing is unpickled before the MAC of the manifest, with the cluster's secret, and the SHA-256 of the state
-            were checked.  Nothing is changed.
+Rules:      a value has its declared type; without a declared type it has the type that Arrow finds, and a value that
+            Arrow does not know is its ``repr``.  A column never mixes the two: if one value does not fit, all are
+            texts.
+Invariants: no byte is unpickled before the MAC of the manifest, with the cluster's secret, and the SHA-256 of the state
+            were checked.  Files are only read.
 Source:     Flink ``SavepointReader``, ``SavepointMetadata``.
 Absent:     data in flight of unaligned checkpoints.
 """
@@ -49,7 +49,7 @@ from flowlet.types.leaf_forms import arrow_type_of
 from netstack.late import dataclass
 
 _BASIC: Final = {each.value: arrow_type_of(BasicTypeInfo(each)) for each in BasicType} | {"Char": pa.string()}
-# Of those columns whose values do not decide it.
+# The types of columns whose values do not decide it.
 _OF_COLUMNS: Final = {
     **dict.fromkeys(("service", "time_domain", "position"), pa.string()),
     "subtask": pa.int32(),
@@ -78,7 +78,7 @@ def arrow_column(values: Sequence[Any], form: TypeForm | None = None) -> pa.Arra
 
 
 def _arrow_type(form: TypeForm) -> pa.DataType | None:
-    """None: Arrow has no such type."""
+    """The Arrow type of a declared type; None: Arrow has no such type."""
     if form.name in _BASIC:
         return _BASIC[form.name]
     parts = [_arrow_type(each) for each in form.parts]
@@ -96,7 +96,7 @@ def _names(fields: Sequence[str], number: int) -> list[str]:
 
 
 def _plain(value: Any, form: TypeForm | None) -> Any:
-    """What Arrow can read: rows and tuples by the names of their fields, maps as pairs."""
+    """The value in a form that Arrow can read: rows and tuples by the names of their fields, maps as pairs."""
     parts = () if form is None else form.parts
     match value:
         case Row():
@@ -121,7 +121,7 @@ def _fields(values: Sequence[Any], names: Sequence[str], parts: Sequence[TypeFor
 
 
 def full_snapshot_of(snapshot: IncrementalSnapshot, storage: StateFiles) -> KeyedStateSnapshot:
-    """The same state in the form that every back end reads.
+    """The state of a snapshot in the form that every back end reads.
 
     Raises:
         StateRestoreError: RocksDB is not installed, or the state cannot be read.
@@ -150,9 +150,9 @@ def full_snapshot_of(snapshot: IncrementalSnapshot, storage: StateFiles) -> Keye
 
 
 AGGREGATE: Final = "aggregate"
-"""The name of what ``sum``, ``reduce``, ``min``, ``max`` and ``count`` keep for each key."""
+"""The name of the state in which ``sum``, ``reduce``, ``min``, ``max`` and ``count`` keep their results by key."""
 POSITION: Final = "position"
-"""The name of what a source knows of its place, and of the elements that an asynchronous function works on."""
+"""The name of a source's position, and of the elements that an asynchronous function works on."""
 _AGGREGATION: Final = "aggregation"
 _KEYED: Final = (_AGGREGATION, *(each.value for each in StateKind))
 _OF_SUBTASKS: Final = tuple(each.value for each in Redistribution)
@@ -170,7 +170,7 @@ class SavedStateInfo:
 
 @dataclass(frozen=True, slots=True)
 class SavedOperator:
-    """One operator of the job; ``uid`` None: it has none.  ``num_bytes``: of all of its state, as written."""
+    """One operator of the job; ``uid`` None: it has none.  ``num_bytes``: the size of all its state, as written."""
 
     operator_id: str
     uid: str | None
@@ -191,7 +191,7 @@ class SavedState:
 
     def __init__(self, path: str, storage: StateFiles, manifest: CheckpointManifest) -> None:
         self.path = path
-        """Its directory."""
+        """The directory of the savepoint or checkpoint."""
         self._storage = storage
         self._manifest = manifest
         self._sizes: dict[str, int] = {}
@@ -204,7 +204,7 @@ class SavedState:
 
     @property
     def job_id(self) -> str:
-        """The job that wrote it."""
+        """The id of the job that wrote it."""
         return self._manifest.job_id
 
     @property
@@ -219,12 +219,12 @@ class SavedState:
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was begun, in milliseconds since the epoch."""
+        """The time at which it was begun, in milliseconds since the epoch."""
         return self._manifest.timestamp_ms
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether a user asked for it."""
+        """Whether it is a savepoint, which a user asked for."""
         return self._manifest.is_savepoint
 
     def operators(self) -> list[SavedOperator]:
@@ -234,8 +234,8 @@ class SavedState:
     def keyed_state(self, uid: str, name: str) -> pa.Table:
         """The entries of a keyed state: ``key`` and ``value``; of a map, ``key``, ``map_key`` and ``value``.
 
-        A state of windows has ``namespace``, too: the window, as text.
-        A state with a time to live has ``last_used_ms``, too.  ``AGGREGATE`` is the state of ``sum`` and the like.
+        A state of windows has ``namespace``, too: the window, as text.  A state with a time to live has
+        ``last_used_ms``, too.  ``AGGREGATE`` is the state of ``sum`` and the like.
 
         Raises:
             FlowletError: there is no such operator or state; the message names those that there are.
@@ -250,23 +250,24 @@ class SavedState:
         return self._table_of(uid, name, Redistribution.SPLIT.value, Redistribution.UNION.value)
 
     def broadcast_state(self, uid: str, name: str) -> pa.Table:
-        """The entries of a broadcast state, which is the same in every subtask: ``key`` and ``value``.
+        """The entries of a broadcast state, which is equal in every subtask: ``key`` and ``value``.
 
-        Raises FlowletError.
+        Raises FlowletError: there is no such operator or state.
         """
         return self._table_of(uid, name, Redistribution.BROADCAST.value)
 
     def timers(self, uid: str) -> pa.Table:
         """All timers of an operator: ``service``, ``time_domain``, ``key``, ``namespace`` and ``timestamp_ms``.
 
-        Raises FlowletError.
+        Raises FlowletError: there is no such operator.
         """
         names = ("service", "time_domain", "key", "namespace", "timestamp_ms")
         return _table(names, list(self._timers(self._find(uid))))
 
     def positions(self, uid: str) -> pa.Table:
-        """What each subtask of a source, or of an asynchronous function, keeps, as text:
-        ``subtask`` and ``position``.
+        """The positions of a source, or the elements of an asynchronous function; ``subtask``, and ``position`` as text.
+
+        Raises FlowletError: there is no such operator.
         """
         return _table(("subtask", "position"), [(at, repr(own)) for at, own in self._positions(self._find(uid))])
 
@@ -299,7 +300,7 @@ class SavedState:
         )
 
     def _states_of(self, operator_id: str) -> "list[tuple[SavedStateInfo, Callable[[], pa.Table]]]":
-        """Its states, and what makes the table of each."""
+        """The states of an operator, each with a function that makes its table."""
         found: list[tuple[SavedStateInfo, Callable[[], pa.Table]]] = []
         keyed = self._keyed_parts(operator_id)
         for name, description in {name: each for part in keyed for name, each in part.descriptions.items()}.items():
@@ -341,7 +342,7 @@ class SavedState:
         )
 
     def _positions(self, operator_id: str) -> list[tuple[int, object]]:
-        """By subtask, what an operator keeps that is no aggregate."""
+        """The operator's own state in each subtask, but for aggregates: positions and waiting elements."""
         parts = ((subtask, state.own) for subtask, state in self._parts_of(operator_id) if state.own is not None)
         return [(subtask, own) for subtask, own in parts if not isinstance(own, AggregationSnapshot)]
 
@@ -409,12 +410,13 @@ def read_state(path: str | Path, *, secret_file: Path | None = None, secret: byt
     Classes that its values need must be importable.
 
     Args:
-        path: its directory, or its URL.
+        path: the directory of the savepoint or checkpoint, or its URL.
         secret_file: of the cluster that wrote it; None: ``$FLOWLET_SECRET_FILE``, or else ``~/.flowlet/secret``.
         secret: the secret itself, instead of a file.
 
     Raises:
-        StorageError: there is none, a file is missing or was changed, or it is of a cluster with another secret.
+        StorageError: there is nothing at ``path``, a file is missing or was changed, or a cluster with another secret
+            wrote it.
         ConfigError: there is no secret.
     """
     key = manifest_key(load_secret(secret_file) if secret is None else secret)

@@ -4,7 +4,7 @@
 Side:       any.
 Invariants: nothing runs and no time passes unless the test says so; the loop never parks the thread.  Time moves only
             when the test moves it, or while the operator waits for a timer.  Coroutines use the manual clock, so that
-            ``asyncio.sleep`` and timeouts take no time, and the order of outcomes is always the same; while one waits
+            ``asyncio.sleep`` and timeouts take no time, and each run has one order of outcomes; while a coroutine waits
             for a thread or a socket (``wait_for_others``), the clock stands still.
 Units:      nanoseconds of the manual clock.
 Source:     Flink ``MailboxStepper`` and the mailbox parts of ``StreamTaskMailboxTestHarness``; ``MockEnvironment``,
@@ -62,11 +62,11 @@ class ProcessResources:
 
     @staticmethod
     def now() -> "ProcessResources":
-        """The present ones; descriptors only if the system shows them (Linux)."""
+        """The present threads and descriptors; descriptors only if the system shows them (Linux)."""
         return ProcessResources(frozenset(threading.enumerate()), frozenset(_descriptors()))
 
     def left_behind(self) -> list[str]:
-        """What exists now and did not then, in words; waits a moment for threads that are ending."""
+        """The threads and descriptors that are new since then, in words; waits a moment for threads that are ending."""
         if self._more_now():
             gc.collect()
         deadline = time.monotonic() + _GRACE_S
@@ -100,19 +100,19 @@ _MAX_STEPS: Final = 100_000  # only a mail that posts itself for ever needs more
 
 
 class StreamTaskActionExecutor(Protocol):
-    """Runs the action of a mail; of the user.  One implementer: the test that gives it."""
+    """Runs the action of a mail; the user's own.  One implementer: the test that gives it."""
 
     def call(self, action: Callable[[], object]) -> object:
         """Run the action now, on this thread; raises its exception."""
 
 
 def suspend(controller: MailboxProcessor) -> None:
-    """A default action without input, for tests of mails."""
+    """Suspend the default action, which has no input: for tests of mails."""
     controller.suspend_default_action(WaitKind.IDLE, "the test")
 
 
 def wait_for_ever() -> None:
-    """Raise, because the operator waits for a mail and the test has said nothing about it."""
+    """Raise AssertionError: the operator waits for a mail, and the test has named no other action for that."""
     raise AssertionError("the operator waits for a mail, but nothing in the test puts one")
 
 
@@ -127,13 +127,13 @@ class SteppedMailbox(TaskMailbox):
         self.when_parked = when_parked
 
     def take(self, priority: int = MIN_PRIORITY, *, is_lending: bool = False) -> Mail:
-        """As ``TaskMailbox.take``."""
+        """Take the next mail; call ``when_parked`` while there is none."""
         while (mail := self.try_take(priority)) is None:
             self.when_parked()
         return mail
 
     def take_until(self, signal: AvailabilityFuture, priority: int = MIN_PRIORITY) -> Mail | None:
-        """As ``TaskMailbox.take_until``."""
+        """Take the next mail, or None once ``signal`` is done; call ``when_parked`` while there is neither."""
         while not signal.is_done:
             if (mail := self.try_take(priority)) is not None:
                 return mail
@@ -308,8 +308,9 @@ class HarnessEnvironment:
         raise AssertionError(f"timers and mails create each other without end, pending: {self.mails.pending[:10]}")
 
     def set_time(self, now_ms: int) -> None:
-        """Move the clock and run what is then due: in one step, as in Flink; if there are coroutines, one timer after
-        the other.
+        """Move the clock and run everything that is due then: in one step, as in Flink.
+
+        If there are coroutines, the clock moves from one timer to the next.
         """
         if self._loop is not None:
             self.run_mails()  # calls that were started before must begin at the old time
@@ -338,9 +339,7 @@ class HarnessEnvironment:
         raise AssertionError(f"the operator still waits after {_MAX_WAITS} steps: {self!r}")
 
     def _make_progress(self) -> None:
-        """Called when the operator waits: run coroutines, else move time to the next timer, else wait for other
-        threads.
-        """
+        """Help a waiting operator on: run coroutines, else move time to the next timer, else wait for other threads."""
         loop = self._loop
         if loop is not None:
             loop.run_until_idle()
@@ -410,7 +409,7 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[_Args]], object], *args: *_Args, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """As the base class; notes that there is more to run."""
+        """Schedule a callback, and note that there is more to run."""
         self._has_more = True
         return super().call_soon(callback, *args, context=context)
 
@@ -421,7 +420,7 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
         *args: *_Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As the base class; keeps the handle for ``next_timer_ms``."""
+        """Schedule a timer, and keep its handle for ``next_timer_ms``."""
         handle = super().call_at(when, callback, *args, context=context)
         self._timer_handles.append(handle)
         return handle
@@ -454,7 +453,7 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
 
 
 class SteppedLoopThread(EventLoopThread):
-    """Stands in for the thread of ``AsyncCalls``: all runs on that of the test.
+    """Stands in for the thread of ``AsyncCalls``: everything runs on the test's thread.
 
     ``wait_until`` steps the loop, and time, until a condition holds.  No mail runs meanwhile.
     """
@@ -476,4 +475,4 @@ class SteppedLoopThread(EventLoopThread):
         return future
 
     def close(self, timeout_s: float = 0) -> None:
-        """Does nothing: the harness closes the loop."""
+        """Do nothing: the harness closes the loop."""

@@ -126,10 +126,11 @@ class _KeyedHarness(OperatorHarness):
     def process_input_chunk(
         self, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None = None
     ) -> None:
-        """As ``OperatorHarness.process_input_chunk``.
+        """Check the keys, then process the records of one input, in one chunk.
 
         Raises:
             ValueError: a key belongs to another subtask; no record was processed.
+            UserFunctionError: as ``OperatorHarness.process_input_chunk``.
         """
         records = list(values)
         self._check_keys(self._selects[input_id - 1], records)

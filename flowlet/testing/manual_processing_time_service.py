@@ -81,9 +81,7 @@ class TestProcessingTimeService:
         return self._now_ms * _NS_PER_MS - self.paused_ns
 
     def set_time(self, now_ms: int) -> None:
-        """Move the clock, forwards or back; fire due timers, and those that their callbacks
-        register if they are due.
-        """
+        """Move the clock, forwards or back; fire due timers, also those that callbacks register meanwhile."""
         self._now_ms = now_ms
         while self._heap and self._heap[0][0] <= self._now_ms and not self._is_quiesced:
             _, _, timer = heappop(self._heap)
@@ -114,7 +112,7 @@ class TestProcessingTimeService:
     def schedule_with_fixed_delay(
         self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int
     ) -> ManualTimer:
-        """As ``schedule_at_fixed_rate``, because here a callback takes no time."""
+        """Call ``callback(t)`` repeatedly, as ``schedule_at_fixed_rate`` does: here a callback takes no time."""
         return self.schedule_at_fixed_rate(callback, initial_delay_ms=initial_delay_ms, period_ms=period_ms)
 
     def _push(self, timer: ManualTimer) -> ManualTimer:
@@ -133,7 +131,7 @@ class TestProcessingTimeService:
         return AVAILABLE
 
     def shut_down(self) -> None:
-        """As ``quiesce``; and registering a timer raises."""
+        """Fire no further timers, and let registrations of timers raise RuntimeError."""
         self.quiesce()
         self._is_shut_down = True
 

@@ -1,7 +1,7 @@
 """``OperatorHarness``: drives one operator as a task does, step by step, on the thread of the test.
 
-``operator_of``: the operator that a job would use to run a user's function.  ``RecordingOutput``: keeps what an
-operator emits, in order.
+``operator_of``: the operator that a job would use to run a user's function.  ``RecordingOutput``: keeps the elements
+that an operator emits, in order.
 
 Side:       any.
 Invariants: nothing happens unless the test says so.  The operator uses the real mailbox and timer services; only the
@@ -87,7 +87,7 @@ def _reduce_operator(function: Any, key_selector: Any) -> StreamOperator:
     return KeyedReduceOperator(key_selector, function)
 
 
-# By the class of a function: what makes its operator, and how many key selectors that needs; None: any number.
+# By the class of a function: the factory of its operator, and how many key selectors that needs; None: any number.
 _OPERATORS: Final[tuple[tuple[type[Any], Callable[..., StreamOperator], int | None], ...]] = (
     (functions.MapFunction, process_operator.MapOperator, None),
     (functions.FlatMapFunction, process_operator.FlatMapOperator, None),
@@ -133,7 +133,7 @@ class RecordingOutput:
         self.collect_side(None, chunk)
 
     def collect_side(self, tag_id: str | None, chunk: Chunk) -> None:
-        """Keep records of a side output; None: of the main one."""
+        """Keep records of a side output, or of the main output (None)."""
         assert len(chunk), "an empty chunk was emitted, which costs a call and does nothing"
         self._chunks.append((chunk, list(chunk.values), None if chunk.timestamps is None else list(chunk.timestamps)))
         for element in records_of(chunk):
@@ -159,12 +159,12 @@ class RecordingOutput:
         return [element for tag, element in self._emitted if tag == tag_id or not isinstance(element, StreamRecord)]
 
     def records_of(self, tag_id: str | None) -> list[StreamRecord]:
-        """The records of a side output, or of the main one (None)."""
+        """The records of a side output, or of the main output (None)."""
         return [element for tag, element in self._emitted if tag == tag_id and isinstance(element, StreamRecord)]
 
     @property
     def tag_ids(self) -> list[str]:
-        """The side outputs with records, in the order of their first one."""
+        """The tags of the side outputs with records, in the order of their first records."""
         return list(dict.fromkeys(tag for tag, _ in self._emitted if tag is not None))
 
     def clear(self) -> None:
@@ -264,7 +264,7 @@ class OperatorHarness:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Close the operator; if the test failed, an error of that becomes a note of the test's error."""
+        """Close the operator; if the test failed, an error of the close becomes a note of the test's error."""
         if error is None:
             self.close()
             return
@@ -284,7 +284,7 @@ class OperatorHarness:
             self.state = HarnessState.SET_UP
 
     def initialize_state(self, snapshot: OperatorSnapshot | None = None) -> None:
-        """Restore the ``snapshot`` of another harness; None: a first start."""
+        """Restore the ``snapshot`` of another harness; None: the operator starts for the first time."""
         if self.state >= HarnessState.INITIALIZED:
             raise RuntimeError(f"initialize_state() must be called once, before open(): {self!r}")
         self.setup()
@@ -314,8 +314,9 @@ class OperatorHarness:
         self.operator.end_input(input_id)
 
     def finish(self) -> None:
-        """Stop timers, run the last mails and let the operator emit the rest; call ``end_input``
-        for all inputs before.
+        """Stop timers, run the last mails and let the operator emit its last records.
+
+        Call ``end_input`` for all inputs before.
         """
         self._check_open()
         self.environment.quiesce()
@@ -323,8 +324,9 @@ class OperatorHarness:
         self.state = HarnessState.FINISHED
 
     def close(self) -> None:
-        """Close the operator and check what it leaves behind; also without ``finish``, as when a job is cancelled;
-        idempotent.
+        """Close the operator and check that it leaves nothing behind; idempotent.
+
+        It may be called without ``finish``, as when a job is cancelled.
 
         Raises:
             AssertionError: threads, descriptors or (after ``finish``) mails are left, or a chunk was changed after it
@@ -390,7 +392,7 @@ class OperatorHarness:
         self.operator.inputs()[input_id - 1].process_control(marker)
 
     def _wait_for_room(self) -> None:
-        """As a task, which processes no input until the operator has room: run mails, and let time pass."""
+        """Run mails, and let time pass, until the operator has room: a task processes no input before."""
         while not self.operator.available_future().is_done:
             self.environment.executor.yield_()
 
@@ -474,7 +476,7 @@ class OperatorHarness:
         return self.recorded.records_of(tag.tag_id if isinstance(tag, OutputTag) else tag)
 
     def take_output(self) -> list[OutputElement]:
-        """The same as ``output``; then clear all outputs."""
+        """Return ``output``, and clear all outputs."""
         elements = self.output
         self.recorded.clear()
         return elements

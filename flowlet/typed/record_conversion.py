@@ -1,8 +1,8 @@
 """Converts the records that an operator emits into its declared type.
 
-Where: as in PyFlink, where records leave the Python functions that are chained to each other: at exchanges, sinks and
-       ``print``, and where
-an operator has several readers.  Between two chained functions a record stays what it is.
+Records are converted, as in PyFlink, where they leave the Python functions that are chained to each other: at
+exchanges, sinks and ``print``, and where an operator has several readers.  Between two chained functions a record is
+not changed.
 
 Hot path.  Records that a chain keeps by field, because their exact types are known, are checked by column: per chunk
 and integer field the lowest and the highest value.  Other records are converted one by one (bench: wordcount).
@@ -46,7 +46,7 @@ class DeclaredOutput:
 
 
 class RecordConversion:
-    """Converts the records of one output of an operator; any thread, holds nothing of a record.
+    """Converts the records of one output of an operator; any thread, as it keeps no part of a record.
 
     Args:
         output: the declared type.
@@ -68,7 +68,7 @@ class RecordConversion:
         self.convert: Convert = quick or _unchanged
         """The record in its declared type.
 
-        Raises DeclaredTypeError, which names operator, record and field, if it is of another one.
+        Raises DeclaredTypeError, which names operator, record and field, if the record is of another type.
         """
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class RecordConversion:
             kind: the exact type of the record.
             field_types: of a tuple, the exact type of each field, None where it is not known; None for any other
                 record.
-            may_round: whether ``checked`` may change fields: nobody has looked at them yet.
+            may_round: whether ``checked`` may change fields, because no reader has seen them yet.
         """
         types = self._field_types(kind, field_types)
         found = (kind,) if field_types is None else field_types
@@ -118,7 +118,7 @@ class RecordConversion:
         return min((row for row in found if row is not None), default=None)
 
     def rounded(self, fields: Sequence[Column]) -> list[Column]:
-        """The columns of a covered shape, those of type FLOAT with 32 bits."""
+        """The columns of a covered shape; columns of type FLOAT are rounded to 32 bits."""
         return [
             self._rounded(column) if declared == _FLOAT else column
             for column, declared in zip(fields, self._types, strict=True)
@@ -134,9 +134,9 @@ class RecordConversion:
     # ---------------------------------------------------------------- whole chunks
 
     def converted(self, chunk: Chunk) -> Chunk:
-        """The chunk with converted records.
+        """The chunk with converted records; takes the given chunk over.
 
-        Takes it over.  Raises DeclaredTypeError for the first one of another type.
+        Raises DeclaredTypeError for the first record of another type.
         """
         if self.convert is _unchanged:
             return chunk

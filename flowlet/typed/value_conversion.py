@@ -1,5 +1,5 @@
-"""Converts values into their declared type, as PyFlink's coders do; and the text of records of a declared type, as Java
-writes them: what ``print`` and text files show.
+"""Converts values into their declared type, as PyFlink's coders do, and writes the text of records of a declared type
+as Java does, for ``print`` and text files.
 
 Hot path: one call per record that is not kept by column (``record_conversion``).  Of a tuple or row of plain values the
 generated function tests the exact types, in about the time of a call of a user's function (bench: wordcount).
@@ -7,12 +7,12 @@ Side:       pure.
 Rules:      a number becomes an ``int`` (towards zero) or a ``float``, FLOAT is rounded to 32 bits, a row gets the
             declared names in their order, times lose what the type cannot hold.  An integer that does not fit is an
             error, and so is a value of another kind.  None may be a row's field, an element of a basic or object array,
-            a value of a map, and a record by itself of those types whose values may be null in Java.
+            a value of a map, and a record by itself of a type whose values may be null in Java.
             Records without a declared type have Python's text: ``print`` of PyFlink shows that, too, and its files an
             address of Java.  Rows by themselves have Python's text in ``print`` and Java's in files, as in PyFlink.  An
             array by itself, which Java writes as an address, is written like a list.
 Invariants: a value that is of its type already is returned itself; nothing is changed in place.
-Source:     PyFlink ``coder_impl_fast.pyx``, ``coders.from_type_info_proto``; what Java does with None.
+Source:     PyFlink ``coder_impl_fast.pyx``, ``coders.from_type_info_proto``; Java's treatment of None.
             Java ``Object.toString`` of what Flink's serializers make: ``Tuple``, ``Row``, ``java.sql.Timestamp``,
             ``Double.toString``.
 """
@@ -68,7 +68,7 @@ class TypeMismatchError(Exception):
         return f"{', '.join(self.path)}: {self.reason}" if self.path else self.reason
 
     def inside(self, place: str) -> TypeMismatchError:
-        """The same error, seen from the value around it."""
+        """Return this error, after ``place`` was put in front of its path: as seen from the value around it."""
         self.path.insert(0, place)
         return self
 
@@ -82,8 +82,8 @@ def value_converter(
         type_info: the declared type.
         is_collected: whether the user's program gets the records: it gets Java's shortest text of a FLOAT as a number,
             times without fractions of seconds, and primitive arrays of bytes as lists.
-        refuse: called in place of a slower conversion of records that are not exactly of their type; raises what the
-            caller wants.
+        refuse: called in place of a slower conversion of records that are not exactly of their type; raises the
+            caller's error.
 
     Raises:
         TypeMismatchError: by the function, if the record is not of the type.
@@ -111,7 +111,7 @@ def exact_type(type_info: TypeInformation) -> type | None:
 
 
 def described(value: Any) -> str:
-    """A value in messages."""
+    """The text of a value and its type, for messages."""
     if value is None:
         return "None"
     text = repr(value)
@@ -126,7 +126,7 @@ def _wrong(value: Any, wanted: str) -> TypeMismatchError:
 
 
 def _of_class(kind: type | tuple[type, ...], wanted: str, made: Convert, *, kept: type | None = None) -> Convert:
-    """Converts the instances of a class; refuses everything else.  ``kept``: a class whose own instances stay."""
+    """A function that converts instances of a class, and refuses other values.  ``kept``: its own instances stay."""
 
     def convert(value: Any) -> Any:
         if type(value) is kept:
@@ -139,7 +139,7 @@ def _of_class(kind: type | tuple[type, ...], wanted: str, made: Convert, *, kept
 
 
 def _number_of(kind: type[int] | type[float], wanted: str) -> Convert:
-    """Converts what is a number of some class, and no text of one."""
+    """A function that converts numbers of any class, and refuses texts of numbers."""
     special = f"__{kind.__name__}__"
 
     def convert(value: Any) -> Any:
@@ -235,13 +235,13 @@ _to_local_timestamp: Final = _of_class(datetime.datetime, "a datetime.datetime",
 
 @dataclass(frozen=True, slots=True)
 class _PlainType:
-    """What becomes of the values of a type without parts.
+    """The conversion of values of a type without parts.
 
     Attributes:
         convert: the function for values that are not None.
         exact: the type whose own instances need no conversion; of integers: if they are in range.
         is_nullable: whether Flink's serializer of the type writes null.
-        collected: ``convert``, where the user's program gets the records; None: the same.
+        collected: used in place of ``convert`` where the user's program gets the records; None: ``convert`` is.
     """
 
     convert: Convert
@@ -281,7 +281,7 @@ _PLAIN: Final[dict[TypeInformation, _PlainType]] = {
 
 
 class _Compiler(PartRules):
-    """Makes converters; the two kinds differ in a few plain types."""
+    """Makes converters; those for the user's program (``is_collected``) differ in a few plain types."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (TypeMismatchError,)
 
@@ -404,7 +404,7 @@ def _or_none(convert: Convert) -> Convert:
 
 
 def compiled(known: dict[str, Any], lines: list[str]) -> Convert:
-    """The function of ``v`` with these lines; what it knows are default arguments, hence local variables."""
+    """Compile a function of ``v`` with these lines; ``known``: names that become default arguments, hence locals."""
     head = f"def convert(v, {', '.join(f'{name}={name}' for name in known)}):"
     namespace = dict(known)
     text = "\n    ".join([head, *lines]) + "\n"
@@ -438,7 +438,7 @@ def row_text(row: Any) -> str:
 
 
 def float_text(value: float) -> str:
-    """A number of 32 bits."""
+    """The text of a number of 32 bits."""
     single = np.float32(value)
     return number_text(float(single), str(single))
 

@@ -46,13 +46,12 @@ class JdbcSink(Sink):
     ) -> "JdbcSink":
         """A sink that runs a statement for each record, in batches, and has written all before each checkpoint.
 
-        After a restart rows come again: with an upsert (``INSERT ... ON CONFLICT ... DO UPDATE``) the table is the same
-        then.
+        After a restart rows come again; an upsert (``INSERT ... ON CONFLICT ... DO UPDATE``) then changes nothing.
 
         Args:
             sql: has a ``?`` for each field.
             type_info: the fields, in the order of the ``?``.
-            jdbc_connection_options: which database.
+            jdbc_connection_options: the database, and the user.
             jdbc_execution_options: None: the defaults.
 
         Raises:
@@ -70,7 +69,7 @@ class JdbcSink(Sink):
         """A sink that runs a statement for each record once, when a checkpoint with it is complete; see ``sink`` for
         the arguments.
 
-        Rows wait in the checkpoint, and a row of the table ``flowlet_commits`` in the same database says which were
+        Rows wait in the checkpoint, and a row of the table ``flowlet_commits`` in the sink's database says which were
         written.
 
         Raises:

@@ -4,15 +4,15 @@
 
 ``PostgresDriver``: PostgreSQL, with psycopg 3.
 
-What goes wrong with a database, in sentences that say what to do.
+The errors of databases, in sentences that say what to do.
 
 Side:   task.  All calls on one thread.
 Invariants: between two calls no transaction is open.
 Source: PEP 249; Flink ``JdbcDialect``.  SQLite's result codes; PEP 249.  PostgreSQL's manual (libpq: connection
         strings; SQLSTATE codes); psycopg 3.
 Rules:  the journal mode is the user's: it belongs to the file.  ``synchronous`` is FULL: with less, a loss of power
-        takes rows whose checkpoint is complete.  ``synchronous_commit`` is on where it was off: without it a crash of
-        the server takes rows whose checkpoint is complete.  A server that does not answer is given up:
+        loses rows whose checkpoint is complete.  ``synchronous_commit`` is set on where it was off: without it a crash
+        of the server loses rows whose checkpoint is complete.  A server that does not answer is given up:
         ``connect_timeout``, keepalives and ``tcp_user_timeout`` are set, unless the URL does.  Errors of a driver are
         translated here, once: ``DatabaseUnavailableError`` if a later attempt may succeed, else a ``DatabaseError``
         that says what to do.  No message shows a password.
@@ -58,22 +58,23 @@ def without_password(text: str, password: str | None) -> str:
 
 
 class Trouble(Enum):
-    """What an error of a driver means."""
+    """The meaning of an error of a driver: which attempt may still succeed."""
 
-    PASSES = auto()  # the same transaction may succeed later
-    CONNECTION = auto()  # as above, on another connection
-    STAYS = auto()
+    PASSES = auto()  # the transaction may succeed later
+    CONNECTION = auto()  # the transaction may succeed later, on another connection
+    STAYS = auto()  # no later attempt will succeed
 
 
 T = TypeVar("T")
 
 
 class DatabaseDriver(ABC):
-    """Transactions over one connection at a time, which is opened when it is needed, and again after it was lost; knows
-    the ways of one kind of database.
+    """Transactions over one connection at a time, which is opened when it is needed, and again after it was lost.
+
+    A subclass knows one kind of database.
 
     Args:
-        statement: what is run for each row, and where.
+        statement: the statement that is run for each row, with its database.
 
     Attributes:
         style: how placeholders are written.
@@ -116,7 +117,7 @@ class DatabaseDriver(ABC):
 
     @abstractmethod
     def trouble(self, error: BaseException) -> Trouble:
-        """What an error means."""
+        """The meaning of an error."""
 
     @abstractmethod
     def look_at_statement(self, connection: Any) -> None:
@@ -127,7 +128,7 @@ class DatabaseDriver(ABC):
         """A value as one that the driver takes.  Raises TypeError or ValueError: there is none."""
 
     def hint(self, error: BaseException) -> str:
-        """What to do about an error, as the end of a sentence; empty: its text says all."""
+        """The advice about an error, as the end of a sentence; empty: the error's text says all."""
         return ""
 
     # -- transactions
@@ -213,7 +214,7 @@ class DatabaseDriver(ABC):
         return without_password(str(error) or type(error).__name__, self._password) + (f"; {hint}" if hint else "")
 
     def _refusal(self, rows: list[tuple[Any, ...]], error: Exception) -> DatabaseError | DatabaseUnavailableError:
-        """Which row of a batch it was: they are tried one by one, and rolled back."""
+        """Find the row of a batch that the database refuses: try them one by one, and roll back."""
         found: list[tuple[tuple[Any, ...], Exception]] = []
 
         def search_and_undo(cursor: Any) -> None:
@@ -240,7 +241,7 @@ class _UndoError(Exception):
 
 
 class _BatchRefusedError(Exception):
-    """One of some rows cannot be written."""
+    """A row of a batch cannot be written."""
 
     def __init__(self, rows: list[tuple[Any, ...]], error: Exception) -> None:
         super().__init__()
@@ -296,7 +297,7 @@ _HINTS: Final = {
 
 
 class SqliteDriver(DatabaseDriver):
-    """One file."""
+    """The driver of one file of SQLite."""
 
     style = Style.QMARK
     # A bool is written as 0 or 1.
@@ -310,7 +311,7 @@ class SqliteDriver(DatabaseDriver):
     errors: tuple[type[Exception], ...] = (sqlite3.Error, OverflowError)
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file; made if it does not exist."""
+        """Open the file, or make it."""
         connection = sqlite3.connect(self._database.path, timeout=self._database.busy_timeout_s, isolation_level=None)
         try:
             connection.execute("PRAGMA synchronous = FULL")
@@ -320,7 +321,7 @@ class SqliteDriver(DatabaseDriver):
         return connection
 
     def trouble(self, error: BaseException) -> Trouble:
-        """Another process writes: that passes."""
+        """The meaning of an error: only a lock of another writer passes."""
         return Trouble.PASSES if _code(error) in _BUSY else Trouble.STAYS
 
     def look_at_statement(self, connection: Any) -> None:
@@ -328,7 +329,7 @@ class SqliteDriver(DatabaseDriver):
         connection.execute(f"EXPLAIN {self._sql}", [None] * self._statement.num_fields).close()
 
     def converted(self, value: Any) -> Any:
-        """Dates, times and decimals become texts, an ``Instant`` the milliseconds since 1970."""
+        """The value for SQLite: dates, times and decimals as texts, an ``Instant`` as the milliseconds since 1970."""
         if isinstance(value, float) and math.isnan(value):
             raise ValueError("SQLite has no NaN, it would become NULL: use None")
         if type(value) in self.plain and type(value) is not int:
@@ -343,7 +344,7 @@ class SqliteDriver(DatabaseDriver):
         return convert(value)
 
     def hint(self, error: BaseException) -> str:
-        """By the result code."""
+        """The advice that belongs to the result code."""
         code = _code(error)
         if code == sqlite3.SQLITE_CONSTRAINT and "UNIQUE" in str(error):
             return _DUPLICATE
@@ -370,7 +371,7 @@ _CONNECTION_STATES: Final = ("08", "53", "57")
 _RETRY_STATES: Final = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock not available
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _FULL_DISK: Final = "53100"
-# What PREPARE may say and still be right later: types of parameters that it cannot guess.
+# Errors of PREPARE that stay.  Others may be about types of parameters that it cannot guess, and pass with the values.
 # Table, column, syntax, function, schema, parameter.
 _CHECKED_STATES: Final = ("42P01", "42703", "42601", "42883", "3F000", "42P02")
 _NEVER: Final = (
@@ -383,7 +384,7 @@ _NEVER: Final = (
 
 
 class PostgresDriver(DatabaseDriver):
-    """One database of a server."""
+    """The driver of one database of a PostgreSQL server."""
 
     style = Style.FORMAT
     plain: ClassVar[frozenset[type]] = SqliteDriver.plain | {
@@ -407,9 +408,7 @@ class PostgresDriver(DatabaseDriver):
         self.errors = (psycopg.Error, OverflowError, ValueError)
 
     def connect(self) -> Any:
-        """Connect; a password that is neither in the options nor in the URL is libpq's to find:
-        PGPASSWORD, ~/.pgpass.
-        """
+        """Connect; libpq finds a password that is neither in the options nor in the URL: PGPASSWORD, ~/.pgpass."""
         psycopg = self._psycopg
         known = psycopg.conninfo.conninfo_to_dict(self._database.text)
         options = {name: value for name, value in _CONNECTION.items() if name not in known}
@@ -423,7 +422,7 @@ class PostgresDriver(DatabaseDriver):
         return connection
 
     def trouble(self, error: BaseException) -> Trouble:
-        """By SQLSTATE; an error without one is of the connection."""
+        """The meaning of an error by its SQLSTATE; an error without one concerns the connection."""
         psycopg = self._psycopg
         if not isinstance(error, psycopg.Error):
             return Trouble.STAYS
@@ -449,7 +448,7 @@ class PostgresDriver(DatabaseDriver):
             raise error
 
     def converted(self, value: Any) -> Any:
-        """Lists become arrays, an ``Instant`` a point in time."""
+        """The value for PostgreSQL: a list as an array, an ``Instant`` as a point in time."""
         if type(value) in self.plain:
             return value
         match value:
@@ -472,5 +471,5 @@ class PostgresDriver(DatabaseDriver):
                 raise TypeError(f"there is no type of PostgreSQL for a {type(value).__name__}")
 
     def hint(self, error: BaseException) -> str:
-        """By SQLSTATE."""
+        """The advice that belongs to the SQLSTATE."""
         return {"23505": _DUPLICATE, "42P01": _NO_TABLE}.get(getattr(error, "sqlstate", None) or "", "")

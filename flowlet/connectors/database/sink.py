@@ -2,17 +2,17 @@
 
 ``DatabaseTarget``: rows and their marker in one transaction, exactly once.
 
-``RowValues``: from records to the tuples that a driver takes.
+``RowValues``: converts records to the tuples that a driver takes.
 
 Hot path, per chunk: rows are collected, with C calls per column, and a call per value only in columns with values that
 are not plain; per batch: one ``executemany`` in a transaction.
 
-From the options of a database sink to the objects that its task runs; loaded by name.
+``writer_of`` and ``target_of``: make the objects that a task runs from the options of a sink; loaded by name.
 
 Side:       task.
 Invariants: the marker of a writer is a row of the table ``flowlet_commits``; it is raised by one, from the number
-            before, in the transaction of the rows.  So of two processes that commit the same rows one finds that there
-            is nothing left to do.  After ``flush`` the database has all rows.  Rows keep their order.
+            before, in the transaction of the rows.  So if two processes commit one batch of rows, the second one finds
+            the marker raised and changes nothing.  After ``flush`` the database has all rows.  Rows keep their order.
 Source:     Flink ``JdbcOutputFormat``, ``GenericJdbcSinkFunction``.
 """
 
@@ -61,7 +61,7 @@ FORGET_MARKERS: Final = f"DELETE FROM {MARKER_TABLE} WHERE committed_ms < ?"  # 
 
 
 class DatabaseTarget(WriteAheadTarget):
-    """The target of one attempt of a subtask; finds out before the first record what would make every commit fail.
+    """The target of one attempt of a subtask; checks the statement before the first record.
 
     Raises DatabaseError: the statement cannot be run, or the table of markers cannot be made.
 
@@ -77,7 +77,7 @@ class DatabaseTarget(WriteAheadTarget):
         self._now_ms = now_ms
         self._has_table = False
         try:
-            with contextlib.suppress(DatabaseUnavailableError):  # that it is away now is no reason to fail
+            with contextlib.suppress(DatabaseUnavailableError):  # no reason to fail: commits come later
                 driver.check()
                 self._make_table()
         except BaseException:
@@ -126,8 +126,9 @@ class DatabaseTarget(WriteAheadTarget):
             )
 
     def _make_table(self) -> None:
-        """Create the table of markers if it is missing; without a look first, a user who may not create tables would be
-        refused.
+        """Create the table of markers if it is missing.
+
+        It looks first, because the database would refuse a user who may not create tables, even if the table exists.
         """
         if self._has_table:
             return
@@ -135,7 +136,7 @@ class DatabaseTarget(WriteAheadTarget):
             try:
                 self._driver.transaction(lambda cursor: self._driver.run(cursor, CREATE_MARKERS))
             except DatabaseError as error:
-                # Another subtask may have created it at the same moment, which PostgreSQL reports as a duplicate.
+                # Another subtask may have created it just now, which PostgreSQL reports as a duplicate.
                 if not self._driver.transaction(self._table_exists):
                     raise DatabaseError(f"{error}; exactly_once_sink() needs this table: {CREATE_MARKERS}") from error
         self._has_table = True
@@ -241,9 +242,7 @@ class RowValues:
 
 
 def _time_check(type_info: TypeInformation) -> Callable[[Any], None] | None:
-    """The function that refuses a date or time which the declared type does not hold; None: it is no type of dates and
-    times.
-    """
+    """A function that refuses dates and times which the declared type does not hold; None: it is another type."""
     if isinstance(type_info, InstantTypeInfo):
         return _check_point
     form = field_form(type_info) if is_time(type_info) else None
@@ -272,9 +271,7 @@ _FIRST_PAUSE_S: Final = 1.0  # Flink waits 1 s, 2 s, 3 s, ...
 def pause_unless_cancelled(
     check_cancelled: Callable[[], None], duration_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Wait so many seconds; ``check_cancelled``, which is called ten times a second, ends the wait
-    with what it raises.
-    """
+    """Wait so many seconds; ``check_cancelled``, called ten times a second, ends the wait if it raises."""
     num_slices = max(1, round(duration_s * 10))
     for _ in range(num_slices):
         check_cancelled()
@@ -288,7 +285,7 @@ class DatabaseWriter(SinkWriter[Any]):
 
     Args:
         driver: closed with the writer.
-        values: from records to rows.
+        values: converts records to rows.
         options: size and interval of batches, retries.
         clock: with ``current_time_ms`` and ``register_timer``; only used if there is an interval.
         pause: waits so many seconds before it tries again.
@@ -379,7 +376,7 @@ def driver_of(statement: DatabaseStatement) -> DatabaseDriver:
 
 
 def row_values_of(statement: DatabaseStatement) -> RowValues:
-    """What makes rows of records.  Raises DatabaseError: the driver is not installed."""
+    """The converter from records to rows.  Raises DatabaseError: the driver is not installed."""
     return RowValues(statement.field_names, driver_of(statement), statement.field_types)
 
 

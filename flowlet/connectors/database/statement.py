@@ -1,4 +1,4 @@
-"""What a sink of a database is told: a statement, the fields that it takes, which database, and how to write.
+"""The settings of a database's sink: a statement, the fields that it takes, the database, and how to write.
 
 Side:   pure.
 Rules:  no message and no repr ever shows a password.  A ``?`` in a text, a quoted name or a comment is no placeholder;
@@ -25,7 +25,7 @@ DEFAULT_BUSY_TIMEOUT_S: Final = 10.0
 
 
 class DatabaseKind(Enum):
-    """Which driver it is for."""
+    """The kinds of databases, each with a driver."""
 
     SQLITE = "sqlite"
     POSTGRESQL = "postgresql"
@@ -36,11 +36,11 @@ class DatabaseUrl:
     """A database.
 
     Attributes:
-        kind: which driver it is for.
+        kind: decides which driver is used.
         text: the URL without the password, for people, and for libpq.
         path: of the file, for SQLite.
         busy_timeout_s: how long SQLite waits for another writer.
-        user, password: what the URL says.
+        user, password: from the URL; None: it has none.
     """
 
     kind: DatabaseKind
@@ -54,7 +54,7 @@ class DatabaseUrl:
 def parse_database_url(url: str) -> DatabaseUrl:
     """Take a URL apart.
 
-    Raises JobGraphError: it is none of a database that can be written; the message does not show it.
+    Raises JobGraphError: the URL names no database that can be written; the message does not show it.
     """
     text = url.removeprefix("jdbc:")
     scheme = text.partition(":")[0].lower()
@@ -123,8 +123,8 @@ class Style(Enum):
 
 _COMMENT_OPEN = "/*"
 _COMMENT_CLOSE = "*/"
-# What may hold a question mark that is no placeholder.  A text after E may have backslashes; a block comment is found
-# by its beginning.
+# Pieces that may hold a question mark that is no placeholder.  A text after E may have backslashes; a block comment is
+# found by its beginning.
 _PIECE: Final = re.compile(
     r"""
       (?P<escaped> \b[eE]'(?:[^'\\]|\\.|'')*' )
@@ -194,7 +194,7 @@ def parse_statement(sql: str, *, has_nested_comments: bool) -> Statement:
 
 
 def _pieces(sql: str, *, has_nested_comments: bool) -> Iterator[tuple[int, int, str]]:
-    """Begin, end and text of what a question mark may lie in, and of question marks."""
+    """Begin, end and text of question marks, and of the pieces in which they are no placeholders."""
     position = 0
     while (found := _PIECE.search(sql, position)) is not None:
         end = found.end()
@@ -235,7 +235,7 @@ _DRIVERS: Final = {
 
 
 class JdbcConnectionOptions:
-    """Which database, and who writes; made by ``JdbcConnectionOptionsBuilder``."""
+    """The database and the user who writes; made by ``JdbcConnectionOptionsBuilder``."""
 
     def __init__(self, database: DatabaseUrl, driver_name: str, user_name: str | None, password: str | None) -> None:
         self.database = database
@@ -272,7 +272,9 @@ class JdbcConnectionOptions:
             self._password: str | None = None
 
         def with_url(self, url: str) -> Self:
-            """``sqlite:///folder/file.db`` or ``postgresql://user@host:port/database``; also with ``jdbc:`` in front.
+            """Set the URL: ``sqlite:///folder/file.db`` or ``postgresql://user@host:port/database``.
+
+            It may begin with ``jdbc:``.
 
             Raises:
                 JobGraphError: it is neither.
@@ -283,24 +285,25 @@ class JdbcConnectionOptions:
             return self
 
         def with_driver_name(self, driver_name: str) -> Self:
-            """The driver; it follows from the URL, so it may be left out."""
+            """Set the driver, which may be left out: it follows from the URL."""
             self._driver_name = driver_name
             return self
 
         def with_user_name(self, user_name: str) -> Self:
-            """The user, in place of the URL's."""
+            """Set the user, in place of the URL's."""
             self._user_name = user_name
             return self
 
         def with_password(self, password: str) -> Self:
-            """The password, in place of the URL's; without any the TaskManagers' environment (PGPASSWORD, PGPASSFILE)
-            has it.
+            """Set the password, in place of the URL's.
+
+            Without any password the environment of the TaskManagers (PGPASSWORD, PGPASSFILE) has it.
             """
             self._password = password
             return self
 
         def build(self) -> "JdbcConnectionOptions":
-            """Build the options.  Raises JobGraphError: there is no URL, or the driver is not that of the URL."""
+            """Build the options.  Raises JobGraphError: there is no URL, or the driver is for another kind of URL."""
             if self._url is None:
                 raise JobGraphError("JdbcConnectionOptions needs with_url(), such as sqlite:///folder/file.db")
             known = _DRIVERS[self._url.kind]
@@ -360,15 +363,15 @@ class JdbcExecutionOptions:
             self._values = {"batch_interval_ms": 0, "batch_size": 5_000, "max_retries": 3}
 
         def with_batch_size(self, size: int) -> Self:
-            """The number of rows of a batch, from 1."""
+            """Set the number of rows of a batch, from 1."""
             return self._with("batch_size", size, at_least=1)
 
         def with_batch_interval_ms(self, interval_ms: int) -> Self:
-            """The longest time that a row waits for its batch; 0: for ever."""
+            """Set the longest time that a row waits for its batch; 0: for ever."""
             return self._with("batch_interval_ms", interval_ms, at_least=0)
 
         def with_max_retries(self, max_retries: int) -> Self:
-            """How often a batch is tried again, from 0."""
+            """Set how often a batch is tried again, from 0."""
             return self._with("max_retries", max_retries, at_least=0)
 
         def build(self) -> "JdbcExecutionOptions":
@@ -383,7 +386,7 @@ class JdbcExecutionOptions:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStatement:
-    """What both sinks know: a statement, the fields that it takes, the database, and the options."""
+    """The settings of both sinks: a statement, the fields that it takes, the database, and the options."""
 
     parsed: Statement
     field_names: tuple[str, ...]

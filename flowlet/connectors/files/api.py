@@ -46,18 +46,18 @@ class BucketAssigner:
 
     @staticmethod
     def base_path_bucket_assigner() -> "BucketAssigner":
-        """All files go into the base path."""
+        """An assigner that puts all files into the base path."""
         return BasePathBucketAssigner()
 
     @staticmethod
     def date_time_bucket_assigner(
         format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None
     ) -> "BucketAssigner":
-        """A folder per hour, or as the format says, by the clock of the machine.
+        """An assigner of a folder per hour, or as the format says, by the clock of the machine.
 
         Args:
             format_str: letters of Java's ``DateTimeFormatter`` for years to fractions of seconds; ``'text in quotes'``.
-            timezone_id: such as ``Europe/Berlin``; None: that of the machine.
+            timezone_id: such as ``Europe/Berlin``; None: the zone of the machine.
 
         Raises:
             JobGraphError: the format has another letter, or the time zone is unknown.
@@ -66,15 +66,15 @@ class BucketAssigner:
 
 
 class BasePathBucketAssigner(BucketAssigner):
-    """All files go into the base path."""
+    """Puts all files into the base path."""
 
     def get_bucket_id(self, value: Any, context: BucketContext) -> str:
-        """Empty."""
+        """Return an empty text: the base path itself."""
         return ""
 
 
 class DateTimeBucketAssigner(BucketAssigner):
-    """A folder per hour, or as the format says."""
+    """Puts files into a folder per hour, or as the format says."""
 
     def __init__(self, format_str: str, timezone_id: str | None) -> None:
         self._parts = _parts_of(format_str)
@@ -96,7 +96,7 @@ class DateTimeBucketAssigner(BucketAssigner):
 
 
 def _parts_of(pattern: Any) -> list[tuple[str | None, str]]:
-    """Runs of a letter with that letter, and texts with None."""
+    """The parts of a format: each run of a known letter, with this letter, and each text, with None."""
     if not isinstance(pattern, str) or not pattern:
         raise JobGraphError(f"date_time_bucket_assigner() needs a format such as 'yyyy-MM-dd--HH', got {pattern!r}")
     found: list[tuple[str | None, str]] = []
@@ -132,7 +132,7 @@ _MINUTE: Final = 60_000
 
 
 class RollingPolicy:
-    """When a part file is complete."""
+    """Decides when a part file is complete."""
 
     __slots__ = ()
 
@@ -140,7 +140,7 @@ class RollingPolicy:
     def default_rolling_policy(
         part_size: int = _PART_SIZE, rollover_interval: int = _MINUTE, inactivity_interval: int = _MINUTE
     ) -> "DefaultRollingPolicy":
-        """A file is complete when it is that large, that old, or got no record for that long.
+        """A policy by which a file is complete when it is so large, so old, or got no record for so long.
 
         Raises:
             JobGraphError: a value is no whole number above 0.
@@ -152,7 +152,7 @@ class RollingPolicy:
 
     @staticmethod
     def on_checkpoint_rolling_policy() -> "OnCheckpointRollingPolicy":
-        """A file is complete with each checkpoint."""
+        """A policy by which a file is complete with each checkpoint."""
         return OnCheckpointRollingPolicy()
 
     def rolls_on_checkpoint(self, num_bytes: int) -> bool:
@@ -170,39 +170,39 @@ class RollingPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DefaultRollingPolicy(RollingPolicy):
-    """By size, age and inactivity."""
+    """Completes files by size, age and inactivity."""
 
     part_size: int = _PART_SIZE
     rollover_interval: int = _MINUTE
     inactivity_interval: int = _MINUTE
 
     def rolls_on_checkpoint(self, num_bytes: int) -> bool:
-        """If it is large enough."""
+        """Whether the file is large enough."""
         return self.rolls_on_size(num_bytes)
 
     def rolls_on_size(self, num_bytes: int) -> bool:
-        """If it is large enough."""
+        """Whether the file is large enough."""
         return num_bytes >= self.part_size
 
     def rolls_on_time(self, age_ms: int, idle_ms: int) -> bool:
-        """If it is old enough, or was idle for long enough."""
+        """Whether the file is old enough, or was idle for long enough."""
         return age_ms >= self.rollover_interval or idle_ms >= self.inactivity_interval
 
 
 @dataclass(frozen=True, slots=True)
 class OnCheckpointRollingPolicy(RollingPolicy):
-    """With each checkpoint."""
+    """Completes files with each checkpoint."""
 
     def rolls_on_checkpoint(self, num_bytes: int) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def rolls_on_size(self, num_bytes: int) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def rolls_on_time(self, age_ms: int, idle_ms: int) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
@@ -210,7 +210,7 @@ class OnCheckpointRollingPolicy(RollingPolicy):
 class OutputFileConfig:
     """The beginning and the end of the names of part files: ``<prefix>-<uuid>-<number><suffix>``; made by ``builder``.
 
-    ``part_suffix`` None: that of the format.
+    ``part_suffix`` None: the suffix of the format.
     """
 
     part_prefix: str = "part"
@@ -237,7 +237,7 @@ class OutputFileConfig:
             self.part_suffix: str | None = None
 
         def with_part_prefix(self, prefix: str) -> Self:
-            """Names begin with it.
+            """Set the beginning of the names.
 
             Raises JobGraphError: it is empty, begins with a dot or an underscore, or has a slash.
             """
@@ -249,7 +249,7 @@ class OutputFileConfig:
             return self
 
         def with_part_suffix(self, suffix: str) -> Self:
-            """Names end with it.  Raises JobGraphError: it has a slash."""
+            """Set the end of the names.  Raises JobGraphError: it has a slash."""
             self.part_suffix = _checked(suffix, "with_part_suffix")
             return self
 
@@ -268,7 +268,7 @@ _CHECK_INTERVAL_MS: Final = 60_000  # Flink's
 
 
 class BulkWriterFactory:
-    """Base class of what makes the writers of a bulk format; see ``ParquetBulkWriters`` and ``CsvBulkWriters``."""
+    """Base class of factories that make writers of a bulk format; see ``ParquetBulkWriters`` and ``CsvBulkWriters``."""
 
     __slots__ = ()
     suffix: ClassVar[str] = ""  # of the names of files, unless an ``OutputFileConfig`` says otherwise
@@ -319,7 +319,7 @@ class FileSink(Sink):
             self._sink = FileSink(path, file_format, rolling_policy)
 
         def with_bucket_check_interval(self, interval: int) -> Self:
-            """Look so often, in milliseconds, for files that are old or idle.
+            """Set how often, in milliseconds, to look for files that are old or idle.
 
             Raises JobGraphError: it is no number above 0.
             """
@@ -379,7 +379,10 @@ class FileSink(Sink):
             super().__init__(base_path, writer_factory, RollingPolicy.on_checkpoint_rolling_policy())
 
         def with_rolling_policy(self, rolling_policy: OnCheckpointRollingPolicy) -> Self:
-            """Bulk formats roll with each checkpoint.  Raises JobGraphError: it is another policy."""
+            """Accept the only policy of bulk formats: files end with each checkpoint.
+
+            Raises JobGraphError: it is another policy.
+            """
             needs = "a bulk format needs RollingPolicy.on_checkpoint_rolling_policy()"
             check_kind(rolling_policy, OnCheckpointRollingPolicy, needs)
             self._sink.rolling_policy = rolling_policy
@@ -411,7 +414,7 @@ class FileSource(BuiltInSource):
 
     A directory stands for all files below it, except hidden ones, whose names begin with ``.`` or ``_``.  Files ending
     in ``.gz``, ``.gzip``, ``.bz2``, ``.xz``, ``.zst`` or ``.deflate`` are decompressed; so are others that begin as
-    such files do, except for ``.deflate``.  A path is what it is in the program, by its working directory: see
+    such files do, except for ``.deflate``.  A relative path is below the working directory of the program: see
     docs/sources.md.
 
     One subtask reads a file, in its order.  Each subtask gets the next file when it has finished one, largest file

@@ -31,7 +31,7 @@ _UTC: Final = pa.timestamp("us", "UTC")
 
 
 class ParquetFormatWriter(FormatWriter):
-    """Writes one file.
+    """Writes one Parquet file.
 
     Args:
         factory: the columns; records are rows or tuples with as many fields.
@@ -70,7 +70,7 @@ class ParquetFormatWriter(FormatWriter):
         self._writer.close()
 
     def drop(self) -> None:
-        """Close the writer, which would otherwise do it when it is garbage."""
+        """Close the writer now: it would otherwise close itself when it is collected as garbage."""
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
 

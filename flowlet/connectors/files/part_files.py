@@ -4,14 +4,14 @@
 
 Hot path, per chunk: one call of the encoder, or of ``csv.writer.writerows``, and one write (bench: sinks).
 
-What a user reads when the operating system refuses a part file.
+``explained``: the error that a user reads when the operating system refuses a part file.
 
 Side:       task.
 Source:     Flink ``BulkWriter``, ``RowWisePartWriter``, ``CsvBulkWriter``.  Flink ``LocalRecoverableWriter``,
             ``RecoverableFsDataOutputStream``.
-Invariants: a draft has a name that no other attempt gives to a file, and only
-            the attempt that made it writes into it; what a checkpoint names of a draft was fsynced before, and so was
-            its folder.  A published file is never written again.
+Invariants: a draft has a name that no other attempt gives to a file, and only the attempt that made it writes into it.
+            The bytes of a draft that a checkpoint names were fsynced before, and so was its folder.  A published file
+            is never written again.
 """
 
 import csv
@@ -46,7 +46,7 @@ _NAT: Final = re.compile("NaT").search  # faster than ``in``
 class FormatWriter(ABC):
     """Writes into an open file, which it does not close.
 
-    ``num_bytes``: how much was given to the file so far; 0 for a format that does not roll by size.
+    ``num_bytes``: the bytes given to the file so far; 0 for a format that does not roll by size.
     """
 
     num_bytes: int = 0
@@ -56,14 +56,14 @@ class FormatWriter(ABC):
         """Write the records.  Raises BadRecordError: one of them has no form in this format."""
 
     def end(self) -> None:  # noqa: B027 - nothing follows the last record of most formats
-        """Write what must stand at the end of the file."""
+        """Write the bytes that must stand at the end of the file."""
 
     def drop(self) -> None:  # noqa: B027 - most formats hold nothing
         """Release what the writer holds, without ``end``: the file is of no use, or goes on elsewhere."""
 
 
 class EncodedWriter(FormatWriter):
-    """Appends what an encoder makes of the records."""
+    """Appends the records as an encoder encodes them."""
 
     def __init__(self, encoder: Encoder, file: BinaryIO) -> None:
         self._encoder = encoder
@@ -150,7 +150,7 @@ class CsvWriter(FormatWriter):
 
 
 def check_has_text(value: Any, name: str) -> None:
-    """Refuse a value whose ``str`` is no text of it: bytes, and what pandas has for a missing value."""
+    """Refuse a value whose ``str`` is no text of it: bytes, and pandas' objects for missing values."""
     if isinstance(value, bytes | bytearray | memoryview):
         raise ValueError(f"column {name!r}: CSV has no form for bytes: decode them in map(), or use their base64")
     if is_missing(value):
@@ -194,7 +194,7 @@ def _joined(values: Iterable[Any], column: CsvColumn, null: str) -> str:
 
 
 def blamed(values: Sequence[Any], write_one: Any, error: Exception) -> Exception:
-    """The error about the first record that cannot be written alone; if each can, the one that all of them gave."""
+    """The error about the first record that cannot be written alone; if each can, the error of all together."""
     for value in values:
         try:
             write_one(value)
@@ -221,9 +221,9 @@ _OWN_SENTENCES: Final = {
 
 @contextmanager
 def explained(path: str, done: str) -> Iterator[None]:
-    """Raise what the block gets from the operating system as a FlowletError that names the file and says what to do.
+    """Raise an OSError of the block as a FlowletError that names the file and says what to do.
 
-    ``done``: what could not be done with the file, such as "written".
+    ``done``: the step that failed, such as "written".
     """
     try:
         yield
@@ -240,10 +240,10 @@ _COPY_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DraftOwner:
-    """Whose drafts: one attempt of a subtask of a sink.
+    """The owner of drafts: one attempt of a subtask of a sink.
 
-    ``owner``: 12 hex digits of the job and the operator.  ``restored``: the checkpoint that it began with, from 1; 0:
-        none.
+    ``owner``: 12 hex digits of the job and the operator.  ``restored``: one more than the number of the checkpoint that
+    the attempt began with; 0: it began with none.
     """
 
     owner: str
@@ -269,7 +269,7 @@ class DraftOwner:
         return f".{name}.inprogress.{self.owner}{run}{secrets.token_hex(2)}"
 
     def is_left_by_a_former_one(self, file_name: str) -> bool:
-        """Whether a file is the draft of an attempt of the same subtask that ended before this one began."""
+        """Whether a file is the draft of an attempt of this subtask that ended before this one began."""
         found = _DRAFT.fullmatch(file_name)
         if found is None or found["owner"] != self.owner or int(found["subtask"], 16) != self.subtask:
             return False
@@ -277,7 +277,7 @@ class DraftOwner:
         return (int(found["restored"], 16), int(found["attempt"], 16)) < (self.restored, self.attempt)
 
     def made(self, draft: str) -> bool:
-        """Whether a draft is of the same sink in the same job."""
+        """Whether a draft was made by an attempt of this sink in this job."""
         found = _DRAFT.fullmatch(os.path.basename(draft))
         return found is not None and found["owner"] == self.owner
 
@@ -295,7 +295,7 @@ def create_draft(path: str) -> BinaryIO:
 
 
 def make_durable(file: BinaryIO, path: str) -> None:
-    """Write what waits in memory, and wait for the disk."""
+    """Write the bytes that wait in memory, and wait for the disk."""
     with explained(path, "written"):
         file.flush()
         os.fsync(file.fileno())
@@ -309,10 +309,10 @@ def sync_folders(paths: Iterable[str]) -> None:
 
 
 def publish(draft: str, path: str) -> None:
-    """Give a draft its name; if it has that name already, nothing is left to do.
+    """Give a draft its name; do nothing if it has that name already.
 
     Raises:
-        FlowletError: there is neither; or the operating system refuses.
+        FlowletError: neither the draft nor the file exists; or the operating system refuses.
     """
     with explained(path, "made visible"):
         try:
@@ -326,10 +326,10 @@ def publish(draft: str, path: str) -> None:
 
 
 def copy_beginning(source: str, num_bytes: int, file: BinaryIO, path: str) -> None:
-    """Write the first bytes of a file, which a former attempt may still append to, into another one.
+    """Copy the first bytes of a file, to which a former attempt may still append, into another file.
 
     Raises:
-        FlowletError: the first one is missing, or is shorter.
+        FlowletError: the source is missing, or is shorter.
     """
     with explained(source, "read"):
         old = open(source, "rb", buffering=0)  # noqa: SIM115 - closed below; only the call itself is explained

@@ -6,8 +6,8 @@ Hot path, per block of 128 KiB: one read, one decode, one split; nothing per lin
 
 Side:       task.
 Rules:      concatenated streams in one file are read one after the other (``cat a.gz b.gz``), with padding between
-            those of xz.  Whatever else stands behind a stream is damage: Python's ``BZ2File`` and ``LZMAFile`` would
-            take it for the end of the file.  A damaged or truncated file is an error that names it; in zstd and xz
+            those of xz.  Any other bytes behind a stream are damage: Python's ``BZ2File`` and ``LZMAFile`` would take
+            them for the end of the file.  A damaged or truncated file is an error that names it; in zstd and xz
             files damage inside is found only if they have checksums, which the command-line tools write by default.
             zstd is Python's own from 3.14 on, before that pyarrow's, which is imported for the first such file.  Lines
             end with \n, \r\n or a lone \r; a last line without an end counts, an empty one after the last end does not
@@ -124,8 +124,7 @@ _Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor | _Inflater
 class _ConcatenatedStreams:
     """The content of all streams in a file.
 
-    ``padding_bytes``: between streams, and behind the last one, there may be zeros, a multiple of so many; 0: nothing
-        may be there.
+    ``padding_bytes``: between streams, and behind the last one, there may be zeros, a multiple of so many; 0: none.
     """
 
     def __init__(self, file: BinaryIO, make: Callable[[], _Decompressor], *, padding_bytes: int = 0) -> None:
@@ -151,7 +150,7 @@ class _ConcatenatedStreams:
                 return content
 
     def _begin_next(self) -> bool:
-        """Whether another stream follows; the padding is gone then."""
+        """Skip padding and begin the next stream; return whether there is one."""
         data = self._stream.unused_data or self._file.read(_INPUT_BYTES)
         num_zeros = 0
         while self._padding_bytes and data:
@@ -190,12 +189,12 @@ def _zstd_errors(compression: Compression) -> tuple[type[Exception], ...]:
 BLOCK_BYTES = 128 << 10
 MAX_LINE_BYTES = 64 << 20
 MAX_CHUNK_LINES = 2_000
-_DROPPED_BYTES: Final = 1 << 20  # what is in front of a position is dropped in blocks of this size
+_DROPPED_BYTES: Final = 1 << 20  # content in front of a position is dropped in blocks of this size
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPosition:
-    """Where a split goes on: ``num_lines`` lines behind ``offset``."""
+    """The place where a split goes on: ``num_lines`` lines behind ``offset``."""
 
     offset: int
     num_lines: int
@@ -203,9 +202,10 @@ class SplitPosition:
 
 @dataclass(frozen=True, slots=True)
 class TextPosition:
-    """What a reader has left: ``position`` is in the first of the splits; None: it was not begun.
+    """The splits that a reader has left; ``position`` is in the first of them, None: it was not begun.
 
-    ``later``: of other splits that another reader had begun, by their ids; none unless the parallelism has changed.
+    ``later``: the positions in other splits, by their ids, which former readers had begun; empty unless the parallelism
+    has changed.
     """
 
     splits: tuple[FileSplit, ...]
@@ -280,7 +280,7 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
 
     @staticmethod
     def position_of(parts: Sequence[tuple[FileSplit, SplitPosition | None]]) -> TextPosition:
-        """The first one's position, and those of the others."""
+        """The position that names these splits: the place in the first one, and the places in later ones."""
         later = [(split.split_id, position) for split, position in parts[1:] if position is not None]
         return TextPosition(tuple(split for split, _ in parts), parts[0][1] if parts else None, tuple(later))
 
@@ -325,8 +325,8 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
         self._end_split(split)
 
     def _rest_of(self, block: "_LineBlock", lines: list[str], num_read: int) -> Iterator[Chunk]:
-        """The lines of a block behind those that were read before; the position is behind each
-        chunk when it is given.
+        """The lines of a block behind those that were read before; each chunk is yielded after the position was set
+        behind it.
         """
         for chunk in _chunks(lines[num_read:] if num_read else lines):
             num_read += len(chunk)
@@ -345,8 +345,9 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
         self._open_splits.remove((split.split_id,))
 
     def _watched(self, file: BinaryIO, split: FileSplit, compression: Compression | None) -> ReadBytes:
-        """Reads the content, recoded if the charset hides line ends, and asks for more splits when little of this one
-        is left.
+        """A function that reads the content, recoded if the charset hides line ends.
+
+        It asks for more splits when little of this one is left.
         """
         read_content: ReadBytes = file.read
         if compression is not None:
@@ -373,9 +374,8 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
         r"""A split as pieces of whole lines, from an offset in the file on; ``is_inside``: a line of the split begins
         there.
 
-        It reaches from after the first \n at or after ``start - 1`` (or from 0) to after the first \n at or after ``end
-        - 1``.  Behind ``end``, a position is in front of this \n: behind it nothing is left of the split, so there is
-        no position.
+        A split reaches from after the first \n at or after ``start - 1`` (or from 0) to after the first \n at or after
+        ``end - 1``.  Behind ``end``, a position is in front of this last \n: after it no line is left, and no position.
         """
         carried = bytearray()  # the incomplete line at the end of the blocks so far
         while block := read(self._block_bytes):
@@ -416,7 +416,7 @@ def text_lines(files: FileSet) -> AssignedSource[TextLineReader]:
 
 @dataclass(frozen=True, slots=True)
 class _LineBlock:
-    """Whole lines: the bytes from ``offset`` on; nothing of the split follows ``is_last``."""
+    """Whole lines: the bytes from ``offset`` on; ``is_last``: no line of the split follows."""
 
     offset: int
     data: bytes
@@ -424,7 +424,10 @@ class _LineBlock:
 
 
 def _behind(read: ReadBytes, offset: int, path: str) -> ReadBytes:
-    """Reads the content behind ``offset``; ``read`` is at its start, and may give more bytes than it is asked for."""
+    """A function that reads the content behind ``offset``.
+
+    ``read`` begins at the start of the content, and may give more bytes than it is asked for.
+    """
     rest: bytes | None = None
     while rest is None:
         block = read(_DROPPED_BYTES)

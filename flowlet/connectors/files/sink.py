@@ -2,13 +2,13 @@
 
 ``FileSinkCommitter``: gives part files their names once their checkpoint is complete.
 
-``RunningFileSink``: what runs a ``FileSink`` in a task.
+``RunningFileSink``: runs a ``FileSink`` in a task.
 
 Side:       task.
 Invariants: a bucket has at most one open part file.  In front of a barrier each open part either is closed, durable and
             prepared for its commit, or is durable up to the length that the checkpoint names.  After a restart it goes
-            on in a copy of these bytes, because the process that made the file may still write into it.  What is
-            committed is durable: folders are fsynced before ``commit`` returns.
+            on in a copy of these bytes, because the process that made the file may still write into it.  Committed
+            files are durable: folders are fsynced before ``commit`` returns.
 Units:      times in milliseconds.
 Source:     Flink ``FileWriter``, ``FileWriterBucket``, ``FileWriterBucketState``, ``FileSinkCommittable``.  Flink
             ``FileCommitter``.  Flink ``FileSink``, its side of the tasks.
@@ -69,7 +69,7 @@ _ENCODER_PREVIEW: Final = 80  # characters of a bucket id in an error
 
 @dataclass(frozen=True, slots=True)
 class PendingFile:
-    """A committable: a file that is complete and durable, and gets its name."""
+    """A committable: a file that is complete and durable, and gets its name by the commit."""
 
     draft: str
     path: str
@@ -77,14 +77,14 @@ class PendingFile:
 
 @dataclass(frozen=True, slots=True)
 class StaleFile:
-    """A committable: a file that nobody needs any more."""
+    """A committable: a file that is not needed any more, and is removed by the commit."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPart:
-    """State: a file that goes on; its first ``num_bytes`` bytes count."""
+    """A part of the writer's state: a file that goes on; its first ``num_bytes`` bytes count."""
 
     bucket_id: str
     draft: str
@@ -127,11 +127,11 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
     """Writes the part files of one subtask.
 
     Args:
-        sink: what the user has built.
-        make_format: makes what writes into one file.
-        attempt: whose drafts these are.
+        sink: as the user has built it.
+        make_format: makes the writer of one file.
+        attempt: the owner of the drafts.
         clock: for the age of files, and for buckets by time.
-        states: of the checkpoint that the job goes on from; what these name stays as it is.
+        states: of the checkpoint that the job goes on from; the files that they name stay as they are.
     """
 
     _sink: FileSink
@@ -207,7 +207,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         return self._begin(bucket_id, bucket, now_ms) if bucket.part is None else bucket.part
 
     def _begin(self, bucket_id: str, bucket: _Bucket, created_ms: int, former: OpenPart | None = None) -> _Part:
-        """Begin a part file of the bucket, with a new draft, which may go on with one of a former attempt."""
+        """Begin a part file of the bucket, with a new draft; ``former``: copy the part of a former attempt into it."""
         folder = self._folder_of(bucket_id)
         self._make_folder(folder)
         name = f"{self._prefix}-{bucket.uid}-{bucket.number}{self._suffix}"
@@ -260,7 +260,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         self._pending.append(part)
 
     def _check(self, _: int) -> None:
-        """Complete what is old or idle; runs every ``check_interval_ms``."""
+        """Complete files that are old or idle; runs every ``check_interval_ms``."""
         now_ms = self._clock.current_time_ms()
         for bucket, part in self._open_parts():
             if self._sink.rolling_policy.rolls_on_time(now_ms - part.created_ms, now_ms - part.written_ms):
@@ -274,7 +274,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
                 self._end(bucket, part)
 
     def prepare_commit(self) -> Sequence[PendingFile | StaleFile]:
-        """The files that are complete, and those that are not needed once this checkpoint is."""
+        """The files that are complete, and the files that are not needed once this checkpoint is complete."""
         self._sync()
         prepared: list[PendingFile | StaleFile] = [PendingFile(each.draft, each.path) for each in self._pending]
         prepared += self._stale
@@ -300,7 +300,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         sync_folders(folders)
 
     def close(self) -> None:
-        """Close all files; remove those that no checkpoint can name."""
+        """Close all files; remove drafts that no checkpoint can name."""
         parts = [part for _, part in self._open_parts()]
         unnamed = [part.draft for part in (*self._pending, *parts) if not part.is_in_checkpoint]
         self._buckets = {}
@@ -329,7 +329,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
 
 class FileSinkCommitter(Committer[PendingFile | StaleFile]):
-    """Publishes pending files, and removes stale ones; to do it again changes nothing."""
+    """Publishes pending files, and removes stale ones; idempotent."""
 
     def commit(self, requests: Sequence[CommitRequest[PendingFile | StaleFile]]) -> None:
         """Publish and remove.  Raises FlowletError: a file is missing, or the operating system refuses."""
@@ -349,7 +349,7 @@ class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
     """Makes the writers and committers of a file sink.
 
     Args:
-        sink: what the user has built.
+        sink: as the user has built it.
         type_info: the declared type of its records; None: there is none.
     """
 

@@ -50,7 +50,7 @@ _BY_SUFFIX = {
     ".xz": Compression.XZ,
     ".zst": Compression.ZSTANDARD,
 }
-HEAD_BYTES: Final = 512  # of a file: what ``compression_of`` looks at
+HEAD_BYTES: Final = 512  # of a file, which ``compression_of`` looks at
 # The first bytes of a file.  Deflate is missing: its two bytes may begin a text.
 _BY_HEAD: Final = {
     b"\x1f\x8b\x08": Compression.GZIP,
@@ -102,7 +102,7 @@ def compression_of(path: str, head: bytes = b"") -> Compression | None:
 
 
 def _unreadable(name: str, head: bytes) -> str | None:
-    """What the file is, in words; None: a reader can read it."""
+    """The kind of a file that no reader can read, in words; None: a reader can read it."""
     if name.endswith(_TAR_SUFFIXES):
         return "a tar archive"
     if not needs_head(name):
@@ -119,8 +119,7 @@ _STATEFUL = ("iso2022", "hz", "utf-7")
 
 
 def keeps_line_ends(charset: str) -> bool:
-    """Whether line ends are the same bytes as in ASCII and the charset keeps no state across lines, so that lines are
-    found undecoded.
+    """Whether lines can be found without decoding: line ends have the bytes of ASCII, and no state crosses lines.
 
     Raises:
         ConfigError: the charset is unknown.
@@ -148,8 +147,8 @@ class FileSplitEnumerator(SplitEnumerator):
     def __init__(self, files: FileSet) -> None:
         self.split_set = files
         self._splits: deque[FileSplit] = deque()  # one per file, without the part that is assigned already
-        # Compressed files: they are not cut.  After a restart those are missing whose name does not say so; then they
-        # may be cut, and a reader reads them whole with their first split.
+        # Compressed files, which are not cut.  After a restart files are missing here whose names do not say that they
+        # are compressed; then they may be cut, and a reader reads them whole with their first split.
         self._whole: set[str] = set()
 
     def __repr__(self) -> str:
@@ -190,7 +189,7 @@ class FileSplitEnumerator(SplitEnumerator):
         return ([(split.path, split.start, split.end) for split in self._splits],)
 
     def take_left(self, splits: list[tuple[str, int, int]]) -> None:
-        """Go on with these."""
+        """Go on with these splits."""
         self._splits = deque(FileSplit(*split) for split in splits)
         self.waiting_bytes = sum(split.size_bytes for split in self._splits)
 
@@ -237,13 +236,13 @@ def _whole_file(path: str) -> tuple[FileSplit, bool] | None:
 def _files(path: str) -> list[str]:
     """The path itself if it is a file, else the files in the folder, which are listed in order.
 
-    Links to folders are followed, as in Flink.  One that leads to a folder in which it lies is left out: its files are
-    listed already.
+    Links to folders are followed, as in Flink.  A link to a folder in which it lies is left out: its files are listed
+    already.
     """
     if not os.path.isdir(path):
         return [path]
     found: list[str] = []
-    # By folder that is still to be listed: those on the way to it.
+    # By folder that is still to be listed: the identities of the folders on the way to it.
     identity_of: dict[str, tuple[tuple[int, int], ...]] = {path: (_identity(path),)}
     for folder, folders, files in os.walk(path, onerror=_refuse_folder, followlinks=True):
         way = identity_of.pop(folder)
@@ -259,7 +258,7 @@ def _files(path: str) -> list[str]:
 
 
 def _identity(folder: str) -> tuple[int, int]:
-    """What two names of one folder have in common."""
+    """The identity of a folder, which all its names share: its device and its inode."""
     try:
         status = os.stat(folder)
     except OSError as error:

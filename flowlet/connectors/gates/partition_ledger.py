@@ -1,15 +1,14 @@
 """``PartitionLedger``: which records of which partitions one subtask of a remote gate holds, in checkpoints and since.
 
 Side:       pure.
-Invariants: of the records of a partition that are for this subtask, each is passed on once, however many attempts bring
-            it; an attempt may begin anywhere in what the subtask holds.  ``kept`` never exceeds ``held``: a checkpoint
-            that is complete holds what it had.  Nothing is passed on that could not be told from what is held: an
-            attempt that leaves a gap, has fewer or more records than a partition that has ended, or was overtaken, is
-            refused.
-Rules:      positions count the records of one partition that are routed to this subtask, so attempts must have the same
-            records in the same order.  With ``RetryRule.ANY_ROWS`` that is believed of one attempt number only; another
-            attempt begins from nothing.  Of partitions that no attempt brings now, ``MAX_REMEMBERED`` are remembered;
-            the oldest are forgotten first.
+Invariants: each record of a partition for this subtask is passed on once, however many attempts bring it; an attempt
+            may begin anywhere in the held records.  ``kept`` never exceeds ``held``: the subtask holds at least the
+            records of each complete checkpoint.  An attempt is refused if nobody can tell which of its records are
+            held: it leaves a gap, has fewer or more records than a partition that has ended, or was overtaken.
+Rules:      positions count the records of one partition that are routed to this subtask, so attempts must have equal
+            records in an equal order.  With ``RetryRule.ANY_ROWS`` only attempts of one number are believed to have
+            them; another attempt begins from nothing.  Of partitions that no attempt brings now, ``MAX_REMEMBERED`` are
+            remembered; the oldest are forgotten first.
 """
 
 from collections import OrderedDict
@@ -29,8 +28,9 @@ MAX_REMEMBERED: Final = 65_536
 
 
 class HeldPartition(NamedTuple):
-    """What a checkpoint says of one partition; ``divided``: held by subtasks of another number, so nobody can tell
-    which records.
+    """One partition in a checkpoint.
+
+    ``is_divided``: it was held by another number of subtasks, so nobody can tell which of its records are held.
     """
 
     key: CountedPartition
@@ -41,7 +41,7 @@ class HeldPartition(NamedTuple):
 
 
 class UnfitAttemptError(FlowletError):
-    """An attempt cannot be told from what is held; the message says why, and what to do."""
+    """An attempt is refused: nobody can tell which of its records are held; the message says why, and what to do."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class AttemptCursor:
     position: int
     entry: LedgerEntry
     told: int
-    """What its producer was told last."""
+    """The number of kept records that its producer was told last."""
 
 
 @dataclass(eq=False, repr=False)
@@ -74,9 +74,9 @@ class PartitionLedger:
     """The partitions of one subtask.  Threading: none.
 
     Args:
-        rule: which attempts have the same records.
-        restored: what a checkpoint holds.
-        max_remembered: see above.
+        rule: which attempts have equal records.
+        restored: the partitions in a checkpoint.
+        max_remembered: how many partitions to remember that no attempt brings now.
     """
 
     rule: RetryRule = RetryRule.SAME_ROWS
@@ -85,7 +85,7 @@ class PartitionLedger:
 
     def __post_init__(self, restored: Sequence[HeldPartition]) -> None:
         self._entries: OrderedDict[CountedPartition, LedgerEntry] = OrderedDict()  # the oldest first
-        # By checkpoint: what it holds, as far as no older one does.
+        # By checkpoint: what it holds beyond complete checkpoints.
         self._taken: dict[int, list[tuple[LedgerEntry, int, bool]]] = {}
         for each in restored:
             entry = LedgerEntry(
@@ -97,11 +97,11 @@ class PartitionLedger:
         return f"<PartitionLedger of {len(self._entries)} partitions, {len(self._taken)} checkpoints are under way>"
 
     def ended(self) -> list[CountedPartition]:
-        """The partitions of which a complete checkpoint holds everything that is for this subtask."""
+        """The partitions of which a complete checkpoint holds all records for this subtask."""
         return [key for key, entry in self._entries.items() if entry.is_end_kept]
 
     def open(self, key: CountedPartition, attempt: int, first_record: int) -> AttemptCursor:
-        """An attempt begins with its record ``first_record``.
+        """Begin an attempt, whose first record has the number ``first_record``.
 
         Raises:
             UnfitAttemptError: nobody can tell which of its records are held.
@@ -128,7 +128,7 @@ class PartitionLedger:
         return AttemptCursor(key, first_record, entry, first_record)
 
     def admit(self, cursor: AttemptCursor, num_records: int) -> int:
-        """The attempt brings records; returns how many of them, from the first on, are held already.
+        """Count records that the attempt brings; return how many of them, from the first on, are held already.
 
         Raises:
             UnfitAttemptError: the partition has ended with fewer records, or another attempt has taken its place.
@@ -146,10 +146,10 @@ class PartitionLedger:
         return num_known
 
     def end(self, cursor: AttemptCursor) -> None:
-        """The attempt has brought its last record.
+        """Note that the attempt has brought its last record.
 
         Raises:
-            UnfitAttemptError: an earlier attempt had more, or another one has taken its place.
+            UnfitAttemptError: an earlier attempt had more, or another attempt has taken its place.
         """
         entry = self._current(cursor)
         if cursor.position < entry.held != ALL_RECORDS:
@@ -160,12 +160,12 @@ class PartitionLedger:
         entry.has_ended = True
 
     def close(self, cursor: AttemptCursor) -> None:
-        """The attempt has ended, or was aborted."""
+        """Close the cursor of an attempt that has ended, or was aborted."""
         cursor.entry.num_cursors -= 1
         self._forget_oldest()
 
     def take(self, checkpoint_id: int) -> None:
-        """A checkpoint is taken that holds what ``held`` gives now."""
+        """Note that a checkpoint holds the present result of ``held``."""
         self._taken[checkpoint_id] = [
             (entry, entry.held, entry.has_ended)
             for entry in self._entries.values()
@@ -173,14 +173,14 @@ class PartitionLedger:
         ]
 
     def held(self) -> list[HeldPartition]:
-        """What the subtask holds now."""
+        """The partitions, and the records of each, that the subtask holds now."""
         return [
             HeldPartition(key, entry.attempt, entry.held, entry.has_ended, entry.is_divided)
             for key, entry in self._entries.items()
         ]
 
     def complete(self, checkpoint_id: int) -> list[CountedPartition]:
-        """A checkpoint is complete; returns the partitions of which no complete one held everything before."""
+        """Note a complete checkpoint; return the partitions that it holds to their ends, as no earlier one did."""
         changed = self._taken.pop(checkpoint_id, [])
         for older in [each for each in self._taken if each < checkpoint_id]:
             del self._taken[older]
@@ -193,7 +193,7 @@ class PartitionLedger:
         return [key for key, entry in self._entries.items() if id(entry) in ended] if ended else []
 
     def abort(self, checkpoint_id: int) -> None:
-        """A checkpoint has failed."""
+        """Forget a checkpoint that has failed."""
         self._taken.pop(checkpoint_id, None)
 
     def check_invariants(self) -> None:
@@ -218,9 +218,12 @@ class PartitionLedger:
 
 
 def merged(former: Sequence[Sequence[HeldPartition] | None]) -> list[HeldPartition]:
-    """What each subtask holds after a change of the parallelism; None: a former subtask that had read everything.
+    """The partitions that each subtask holds after a change of the parallelism.
 
-    A partition of which all former subtasks held everything has ended for each new one; any other one is divided.
+    A partition of which all former subtasks held all records has ended for each new one; any other one is divided.
+
+    Args:
+        former: the partitions of each former subtask; None: it had read everything.
     """
     known = [each for each in former if each is not None]
     by_key: dict[CountedPartition, list[HeldPartition]] = {}

@@ -1,4 +1,4 @@
-"""``RemoteGateSource``: reads what producers outside the cluster push into a gate.
+"""``RemoteGateSource``: reads the partitions that producers outside the cluster push into a gate.
 
 Side:       task.  The source is created in the user's program and pickled; a TaskManager binds each subtask's copy to
             its gate.
@@ -72,7 +72,7 @@ _MICROS_PER_MILLI: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class EventTimeColumn:
-    """Gives records the time in their column, which is field ``position``; nothing per record if that is an array.
+    """Gives records the time in their column, field ``position``; without a step per record if that is an array.
 
     Threading: any; it has no state.
     """
@@ -81,7 +81,7 @@ class EventTimeColumn:
     position: int
 
     def stamped(self, chunk: Chunk) -> Chunk:
-        """The same records with timestamps; do not use the given chunk any more.
+        """The records with timestamps; do not use the given chunk any more.
 
         Raises:
             SerdeError: a record has no such column, or no time in it.
@@ -141,18 +141,19 @@ class RemoteGateSource(Source):
 
     @property
     def fingerprint(self) -> bytes:
-        """The fingerprint of its type, 16 bytes, the same for equal types in every process; the producer's must be
-        that.
+        """The fingerprint of the gate's type, 16 bytes, which a producer must send.
+
+        Equal types have equal fingerprints in every process.
         """
         text = f"{type(self.type_info).__name__} {self.type_info!r}"
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES).digest()
 
     def shape(self, num_subtasks: int) -> GateShape:
-        """What an offer is checked against."""
+        """The properties that offers are checked against."""
         return GateShape(self.name, repr(self.type_info), self.fingerprint, num_subtasks, self.producers)
 
     def redistribute_positions(self, positions: Sequence[object | None], share: StateShare) -> object:
-        """What every subtask holds after a change of the parallelism; see ``partition_ledger.merged``."""
+        """The state of every subtask after a change of the parallelism; see ``partition_ledger.merged``."""
         return _state_of(merged([None if each is None else _held_in(each, self.name) for each in positions]))
 
     def create_reader(self, subtask: int, parallelism: int) -> RemoteGateReader:
@@ -168,7 +169,10 @@ class RemoteGateSource(Source):
 
 
 def _batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
-    """Chunks of record batches that were sent as Arrow messages; SerdeError: a record is no message of this schema."""
+    """A chunk of the record batches that were sent as Arrow messages.
+
+    Raises SerdeError: a record is no message of this schema.
+    """
     # Here, because it imports pyarrow, which most jobs do not need.
     from pyarrow import py_buffer
 
@@ -185,17 +189,17 @@ class RemoteGateReader(SourceReaderBase):
     """The reader of one subtask.  Threading: the task thread.
 
     Args:
-        gate: where the records come from.
+        gate: gives the records.
         report: called whenever a partition or an attempt has ended.
         request_mark: asks the JobManager for a completion mark with a higher number than this.
         declared: the format of the records; None: any objects, and the producers are trusted.
-        restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records were sent
-            themselves.
-        retries: which attempts have the same records.
+        restore: makes the records from the sent chunk, and raises SerdeError if it cannot; None: the chunk has the
+            records themselves.
+        retries: which attempts have equal records.
         takes_checkpoints: whether records that a checkpoint or another attempt has brought are left out; also done if
             the job begins with a checkpoint.
-        waits_for_checkpoints: ``request_mark`` asks for a checkpoint instead, and one that holds the end of data
-            acknowledges it.
+        waits_for_checkpoints: whether ``request_mark`` asks for a checkpoint instead, and a checkpoint that holds the
+            end of data acknowledges it.
     """
 
     never_waits = True
@@ -232,24 +236,24 @@ class RemoteGateReader(SourceReaderBase):
         )
 
     def snapshot_position(self) -> object:
-        """Which records of which partitions were given out."""
+        """The state that says which records of which partitions were given out."""
         assert self._ledger is not None, "the job takes checkpoints"
         return _state_of(self._ledger.held())
 
     def restore_position(self, position: object) -> None:
-        """Go on with what a checkpoint holds, and tell the JobManager which partitions are complete."""
+        """Go on with the state of a checkpoint, and tell the JobManager which partitions are complete."""
         self._ledger = PartitionLedger(self.retries, _held_in(position, self._gate.shape.name))
         self._report_ended(self._ledger.ended())
 
     def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
-        """A checkpoint holds what was given out so far."""
+        """Note that a checkpoint holds the records given out so far."""
         if self._ledger is not None:
             self._ledger.take(checkpoint_id)
         if self.waits_for_checkpoints:
             self._follow(checkpoint_id)
 
     def position_kept(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete: acknowledge what it holds."""
+        """Acknowledge the records and the ends that a complete checkpoint holds."""
         if self._ledger is None:
             return
         ended = self._ledger.complete(checkpoint_id)
@@ -262,7 +266,7 @@ class RemoteGateReader(SourceReaderBase):
             self._acknowledge(checkpoint_id)
 
     def position_lost(self, checkpoint_id: int) -> None:
-        """A checkpoint has failed; the next one will hold what it had, and is wanted if a partition has ended."""
+        """Forget a checkpoint that has failed, and ask for another one if a partition has ended."""
         if self._ledger is not None:
             self._ledger.abort(checkpoint_id)
         if self.waits_for_checkpoints and self._ended:
@@ -299,7 +303,7 @@ class RemoteGateReader(SourceReaderBase):
         return chunk.slice(num_known, len(chunk)) if num_known else chunk
 
     def available_future(self) -> AvailabilityFuture:
-        """Done when the gate has data, or is finished."""
+        """A future that is done when the gate has data, or is finished."""
         return self._gate.available_future()
 
     def close(self) -> None:
@@ -345,7 +349,10 @@ class RemoteGateReader(SourceReaderBase):
         self._elements.extend((index, cursor, chunk) for chunk in chunks)
 
     def _cursor_of(self, index: int) -> AttemptCursor | None:
-        """Where the attempt of an open channel is.  Raises UnfitAttemptError: nobody can tell."""
+        """The cursor of the attempt on an open channel; None: the job takes no checkpoints.
+
+        Raises UnfitAttemptError: nobody can tell which of its records are held.
+        """
         if self._ledger is None:
             return None
         cursor = self._cursors.get(index)
@@ -387,12 +394,12 @@ class RemoteGateReader(SourceReaderBase):
             self._request_mark(self._last_mark)
 
     def mark_emitted(self, number: int) -> None:
-        """A completion mark follows the records of all partitions that have ended."""
+        """Note that a completion mark follows the records of all partitions that have ended."""
         if not self.waits_for_checkpoints:
             self._follow(number)
 
     def mark_completed(self, number: int) -> None:
-        """The whole job has processed what the mark follows: acknowledge those partitions."""
+        """Acknowledge the partitions in front of a mark: the whole job has processed their records."""
         if not self.waits_for_checkpoints:
             self._acknowledge(number)
 

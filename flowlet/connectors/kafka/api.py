@@ -2,9 +2,9 @@
 
 Side:   pure.  The JobManager finds partitions, and tasks read and write them, with librdkafka (the package
         ``confluent-kafka``).
-Rules:  properties are those of librdkafka.  Those of Flink's connector that begin none of librdkafka's are taken out
-        and mean what they mean there: ``partition.discovery.interval.ms``, ``commit.offsets.on.checkpoint``,
-        ``client.id.prefix``.
+Rules:  properties are those of librdkafka.  Some properties of Flink's connector, which librdkafka does not know, have
+        their meaning in Flink, and are not passed on: ``partition.discovery.interval.ms``,
+        ``commit.offsets.on.checkpoint``, ``client.id.prefix``.
 Source: PyFlink ``pyflink.datastream.connectors.kafka``.
 Absent: ``FlinkKafkaConsumer`` and ``FlinkKafkaProducer``, which Flink has removed; headers, and keys of messages that
         are read.
@@ -47,7 +47,7 @@ class KafkaTopicPartition:
 
 
 class KafkaOffsetResetStrategy(Enum):
-    """The place to begin in a partition whose offset is not known; ``NONE``: that is an error."""
+    """The place to begin in a partition whose offset is not known; ``NONE``: an unknown offset is an error."""
 
     LATEST = 0
     EARLIEST = 1
@@ -77,7 +77,7 @@ class KafkaOffsetsInitializer:
     def timestamp(timestamp: int) -> "KafkaOffsetsInitializer":
         """The first record that is not older than ``timestamp``, in milliseconds since 1970.
 
-        JobGraphError: it is no such number.
+        Raises JobGraphError: it is no such number.
         """
         check_number(timestamp, 0, "timestamp() needs milliseconds since 1970")
         return KafkaOffsetsInitializer(OffsetRule(OffsetKind.TIMESTAMP, timestamp_ms=timestamp))
@@ -97,7 +97,7 @@ class KafkaOffsetsInitializer:
         offsets: Mapping[KafkaTopicPartition, int],
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST,
     ) -> "KafkaOffsetsInitializer":
-        """These offsets; other partitions by the strategy.  JobGraphError: one is no offset."""
+        """These offsets; the strategy decides about other partitions.  Raises JobGraphError: one is no offset."""
         for partition, offset in offsets.items():
             if type(partition) is not KafkaTopicPartition or type(offset) is not int or offset < 0:
                 raise JobGraphError(
@@ -148,22 +148,22 @@ class KafkaSource(BuiltInSource):
 
     @staticmethod
     def builder() -> "KafkaSourceBuilder":
-        """Says what to read, step by step."""
+        """A builder of a source."""
         return KafkaSourceBuilder()
 
 
 class _KafkaBuilder:
-    """What both builders say about the brokers."""
+    """The settings of brokers and clients, which both builders share."""
 
     def __init__(self) -> None:
         self._properties: dict[str, str] = {}
 
     def set_bootstrap_servers(self, bootstrap_servers: str) -> Self:
-        """The brokers to ask first, as ``host:port``, separated by commas."""
+        """Set the brokers to ask first, as ``host:port``, separated by commas."""
         return self.set_property("bootstrap.servers", bootstrap_servers)
 
     def set_property(self, key: str, value: str) -> Self:
-        """A property of librdkafka, such as ``security.protocol`` or ``compression.type``.
+        """Set a property of librdkafka, such as ``security.protocol`` or ``compression.type``.
 
         Raises JobGraphError: it is no text.
         """
@@ -173,7 +173,7 @@ class _KafkaBuilder:
         return self
 
     def _checked_properties(self, own: tuple[str, ...], what: str) -> dict[str, str]:
-        """The properties; there are brokers, and none that the source or sink decides about."""
+        """The properties, after a check: brokers are named, and no property that the source or sink sets itself."""
         if not self._properties.get("bootstrap.servers"):
             raise JobGraphError(f"a Kafka {what} needs brokers: set_bootstrap_servers('host:port')")
         found = [key for key in own if key in self._properties]
@@ -194,7 +194,7 @@ class KafkaSourceBuilder(_KafkaBuilder):
     _deserializer: DeserializationSchema | None = None
 
     def set_group_id(self, group_id: str) -> Self:
-        """The consumer group in which offsets are committed when a checkpoint is complete."""
+        """Set the consumer group in which offsets are committed when a checkpoint is complete."""
         return self.set_property("group.id", group_id)
 
     def set_topics(self, *topics: str) -> Self:
@@ -222,7 +222,7 @@ class KafkaSourceBuilder(_KafkaBuilder):
     def set_starting_offsets(self, starting_offsets_initializer: KafkaOffsetsInitializer) -> Self:
         """Set where to begin; the default is ``earliest()``.
 
-        It counts for a job that starts anew: a checkpoint has offsets of its own.
+        Only for a job that starts anew: a checkpoint has offsets of its own.
         """
         self._start = _rule("set_starting_offsets", starting_offsets_initializer)
         return self
@@ -240,7 +240,7 @@ class KafkaSourceBuilder(_KafkaBuilder):
         return self
 
     def set_value_only_deserializer(self, deserialization_schema: DeserializationSchema) -> Self:
-        """How values become records; messages without a value are left out."""
+        """Set how values become records; messages without a value are left out."""
         needs = "set_value_only_deserializer() needs a DeserializationSchema such as SimpleStringSchema()"
         check_kind(deserialization_schema, DeserializationSchema, needs)
         self._deserializer = deserialization_schema
@@ -251,7 +251,7 @@ class KafkaSourceBuilder(_KafkaBuilder):
         return self.set_property(CLIENT_ID_PREFIX, prefix)
 
     def set_properties(self, props: Mapping[str, str]) -> Self:
-        """Several properties."""
+        """Set several properties."""
         for key, value in props.items():
             self.set_property(key, value)
         return self
@@ -267,7 +267,7 @@ class KafkaSourceBuilder(_KafkaBuilder):
             raise JobGraphError("committed_offsets() needs a consumer group: set_group_id()")
         commits = properties.pop(COMMIT_OFFSETS, "true").lower() == "true"
         interval_ms = _milliseconds(properties, DISCOVERY_INTERVAL, _DEFAULT_DISCOVERY_MS)
-        # What happens to an offset that the broker does not have: an error, unless the program says otherwise.
+        # An offset that the broker does not have is an error, unless the program says otherwise.
         given = properties.get("auto.offset.reset", "none")
         if given not in _RESETS:
             raise JobGraphError(f"the property auto.offset.reset is one of earliest, latest and none, got {given!r}")
@@ -337,7 +337,7 @@ class KafkaRecordSerializationSchema:
 
     @staticmethod
     def builder() -> "KafkaRecordSerializationSchemaBuilder":
-        """Says what messages look like, step by step."""
+        """A builder of a schema."""
         return KafkaRecordSerializationSchemaBuilder()
 
     def messages(self, records: Sequence[Any]) -> list[KafkaMessage]:
@@ -371,7 +371,7 @@ class KafkaRecordSerializationSchemaBuilder:
         return self
 
     def set_topic_selector(self, topic_selector: Callable[[Any], str] | KafkaTopicSelector) -> Self:
-        """Each record goes to the topic that this says."""
+        """Send each record to the topic that the selector returns."""
         selector = topic_selector.apply if isinstance(topic_selector, KafkaTopicSelector) else topic_selector
         if not callable(selector):
             raise JobGraphError(f"set_topic_selector() needs a function of a record, got {topic_selector!r}")
@@ -380,12 +380,12 @@ class KafkaRecordSerializationSchemaBuilder:
         return self
 
     def set_key_serialization_schema(self, key_serialization_schema: SerializationSchema) -> Self:
-        """How the key of a message is made of the record; without it messages have no key."""
+        """Set how the key of a message is made of the record; without it messages have no key."""
         self._key = _schema("set_key_serialization_schema", key_serialization_schema)
         return self
 
     def set_value_serialization_schema(self, value_serialization_schema: SerializationSchema) -> Self:
-        """How the value of a message is made of the record."""
+        """Set how the value of a message is made of the record."""
         self._value = _schema("set_value_serialization_schema", value_serialization_schema)
         return self
 
@@ -422,13 +422,13 @@ class KafkaSink(Sink):
 
     @staticmethod
     def builder() -> "KafkaSinkBuilder":
-        """Says what to write where, step by step."""
+        """A builder of a sink."""
         return KafkaSinkBuilder()
 
 
 @dataclass(eq=False, repr=False)
 class FlushingKafkaSink(KafkaSink):
-    """Records are sent at once; those before a checkpoint are acknowledged before it, if ``flushes``."""
+    """Sends records at once; ``flushes``: whether records before a checkpoint are acknowledged before it."""
 
     flushes: bool = field(kw_only=True)
 
@@ -442,8 +442,9 @@ class FlushingKafkaSink(KafkaSink):
 
 @dataclass(eq=False, repr=False)
 class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
-    """Messages wait in the checkpoint; then one transaction of Kafka has them and a marker, which is an offset of a
-    group of its own.
+    """Keeps messages in the checkpoint until it is complete; then one transaction of Kafka writes them with a marker.
+
+    The marker is an offset of a group of its own.
     """
 
     marker_retention_ms = _MARKER_RETENTION_MS
@@ -452,7 +453,7 @@ class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
     marker_topic: str
 
     def rows_of(self, values: Sequence[Any]) -> Sequence[Any]:
-        """The messages."""
+        """The records as messages."""
         return self.serializer.messages(values)
 
     def create_target(self, context: WriterInitContext) -> WriteAheadTarget:
@@ -474,32 +475,33 @@ class KafkaSinkBuilder(_KafkaBuilder):
     _marker_topic: str | None = None
 
     def set_record_serializer(self, record_serializer: KafkaRecordSerializationSchema) -> Self:
-        """How records become messages, and to which topics they go."""
+        """Set how records become messages, and to which topics they go."""
         needs = "set_record_serializer() needs KafkaRecordSerializationSchema.builder()...build()"
         check_kind(record_serializer, KafkaRecordSerializationSchema, needs)
         self._serializer = record_serializer
         return self
 
     def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> Self:
-        """How often a record is there if the job restarts on the way; ``NONE``, the default, may lose some."""
+        """Set how often a record is there if the job restarts on the way; ``NONE``, the default, may lose some."""
         check_kind(delivery_guarantee, DeliveryGuarantee, "set_delivery_guarantee() needs one of DeliveryGuarantee")
         self._guarantee = delivery_guarantee
         return self
 
     def set_transactional_id_prefix(self, transactional_id_prefix: str) -> Self:
-        """What the ids of transactions and of the groups of markers begin with; needed for exactly once, and the
-        brokers must allow it.
+        """Set the beginning of the ids of transactions and of marker groups; needed for exactly once.
+
+        The brokers must allow these ids.
         """
         check_name(transactional_id_prefix, "set_transactional_id_prefix() needs a name")
         self._prefix = transactional_id_prefix
         return self
 
     def set_marker_topic(self, topic: str) -> Self:
-        """An existing topic to which the markers of exactly once belong, if the records have a topic selector.
+        """Set an existing topic to which the markers of exactly once belong; needed if records have a topic selector.
 
         Not in Flink.
 
-        Nothing is written to it: a marker is a committed offset, and an offset has a topic.
+        The topic gets no messages: a marker is a committed offset, and an offset has a topic.
         """
         check_name(topic, "set_marker_topic() needs the name of a topic")
         self._marker_topic = topic

@@ -42,13 +42,13 @@ _SLICE_S: Final = 0.25  # how long close may have to wait; four wakeups a second
 
 
 class ArrivalWatch:
-    """Watches for one consumer.
+    """Waits for messages of one consumer.
 
-    Threading: task thread.  What the thread found is the task's once the future is done.
+    Threading: task thread.  The messages that the watch's thread found are the task's once the future is done.
     Life cycle: ``watch``, then ``take`` once its future is done, any number of times; ``close``, idempotent.
 
     Args:
-        consume: waits up to so many seconds for messages, and gives those that have come.
+        consume: waits up to so many seconds for messages, and returns them.
         name: of the thread.
     """
 
@@ -72,7 +72,7 @@ class ArrivalWatch:
         return future
 
     def take(self) -> Sequence[Any]:
-        """The messages that came.  Raises what the consumer raised."""
+        """The messages that came.  Raises the consumer's error, if there was one."""
         if self._error is not None:
             raise self._error
         found = self._found
@@ -152,9 +152,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         return f"<KafkaReader of {len(self._open)} partitions, {len(self._fetched)} batches fetched, {self._watch!r}>"
 
     def setup(self, ctx: OperatorContext) -> None:
-        """Take the counters, and make the consumer; a schema of the user may be slow, and is left between two
-        messages.
-        """
+        """Take the counters, and make the consumer; a user's schema, which may be slow, is left between messages."""
         super().setup(ctx)
         self._values = _values_by(self._deserializer, ctx.interrupts)
         own: dict[str, Any] = {
@@ -176,7 +174,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
     # -- splits
 
     def start(self, request_splits: Callable[[], None]) -> None:
-        """Go on with what a checkpoint had, and ask for more."""
+        """Go on with the partitions of a checkpoint, and ask for more."""
         self._assign()
         super().start(request_splits)
 
@@ -187,7 +185,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         self.keep_stocked(0)
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
-        """Fetch nothing of some partitions; what is fetched already still comes."""
+        """Fetch no more messages of some partitions; fetched ones still come."""
         self._consumer.pause([self._partition(self._open[each]) for each in pause if each in self._open])
         self._consumer.resume([self._partition(self._open[each]) for each in resume if each in self._open])
 
@@ -206,7 +204,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
     # -- records
 
     def available_future(self) -> AvailabilityFuture:
-        """Done when a message has come, or when there are partitions."""
+        """A future that is done when a message has come, or when there are partitions."""
         return self.wait.future if self._arrival is None else self._arrival
 
     def poll_chunk(self) -> Chunk | None:
@@ -215,7 +213,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         Raises:
             FlowletError: a partition cannot be read, or its offset is not there any more; names topic, partition and
                 servers.
-            Exception: what the schema raised.
+            Exception: whatever the schema raised.
         """
         if not self._fetched:
             if not self._open:
@@ -296,7 +294,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         return Chunk(values, None if timestamps and min(timestamps) < 0 else timestamps)
 
     def _end_splits(self) -> None:
-        """Let partitions go that have ended and of which nothing waits to be polled."""
+        """Release partitions that have ended and have no message that waits to be polled."""
         over = self._ended - {split_id for split_id, _ in self._fetched}
         if not over:
             return
@@ -347,21 +345,19 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         return tuple(split for split, _ in parts)
 
     def position_taken(self, checkpoint_id: int, num_waiting: int = 0) -> None:
-        """Keep the offsets until the checkpoint is complete; those of records that wait are the checkpoint's alone, not
-        the group's.
-        """
+        """Keep the offsets until the checkpoint is complete; the group does not get those of records that wait."""
         if self._commits_offsets:
             self._taken[checkpoint_id] = self._processed((*self._open.values(), *self._over.values()), num_waiting)
             for old in sorted(self._taken)[:-_MAX_OPEN_CHECKPOINTS]:
                 del self._taken[old]
 
     def _processed(self, splits: tuple[KafkaSplit, ...], num_waiting: int) -> tuple[KafkaSplit, ...]:
-        """The partitions at the first messages that were not processed: of a partition at most, which was read last."""
+        """The partitions at their first unprocessed messages; only the partition that was read last can have some."""
         if not num_waiting:
             return splits
         split_id, messages = self._given
         if num_waiting > len(messages):
-            return ()  # they were restored: the group has what it had when they were read
+            return ()  # they were restored: the group has its offsets of when they were read
         offset = messages[-num_waiting].offset()
         return tuple(
             KafkaSplit(each.topic, each.partition, offset, each.stop) if each.split_id == split_id else each
@@ -369,7 +365,7 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
         )
 
     def position_kept(self, checkpoint_id: int) -> None:
-        """Commit its offsets to the group; a failure is only logged, because nothing depends on them."""
+        """Commit the checkpoint's offsets to the group; a failure is only logged, as no state depends on them."""
         splits = self._taken.get(checkpoint_id)
         for old in [each for each in self._taken if each <= checkpoint_id]:
             del self._taken[old]
@@ -393,9 +389,9 @@ class KafkaReader(SplitReaderBase[KafkaSplit, None, tuple[KafkaSplit, ...]]):
 
 
 def _values_by(deserializer: DeserializationSchema, interrupts: Interrupts) -> Callable[[list[Any]], list[Any]]:
-    """Makes records of messages with a value, up to the first in front of which a mail has come.
+    """A function that makes records of messages with a value, up to the first in front of which a mail has come.
 
-    Of the quickest schemas of flowlet of all messages, without a call of Python code for each.
+    Bytes and plain texts need no call of Python code per message, so all messages are converted at once.
     """
     if type(deserializer) is ByteArraySchema:
         return lambda messages: [message.value() for message in messages]

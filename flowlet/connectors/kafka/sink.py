@@ -8,14 +8,14 @@ The marker of a writer is an offset that the transaction commits for the group `
 ever joins.
 
 Side:       task.
-Invariants: the first failed delivery fails the task: nothing that a checkpoint counts as written is missing.  A
+Invariants: the first failed delivery fails the task: no record that a checkpoint counts as written is missing.  A
             writer's transactions have an id of their own, ``<prefix>-<writer>``.  Its marker is read only after
-            ``init_transactions``: that ends what a process that was believed dead had begun, and no such process can
+            ``init_transactions``, which ends the transaction of a process that was believed dead; no such process can
             commit afterwards.  So the marker tells whether a transaction happened, and no other process can change
             that.  A call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A
-            call about transactions goes on in the background after a timeout, and the same call, made again, takes it
-            up; a question for an offset is asked anew.  ``send_offsets_to_transaction`` alone returns no sooner than
-            its request does, after ``socket.timeout.ms`` (60 s) at the latest.
+            call about transactions goes on in the background after a timeout, and a repeated call takes it up; a
+            question for an offset is asked anew.  ``send_offsets_to_transaction`` alone returns no sooner than its
+            request does, after ``socket.timeout.ms`` (60 s) at the latest.
 Source:     Flink ``KafkaWriter``.  Kafka KIP-98 (fencing by the epoch of a transactional id), KIP-447; Flink's
             ``KafkaCommitter`` resumes a transaction in another process instead, which librdkafka cannot do.
 """
@@ -43,7 +43,7 @@ SLICE_S: Final = 0.25
 
 
 class KafkaDelivery:
-    """Hands messages to a producer of its own and keeps the first failure.
+    """Hands messages to its own producer, and keeps the first failure.
 
     Callbacks run in ``poll`` and ``flush``, by the task.
 
@@ -62,7 +62,8 @@ class KafkaDelivery:
         """Send messages; waits while the client has no room.
 
         Raises:
-            FlowletError: one cannot be sent, or one before could not be delivered; names topic, partition and servers.
+            FlowletError: a message cannot be sent, or an earlier one was not delivered; names topic, partition and
+                servers.
         """
         produce = self.producer.produce
         poll = self.producer.poll
@@ -87,7 +88,7 @@ class KafkaDelivery:
         (``message.timeout.ms``).
 
         Raises:
-            FlowletError: one could not be delivered.
+            FlowletError: a message could not be delivered.
         """
         while self.producer.flush(SLICE_S):
             self._check_cancelled()
@@ -95,15 +96,15 @@ class KafkaDelivery:
         self.check()
 
     def check(self) -> None:
-        """Raise the first failure."""
+        """Raise the first failure, if there is one, or a refusal by the brokers."""
         if self._failure is not None:
             raise self._failure
         self.events.check_refusal()
 
     def close(self) -> None:
-        """Drop what is still on its way, and the producer, whose threads end with it; idempotent.
+        """Drop messages that are on their way, and the producer, whose threads end with it; idempotent.
 
-        After a failure messages are sent again, and at the end of a writer nothing is left.
+        After a failure messages are sent again, and at the end of a writer none is left.
         """
         producer = self.producer
         self.producer = None
@@ -175,7 +176,7 @@ class _Transactions(KafkaDelivery):
     def __init__(self, properties: Mapping[str, Any], name: str, check_cancelled: Callable[[], None]) -> None:
         super().__init__({**properties, "transactional.id": name}, check_cancelled)
         own = {"bootstrap.servers", "security.protocol", "client.id"}
-        # Those of a consumer are the ones about connections alone; others would only be warned of.
+        # The consumer gets only the properties about connections: librdkafka would warn of the others.
         connection = {
             key: value
             for key, value in properties.items()
@@ -190,7 +191,7 @@ class _Transactions(KafkaDelivery):
             raise
 
     def close(self) -> None:
-        """Close both."""
+        """Close the consumer and the producer."""
         self.consumer.close()
         super().close()
 
@@ -311,8 +312,9 @@ class KafkaTarget(WriteAheadTarget):
 
     @contextmanager
     def _failures(self, writer: str, what: str) -> Iterator[None]:
-        """Turns errors of the client into those of a target; the clients are dropped, so that the next ones find out
-        what happened.
+        """Turn errors of the client into errors of a target.
+
+        The writer's clients are dropped: the next ones find out whether the transaction happened.
         """
         try:
             yield

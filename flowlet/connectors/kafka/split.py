@@ -6,13 +6,12 @@ readers and writers.
 Side:       shared.  ``discover`` and ``find_new`` ask brokers, on a thread of their own, and block, up to the timeout;
             librdkafka has threads of its own, which end with the client.  The rest only decides, on the JobManager's
             loop.
-Invariants: a partition is assigned once, also if it is found again; the partitions that are known, and those that wait,
-            are the state.
+Invariants: a partition is assigned once, also if it is found again; known and waiting partitions are the state.
 Rules:      offsets are numbers as soon as a partition is found: what "latest" means does not depend on when its reader
             begins.  A partition that appears later is read from its beginning, whatever the start is.  librdkafka tells
             why it cannot connect by events, not by the error of the call that waits: both are in the message.
-Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is, too: the partitions of a topic go round
-            the readers.  librdkafka ``rd_kafka_metadata``, ``ListOffsets``; Flink ``KafkaSubscriberUtils``,
+Source:     Flink ``KafkaSourceEnumerator``, which assigns as here: the partitions of a topic go round the readers.
+            librdkafka ``rd_kafka_metadata``, ``ListOffsets``; Flink ``KafkaSubscriberUtils``,
             ``PartitionOffsetsRetrieverImpl``.
 """
 
@@ -52,8 +51,7 @@ def kafka_module(name: str = "confluent_kafka") -> Any:
 
 
 class ClientEvents:
-    """The clients of librdkafka of one owner, and what these told by events; the callbacks come on the thread that
-    polls.
+    """The clients of librdkafka of one owner, and the errors that they reported by events, on the thread that polls.
 
     Threading: ``add``, ``refusal`` and ``failure`` from any thread: a bounded deque, whose methods are atomic.
     """
@@ -82,7 +80,7 @@ class ClientEvents:
 
     @property
     def refusal(self) -> str | None:
-        """Why a broker refused the client, as an error says it; None: none did."""
+        """Why a broker refused the client, in the words of an error; None: none did."""
         for error in tuple(self._errors):
             if error.name() in _REFUSALS:
                 return f"the brokers refuse the client: {error.str()}"
@@ -95,12 +93,12 @@ class ClientEvents:
             raise FlowletError(f"Kafka at {self.servers}: {refusal}")
 
     def told(self) -> str:
-        """The different errors, for the end of a message; empty if there are none."""
+        """The different reported errors, for the end of a message; empty if there are none."""
         text = "; ".join(dict.fromkeys(str(error.str()) for error in tuple(self._errors)))
         return f" ({text})" if text else ""
 
     def failure(self, what: str, error: Exception) -> FlowletError:
-        """The error for a call that failed, with what the client told meanwhile."""
+        """The error for a call that failed, with the errors that the client reported meanwhile."""
         return FlowletError(f"Kafka at {self.servers}: {what}: {self.refusal or _reason(error) + self.told()}")
 
 
@@ -143,18 +141,18 @@ class KafkaBrokers:
         return sorted(chosen.union(each for name in topics.topics for each in self._of_topic(name, found)))
 
     def edges(self, partitions: Sequence[Partition], kind: OffsetKind) -> dict[Partition, int]:
-        """The first offsets, or those behind the last records."""
+        """The first offsets of partitions, or the offsets behind their last records."""
         spec = self._admin_module.OffsetSpec
         return self._listed(partitions, spec.earliest() if kind is OffsetKind.EARLIEST else spec.latest())
 
     def at_time(self, partitions: Sequence[Partition], timestamp_ms: int) -> dict[Partition, int]:
-        """The first records that are not older; where there is none, the end."""
+        """The offsets of the first records that are not older; where there is none, the end."""
         found = self._listed(partitions, self._admin_module.OffsetSpec.for_timestamp(timestamp_ms))
         late = [each for each, offset in found.items() if offset < 0]
         return found | (self.edges(late, OffsetKind.LATEST) if late else {})
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """What the group committed."""
+        """The offsets that the group committed."""
         asked = [self._kafka.TopicPartition(*each) for each in partitions]
         with closing(self._events.client("Consumer", {"group.id": "", **self._properties})) as consumer:
             try:
@@ -170,12 +168,12 @@ class KafkaBrokers:
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def close(self) -> None:
-        """Let the client go; its threads end with it."""
+        """Release the client; its threads end with it."""
         self._admin = None
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
-        """Translate the errors of a question to the brokers; ``what``: what could not be had."""
+        """Translate the errors of a question to the brokers; ``what``: the answer that could not be had."""
         try:
             yield
         except (self._kafka.KafkaException, TimeoutError) as error:
@@ -212,7 +210,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
     """The partitions of one source.
 
     Args:
-        topics: what to look for.
+        topics: the partitions to look for.
         connect: makes a connection to the brokers for one search.
     """
 
@@ -235,7 +233,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
         )
 
     def find(self) -> list[KafkaSplit]:
-        """Find the partitions and where to begin.
+        """Find the partitions, and the offsets to begin with.
 
         Raises:
             FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has no
@@ -244,7 +242,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
         return self._search({}, self.split_set.start)
 
     def find_new(self) -> list[KafkaSplit]:
-        """Partitions that were not there before; changes nothing.
+        """Find partitions that were not there before; change nothing.
 
         Raises:
             FlowletError: as ``discover``.
@@ -252,7 +250,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
         return self._search(self._known, _EARLIEST)
 
     def add_found(self, found: Iterable[KafkaSplit]) -> None:
-        """Assign these, too, unless they are known."""
+        """Assign these splits, too, unless they are known."""
         for split in found:
             if split.partition not in self._known[split.topic]:
                 self._known[split.topic].add(split.partition)
@@ -269,7 +267,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
         return known, [(each.topic, each.partition, each.offset, each.stop) for each in waiting]
 
     def take_left(self, known: list[Partition], waiting: _Waiting) -> None:
-        """Go on with these."""
+        """Go on with these partitions."""
         self._known.clear()
         for topic, number in known:
             self._known[topic].add(number)

@@ -1,17 +1,17 @@
-"""Sources of numbered records: a sequence of numbers, and what a function makes of each, at a rate if need be.
+"""Sources of numbered records: a sequence of numbers, or a function's result for each, at a rate if need be.
 
 Hot path, per chunk of 1,000 numbers: two ranges; nothing per number but the user's function.
 
 Side:       task.
-Invariants: a number is given once, by one reader, and the numbers of a reader rise.  What is left is the position, so
-            it can be dealt out to any number of readers.  A reader that may not give anything yet never blocks: its
-            future is done when a timer fires or an answer comes, and checkpoints go on meanwhile.  Over any time, a
-            reader with a rate gives at most its share of the rate for that time, plus that of one second, which it
-            saves up while the tasks behind it are slow.
+Invariants: a number is given once, by one reader, and the numbers of a reader rise.  The position is the numbers that
+            are left, so it can be dealt out to any number of readers.  A reader that may not give a record yet never
+            blocks: its future is done when a timer fires or an answer comes, and checkpoints go on meanwhile.  Over any
+            time, a reader with a rate gives at most its share of the rate for that time, plus its share for one second,
+            which it saves up while the tasks behind it are slow.
 Units:      of rates, nanoseconds of a monotonic clock, and records per second.
-Rules:      a reader asks for more in the last quarter of its last split, and not before ``EARLY_NUMBERS``: what it does
-            not need yet may go to another one.  A reader has one watermark, as in Flink: its splits follow each other
-            in ascending order.
+Rules:      a reader asks for more in the last quarter of its last split, and in its last ``EARLY_NUMBERS``: numbers
+            that it does not need yet may go to another one.  A reader has one watermark, as in Flink: its splits follow
+            each other in ascending order.
 Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGeneratorSource``,
             ``RateLimitedSourceReader``; ``GuavaRateLimiter``, ``GatedRateLimiter``, without a thread that waits.
 """
@@ -36,7 +36,8 @@ _MIN_PAUSE_NS: Final = 10_000_000
 class RecordRateLimit:
     """The limit of one of several readers: its share of so many records per second, or until the next checkpoint.
 
-    Per second it is a bucket that fills with time; the first record may be given at once.  Threading: task thread.
+    The limit per second is a bucket that fills with time; the first record may be given at once.  Threading: task
+    thread.
     """
 
     def __init__(self, strategy: RateLimiterStrategy, num_readers: int) -> None:
@@ -50,7 +51,7 @@ class RecordRateLimit:
         return f"<RecordRateLimit {self._left:g} left>"
 
     def allowed(self, now_ns: int) -> int:
-        """How many records may be given now; per second, what was saved since the last call, at most one second's."""
+        """How many records may be given now; a limit per second saves up to one second's records between calls."""
         if self._is_per_second:
             if self._since_ns is None:
                 self._since_ns = now_ns
@@ -61,7 +62,7 @@ class RecordRateLimit:
         return int(self._left)
 
     def take(self, num_records: int) -> None:
-        """So many were given, at most what was allowed."""
+        """Count records that were given, at most as many as were allowed."""
         self._left -= num_records
 
     def pause_ns(self) -> int | None:
@@ -71,7 +72,7 @@ class RecordRateLimit:
         return max(int((1.0 - self._left) * _NS_PER_SECOND / self._records), _MIN_PAUSE_NS)
 
     def checkpoint_completed(self) -> None:
-        """All records of a limit per checkpoint may be given again."""
+        """Allow all records of a limit per checkpoint again."""
         if not self._is_per_second:
             self._left = self._records
 
@@ -122,7 +123,7 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         return self._next_chunk(max_records) if max_records > 0 else Chunk([])
 
     def _num_allowed(self, limit: RecordRateLimit) -> int:
-        """How many records a chunk may have now; if none, the reader waits for the limit."""
+        """How many records a chunk may have now; if none, begin to wait for the limit."""
         clock = self.ctx.processing_time_service
         now_ns = clock.relative_time_ns()
         num_allowed = limit.allowed(now_ns)
@@ -136,7 +137,7 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
         return min(num_allowed, MAX_CHUNK_RECORDS)
 
     def position_kept(self, checkpoint_id: int) -> None:
-        """A rate per checkpoint allows more now."""
+        """Allow more records of a rate per checkpoint, and end the wait."""
         if self._limit is not None:
             self._limit.checkpoint_completed()
             self.wait.end()
@@ -147,17 +148,17 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
 
     @staticmethod
     def parts_of(position: NumberPosition) -> list[tuple[NumberSplit, None]]:
-        """The runs.  Raises StateRestoreError: the checkpoint is of an older flowlet."""
+        """The runs of a position, as splits.  Raises StateRestoreError: the checkpoint is of an older flowlet."""
         return [(NumberSplit(start, end), None) for start, end in _runs_of(position)]
 
     @staticmethod
     def position_of(parts: Sequence[tuple[NumberSplit, None]]) -> NumberPosition:
-        """The runs."""
+        """The position with the runs of these splits."""
         return NumberPosition(tuple((split.start, split.end) for split, _ in parts))
 
     @classmethod
     def redistributed(cls, positions: Sequence[NumberPosition], share: StateShare) -> NumberPosition:
-        """A part of what the former readers had left, about as many numbers as the other readers get.
+        """A share of the numbers that the former readers had left; all readers get about equally many.
 
         Raises:
             StateRestoreError: the checkpoint is of an older flowlet.
@@ -188,11 +189,11 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
 def numbered_records(
     start: int, end: int, *, function: MakeRecord | None = None, limit: RateLimiterStrategy | None = None
 ) -> AssignedSource[NumberReader]:
-    """The numbers ``start`` <= n < ``end``, each as a record, or as what a function makes of it.
+    """A source of the numbers ``start`` <= n < ``end``, or of a function's result for each.
 
     Args:
         start: the first number.
-        end: behind the last.
+        end: the number behind the last.
         function: gets a number and gives its record; None: the number itself.
         limit: of all readers together; None: as fast as possible.
     """

@@ -274,7 +274,7 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
         return found
 
     def _keep(self, current: _CachedMap, exact: Any, entry: tuple[Any, Any] | None, size: int) -> _CachedMap:
-        """Charge for an entry and put it into the map; returns the map, which is a new one if the caches were emptied."""
+        """Charge for an entry and put it in; returns the map, which is a new one if the caches were emptied."""
         if self._keys.charge(current.sizes.get(exact, 0), size):
             key, prefix = current.key, current.prefix
             current = self._maps[key if type(key) in PLAIN else self._keys.exact(key)] = _CachedMap(key, prefix)

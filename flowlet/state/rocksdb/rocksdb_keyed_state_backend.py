@@ -172,7 +172,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
     def snapshot(
         self, checkpoint_id: int = 0, *, is_full: bool = False
     ) -> Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None:
-        """Make hard links to the files of the database; the callable copies these files, or reads all rows from them."""
+        """Make hard links to the files of the database; the callable copies the files, or reads all rows from them."""
         if not self._ids:
             return None
         store = self._opened()
@@ -241,8 +241,9 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
                 store.write(batch)
 
     def _restore_files(self, snapshot: IncrementalSnapshot) -> None:
-        """Use the snapshot's files as the database, if its key groups and program are this subtask's; else copy the rows
-        of this subtask's key groups.
+        """Use the snapshot's files as the database, if it is of this subtask's key groups and program.
+
+        Else copy the rows of this subtask's key groups.
         """
         groups, files = self._key_groups, self.place.shared_files
         classes = None if files is None else files.former_classes
