@@ -2,8 +2,8 @@
 
 Side:   shared.
 Rules:  every error is one line on standard error, exit code 2; so is Ctrl-C, exit code 130.  With ``run``, ``jm`` and
-        ``tm`` this process becomes the program: its output, signals and exit code are those of ``python``.  What a
-        program sets itself wins over options of the command line, as in Flink.
+        ``tm`` this process becomes the program: its output, signals and exit code are those of ``python``.  Settings in
+        a program win over options of the command line, as in Flink.
 Source: Flink ``CliFrontend``, ``ProgramOptions``.
 """
 
@@ -62,7 +62,7 @@ def ask(jobmanager: str, secret_file: Path | None, request: Callable[[JobManager
 
 
 async def full_job_id(api: JobManagerApi, prefix: str) -> str:
-    """The id of the one job whose id begins so.  Raises FlowletError: there is none, or more than one."""
+    """The id of the one job whose id has this beginning.  Raises FlowletError: there is none, or more than one."""
     found = [job["jid"] for job in await api.list_jobs() if job["jid"].startswith(prefix)]
     if len(found) != 1:
         raise FlowletError(
@@ -296,7 +296,7 @@ def main() -> None:
 def run_command(arguments: list[str] | None = None) -> int:
     """Parse a command line (None: of this process) and run it; return the exit code."""
     try:
-        # Commands return nothing; an exit code is that of typer, such as the one that it makes of Ctrl-C.
+        # Commands return None; an exit code comes from typer, which makes one of Ctrl-C, for example.
         code = app(arguments, standalone_mode=False, default_map=_defaults_of_file()) or 0
     except typer.TyperException as error:
         return complain("flowlet", error.format_message(), EXIT_ERROR)

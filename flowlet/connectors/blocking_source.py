@@ -83,7 +83,7 @@ class CheckpointLock:
 
 
 MAX_PENDING_RECORDS: Final = 2 * MAX_CHUNK_RECORDS
-# If a function ignores cancel() for so long, that is reported and its thread left running: nothing can end a thread.
+# If a function ignores cancel() for so long, that is reported and its thread left running: no call can end a thread.
 # Not measured.
 CANCEL_TIMEOUT_S: Final = 10.0
 
@@ -148,12 +148,12 @@ class BlockingSourceReader(SourceReaderBase):
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._is_replayed = can_be_replayed(function)
-        # While the function holds it, the task takes no snapshot; None: no checkpoint sees what the function does.
+        # While the function holds it, the task takes no snapshot; None: the function has no state that needs it.
         self.checkpoint_lock = CheckpointLock(self._room) if isinstance(function, CheckpointedFunction) else None
-        self.gives_again = self.checkpoint_lock is None  # else its states tell what it has emitted
+        self.gives_again = self.checkpoint_lock is None  # else its states tell which records it has emitted
         self._mark: Any = None  # Task thread only, as the next two.
         self._num_behind_mark = 0  # records that were given, also before a restart
-        self._num_to_drop = 0  # of them, those that the function emits again
+        self._num_to_drop = 0  # of these, the records that the function emits again
         self._elements: deque[ReaderElement | _Mark] = deque()  # Guarded by _lock, as the fields below.
         self._num_pending = 0  # records, watermarks and statuses
         self._is_idle = False

@@ -49,7 +49,7 @@ class PlannedSplitReader(SplitReaderBase[PlannedSplit, int, Position]):
     """
 
     pauses_splits = True
-    opens_given = True  # the watermark waits for those that are not begun, too
+    opens_given = True  # the watermark waits for splits that are not begun, too
 
     def __init__(self, source: SplitSource, num_readers: int) -> None:
         super().__init__(num_readers)

@@ -101,7 +101,7 @@ class ReaderInTurn(SourceReaderBase):
         self._request: Callable[[], None] | None = None  # from start on
         self._is_answered = False  # while a reader starts whose first splits are there already
         self._is_waiting = False  # for the next source
-        self._is_over = False  # there is nothing more, of any source
+        self._is_over = False  # no more splits will come, of any source
         self._wait = ReaderWait()
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class ReaderInTurn(SourceReaderBase):
     # -- splits
 
     def start(self, request_splits: Callable[[], None]) -> None:
-        """Open the reader of the first source, or of the one that the checkpoint was at."""
+        """Open the reader of the first source, or of the checkpoint's present source."""
         self._request = request_splits
         self._open()
 

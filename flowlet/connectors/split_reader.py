@@ -10,8 +10,8 @@ position.  A rescale: ``parts_of`` takes the former positions apart; each part, 
 one reader, and ``position_of`` makes that reader's position, with which it begins as after any restart.
 
 Side:       task.
-Invariants: at most one question is open; nothing is asked once there are no more; a reader that got no split waits on a
-            future that is done with the next answer.  A wait has one timer at most.
+Invariants: at most one question is open; none is asked once there are no more splits; a reader that got no split waits
+            on a future that is done with the next answer.  A wait has one timer at most.
 Units:      bytes.
 Source:     Flink ``SourceReaderBase`` (``addSplits``, ``notifyNoMoreSplits``),
             ``SourceReaderContext.sendSplitRequest``; Flink's file reader asks when it has nothing left, this one a
@@ -32,7 +32,7 @@ from flowlet.timers.keyed_timer_service import ProcessingTimeService
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.loop.eventloop import Cancellable
 
-# What a reader still has when it asks for more: several milliseconds of work, an answer takes about one.  Not measured.
+# A reader with so much left asks for more: several milliseconds of work, and an answer takes about one.  Not measured.
 EARLY_BYTES: Final = 512 << 10
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
@@ -75,7 +75,7 @@ class ReaderWait(AvailabilityHelper):
 class _Supply(Enum):
     """Whether more splits can be had."""
 
-    IDLE = auto()  # nothing was asked
+    IDLE = auto()  # no question is open
     ASKED = auto()
     OVER = auto()
 
@@ -100,7 +100,7 @@ class SplitReaderBase(SourceReaderBase, Generic[SplitT, PlaceT, PositionT]):
         self._early_bytes = early_bytes
         self._request: Callable[[], None] | None = None  # from start on
         self._supply = _Supply.IDLE
-        # Not begun; with places in those of them that a former reader had begun.
+        # Not begun here; each with its place, if a former reader had begun it.
         self._splits: deque[tuple[SplitT, PlaceT | None]] = deque()
         self._stock_bytes = 0
         self._open_splits = OpenSplits()

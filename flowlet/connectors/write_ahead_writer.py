@@ -60,7 +60,7 @@ class CommittableRows:
 
 
 def encoded_part(rows: Sequence[Any]) -> bytes:
-    """Some rows as a part of ``CommittableRows.rows``.  Raises SerdeError: one cannot be pickled."""
+    """Encode rows as a part of ``CommittableRows.rows``.  Raises SerdeError: a row cannot be pickled."""
     data = dumps_value(list(rows))
     return b"".join((_SIZE.pack(len(data)), data))
 
@@ -179,8 +179,8 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
 _FORGET_INTERVAL_MS: Final = 3_600_000
 _CLOCK_MARGIN_MS: Final = 86_400_000  # markers are kept for a day longer: the clocks of machines differ
 # After a change of the parallelism the transactions of one writer are at several subtasks, which start at about the
-# same time.  A subtask that waits in vain fails, and the restart goes on from what the others have committed.  As many
-# as a sink operator allows, 1 s apart.
+# same time.  A subtask that waits in vain fails, and the restart finds the transactions that the others have committed.
+# As many waits as a sink operator allows retries, 1 s apart.
 _MAX_WAITS_FOR_PREDECESSOR: Final = 10
 
 
@@ -213,7 +213,7 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         """Write the rows that are not written yet.
 
         Raises:
-            FlowletError: nothing tells whether some rows were written.
+            FlowletError: it is not known whether some rows were written.
             Exception: whatever the target raises, except CommitLaterError.
         """
         delayed: set[str] = set()  # writers of which one transaction has to wait, and so the later ones

@@ -40,7 +40,7 @@ class AsyncDataStream:
         and checkpoints whose barriers have reached the task wait for no call.
     output_type: of the results.
 
-    All raise JobGraphError for a wrong argument; the message says what to write instead.
+    All methods raise JobGraphError for a wrong argument; the message names a right one.
     """
 
     @staticmethod

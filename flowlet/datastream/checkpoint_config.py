@@ -2,9 +2,9 @@
 
 Side:   pure.
 Units:  milliseconds.
-Rules:  the options themselves are the only state; a setter checks its value at once.  What has no effect here is kept,
-        and a warning says so; what would change results or durability and cannot be had is an error that says what is
-        possible.
+Rules:  the options themselves are the only state; a setter checks its value at once.  A setting without an effect here
+        is kept, with a warning; one that would change results or durability and cannot be had is an error, which names
+        possible ones.
 Source: PyFlink ``pyflink.datastream.checkpoint_config``.
 """
 

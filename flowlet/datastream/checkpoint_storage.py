@@ -1,7 +1,7 @@
 """Storages of checkpoints as users name them.
 
 Side:   pure.
-Rules:  an environment keeps them as options; an object here only says what to set.
+Rules:  an environment keeps storages as options; an object here only names the options to set.
 Source: PyFlink ``pyflink.datastream.checkpoint_storage``; defaults from Flink ``CheckpointingOptions``.
 """
 
@@ -59,7 +59,7 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         return self._max_state_size
 
     def get_savepoint_path(self) -> str | None:
-        """None: savepoints have a directory of their own, ``set_default_savepoint_directory``."""
+        """Return None: savepoints have a directory of their own, ``set_default_savepoint_directory``."""
         return None
 
     def options(self) -> Mapping[str, str]:
@@ -129,7 +129,7 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         return self._path
 
     def get_savepoint_path(self) -> str | None:
-        """None: savepoints have a directory of their own, ``set_default_savepoint_directory``."""
+        """Return None: savepoints have a directory of their own, ``set_default_savepoint_directory``."""
         return None
 
     def get_min_file_size_threshold(self) -> int:

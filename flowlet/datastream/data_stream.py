@@ -2,7 +2,7 @@
 
 Side:   pure.  Nothing runs before ``execute``; each call adds a ``Transformation``.
 Source: PyFlink ``pyflink.datastream.data_stream``.
-Absent: what ``flowlet.common.not_yet`` names: cache.
+Absent: the methods that ``flowlet.common.not_yet`` names: cache.
 """
 
 import importlib
@@ -147,7 +147,7 @@ class CloseableIterator:
         """All records that were not taken yet as a ``pyarrow.Table``; waits for the end of the job.  Not in PyFlink.
 
         Columns stay columns on their way; single records are put into columns here.  Without ``schema`` the table has
-        the schema of the stream of columns, or that of the declared type.
+        the schema of the stream of columns, or of the declared type.
 
         Raises:
             JobGraphError: the declared type has no schema of Arrow, and none was given; the iterator can still be read.
@@ -251,8 +251,8 @@ class StreamSettings:
         return self
 
     def set_uid_hash(self, uid_hash: str) -> Self:
-        """Give the operator this id, 32 hex digits, in place of the one that is made of its uid or its position; unique
-        in the job.
+        """Give the operator this id, 32 hex digits, in place of an id from its uid or its position; unique in the
+        job.
         """
         transformation = self._settings("set_uid_hash")
         if not is_name(uid_hash) or not _UID_HASH.fullmatch(uid_hash):
@@ -393,8 +393,8 @@ class ConnectedStreams:
     ) -> "DataStream":
         """Apply a process function; a ``KeyedCoProcessFunction`` requires that both streams are keyed.
 
-        Where only one of them is keyed, its records go to the subtask of their key, and the function sees no key (as in
-        PyFlink): so a keyed stream meets one that is ``broadcast()``.
+        Where only one stream is keyed, its records go to the subtask of their key, and the function sees no key (as in
+        PyFlink): so a keyed stream is connected to one that is ``broadcast()``.
 
         Raises:
             JobGraphError: it is no such function, or the function needs keys.
@@ -492,10 +492,10 @@ class BroadcastConnectedStream:
 
 
 IN_EITHER_MODE: Final = {"is_batch": GraphValue.IS_BATCH}
-# Called on a stream without keys, these raise NotKeyedError, which says what to do.
+# Called on a stream without keys, these raise NotKeyedError, which names the remedy.
 _KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count", "window", "count_window"})
-# These modules import this one, so they are loaded when they are needed.  What they define is part of this module, as
-# in PyFlink.
+# These modules import this one, so they are loaded when they are needed.  Their classes are part of this module, as in
+# PyFlink.
 _MODULES_BEHIND: Final = {
     "AllWindowedStream": "flowlet.datastream.keyed_stream",
     "ColumnStream": "flowlet.datastream.column_stream",
@@ -737,7 +737,7 @@ class DataStream(StreamSettings):
     def to_arrow(self, schema: Any = None) -> "ColumnStream":
         """Convert the records to columns, on which the next operators work.  Not in PyFlink.
 
-        ``schema`` is a ``pyarrow.Schema``; None: that of the declared type, a row or tuple of simple types.
+        ``schema`` is a ``pyarrow.Schema``; None: the schema of the declared type, a row or tuple of simple types.
 
         Raises:
             JobGraphError: there is no schema, and the type has none.
@@ -817,7 +817,7 @@ class DataStream(StreamSettings):
     def sink_to(self, sink: Sink) -> "DataStreamSink":
         """Send each record to a sink."""
         check_kind(sink, Sink, "sink_to() needs a sink such as DiscardingSink()")
-        committables = Types.PICKLED_BYTE_ARRAY()  # what a sink hands to its committer is no record
+        committables = Types.PICKLED_BYTE_ARRAY()  # committables are no records
         factory = OperatorFactory.of("flowlet.client.translate:sink_operator", sink=sink, type_info=self.get_type())
         written = self._add("Sink", factory, committables, label="{}: Writer", is_sink=True)
         if isinstance(sink, SupportsGlobalCommitter):

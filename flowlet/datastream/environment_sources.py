@@ -169,8 +169,8 @@ class EnvironmentSources(ABC):
     def from_arrow(self, source: Any, schema: Any = None, source_name: str = "Arrow Source") -> "ColumnStream":
         """The rows of Arrow data as a stream of columns; not in PyFlink.
 
-        The batches are not copied: nothing may write into their memory later, such as into a numpy array of which one
-        was made.
+        The batches are not copied: the program must not write into their memory later, such as into a numpy array of
+        which a batch was made.
 
         Args:
             source: a ``pyarrow.Table`` or ``RecordBatch``, an iterable of batches, or anything with

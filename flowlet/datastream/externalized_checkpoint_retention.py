@@ -1,4 +1,4 @@
-"""``ExternalizedCheckpointRetention``: what becomes of checkpoints when their job ends.
+"""``ExternalizedCheckpointRetention``: whether checkpoints stay when their job ends.
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.externalized_checkpoint_retention``.
@@ -10,10 +10,11 @@ __all__ = ["ExternalizedCheckpointRetention"]
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """Whether the newest checkpoints outlive their job; those of a job that finishes never do.
+    """Whether the newest checkpoints outlive their job; they never outlive a job that finishes.
 
-    DELETE_ON_CANCELLATION: they stay when it fails.  RETAIN_ON_CANCELLATION: when it is cancelled, too.
-    NO_EXTERNALIZED_CHECKPOINTS: never.
+    DELETE_ON_CANCELLATION: they stay when the job fails.
+    RETAIN_ON_CANCELLATION: they stay when the job fails or is cancelled.
+    NO_EXTERNALIZED_CHECKPOINTS: they never stay.
     """
 
     DELETE_ON_CANCELLATION = 0

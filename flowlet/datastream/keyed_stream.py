@@ -1,4 +1,4 @@
-"""``KeyedStream``: what can be done per key.
+"""``KeyedStream``: aggregations, windows and process functions per key.
 
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.data_stream``, which exports it, too.
@@ -267,7 +267,7 @@ class IntervalJoin:
 
 @dataclass(slots=True, repr=False, eq=False)
 class IntervalJoined:
-    """Two keyed streams and the interval in which their records meet; ``process`` says what becomes of a pair."""
+    """Two keyed streams and the interval in which their records meet; ``process`` takes the function for each pair."""
 
     _left: "KeyedStream"
     _right: "KeyedStream"
@@ -319,7 +319,7 @@ class IntervalJoined:
         return self
 
 
-# What keyed aggregations emit: a result per record, or one per key and chunk.
+# The results that keyed aggregations emit: one per record, or one per key and chunk.
 EMIT_ROWS, EMIT_BATCHES = "row", "batch"
 
 

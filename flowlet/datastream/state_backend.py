@@ -1,8 +1,9 @@
 """State back ends as users name them.
 
 Side:   pure.
-Rules:  an environment keeps them as options; an object here only says what to set.  What only tunes RocksDB is kept,
-        and a warning says that it has no effect; a factory of options, which could change anything, is refused.
+Rules:  an environment keeps back ends as options; an object here only names the options to set.  Settings that only
+        tune RocksDB are kept, and a warning says that they have no effect; a factory of options, which could change
+        anything, is refused.
 Source: PyFlink ``pyflink.datastream.state_backend``.
 Absent: ``CustomStateBackend``, which is a Java class.
 """
@@ -87,7 +88,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         The operators of a TaskManager use them one after the other.
 
         Raises:
-            JobGraphError: one of them is no absolute path.
+            JobGraphError: a path is not absolute.
         """
         if not all(is_name(path) and path.startswith("/") and not set(path) & {",", ":"} for path in paths):
             raise JobGraphError(
@@ -138,7 +139,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return self._options.to_dict()
 
     def take_options(self, options: Configuration) -> None:
-        """Take over what options say about RocksDB, without warnings; not in PyFlink.
+        """Take over the options of RocksDB, without warnings; not in PyFlink.
 
         Raises ConfigError: one is not of its type.
         """

@@ -121,8 +121,8 @@ _TO_THE_PROGRAM = 5  # calls from a warning about a graph to execute()'s caller
 _CONFIG_FILE_MODULE = "flowlet.rpc.config_file"
 _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.program.user_frames"
 
-# What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this
-# process, and what gets hold of the job before the JobManager is asked for it.
+# Starts a job from the graph, the JobManager's address (None: an embedded cluster), whether that cluster stays in this
+# process, and a function that gets the job before the JobManager is asked to run it.
 Submit = Callable[[StreamGraph, tuple[str, int] | None, bool, Callable[["RunningJob"], None]], SubmittedJob]
 _T = TypeVar("_T")
 
@@ -131,8 +131,8 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
     """Makes streams and runs the job that they form.
 
     Threading: one thread.
-    Life cycle: a job that was started, whatever becomes of it, takes its operators out of the environment, as in
-    PyFlink, and more streams may be made.  A job that could not be started (the graph was wrong, a function could not
+    Life cycle: a job that was started takes its operators out of the environment, even if it fails, as in PyFlink, and
+    more streams may be made.  A job that could not be started (the graph was wrong, a function could not
     be sent, there was no JobManager, or it refused the job) can be tried again: if no operator was added, the call runs
     the operators of the failed attempt.  Once operators are added, or another stream is collected, the next job has
     only these and the operators that they read; the operators of the failed attempt are forgotten.  (PyFlink keeps them
@@ -170,9 +170,9 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return StreamExecutionEnvironment(configuration)
 
     def configure(self, configuration: Configuration) -> None:
-        """Take over options; those that are not given stay as they are.  ``docs/options.md`` lists all.
+        """Take over options; options that are not given stay as they are.  ``docs/options.md`` lists all.
 
-        If one is wrong, nothing is changed.
+        If one is wrong, none is changed.
 
         Raises:
             ConfigError: an option is not known here, or its value is not of its type.
@@ -182,7 +182,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         settings_of(EnvironmentSettings, configuration)
         settings_of(JobSettings, configuration)
         for name in configuration.key_set() & BY_NAME.keys():
-            # What was set under another name would count before this one.
+            # A value under another name of the option would count before this one.
             for former in BY_NAME[name].names:
                 self._configuration.remove_config(former)
         if row_of(EnvironmentSettings, "buffer_timeout_ms").is_set(configuration):
@@ -269,8 +269,8 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return self._config
 
     def get_parallelism(self) -> int:
-        """The parallelism of operators made from now on: what was set, else 1 on a remote cluster and the usable cores
-        on this machine.
+        """The parallelism of operators made from now on: the one that was set, else 1 on a remote cluster, or the
+        number of usable cores on this machine.
         """
         parallelism = self._config.get_parallelism()
         if parallelism != ExecutionConfig.PARALLELISM_DEFAULT:
@@ -384,7 +384,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         """The strategy that the options name.
 
         Raises:
-            ConfigError: it is the one with exponential delays, which has no class in PyFlink.
+            ConfigError: it is the strategy with exponential delays, which has no class in PyFlink.
         """
         found = view_of(RestartSettings, self._configuration)
         match found.kind:
@@ -439,7 +439,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         the environment variable ``FLOWLET_PROGRESS`` (``auto``, ``on``, ``off``) forbids that, or asks for it
         elsewhere.
 
-        If the job could not be started, see the class for what the next call runs.
+        If the job could not be started, the next call runs the operators that the class describes ("Life cycle").
 
         Raises:
             ConfigError: that variable has another value.
@@ -484,7 +484,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return self._start(lambda submitted: JobClient(submitted.job, self._release), job_name)
 
     def close(self) -> None:
-        """Give back what jobs of this environment hold; those that still run in an embedded cluster end with it."""
+        """Release the resources of this environment's jobs; jobs that still run in an embedded cluster end with it."""
         for job in list(self._jobs):
             self._release(job)
 
@@ -524,7 +524,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         return replace(graph, settings=replace(settings, job=self._job_settings(is_batch=graph.is_batch)))
 
     def _job_settings(self, *, is_batch: bool) -> JobSettings:
-        """The job's settings; a BATCH job takes no checkpoints, as in Flink, whatever the options say."""
+        """The job's settings; a BATCH job takes no checkpoints, as in Flink, even if options ask for them."""
         default_directory = _local_checkpoints() if self._address() is None else None
         find = partial(job_settings, self._configuration, default_directory, self._found.runtime_mode)
         try:
@@ -609,8 +609,8 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
 class _Unexecuted:
     """The streams of one environment that no job has had yet, for one line on stderr when the program ends.
 
-    A class variable holds those of all environments, which may be gone by then: most programs build their streams in a
-    function.
+    A class variable holds the streams of all environments, which may be gone by then: most programs build their streams
+    in a function.
     """
 
     _all: ClassVar[dict["_Unexecuted", str]] = {}  # the name of the newest operator of each

@@ -213,9 +213,9 @@ _TIMEOUT_S: Final = 60.0
 
 
 async def why_in_vain(description: GateDescription, secret_file: Path | None = None) -> GateError | None:
-    """Why waiting for credit is in vain; None: the gate's tasks run where the description says, or nobody can tell.
+    """Why waiting for credit is in vain; None: the gate's tasks run where the description says, or it is not known.
 
-    Without the cluster's secret nobody can; then only heartbeats and the end of the connection tell.
+    It is not known without the cluster's secret; then only heartbeats and the end of the connection tell.
     """
     try:
         secret = await run_in_background(partial(secret_of, secret_file), "secret of the cluster")

@@ -68,7 +68,7 @@ class ChunkWriter(ABC):
     def write_chunk(self, chunk: Chunk, context: SinkWriterContext) -> None:
         """Take all records of a chunk, which the context does not describe.
 
-        Raises BadRecordError: one of them cannot be written.
+        Raises BadRecordError: a record cannot be written.
         """
 
 
@@ -175,7 +175,8 @@ class PendingCommits:
     def complete(self, checkpoint_id: int) -> None:
         """Make the committables of a complete checkpoint, and of earlier ones, due."""
         due = [each for each in self._waiting if each.checkpoint_id <= checkpoint_id]
-        self._due += sorted(due, key=lambda each: each.checkpoint_id)  # stable; those of several subtasks may be mixed
+        # Stable, so requests of a subtask keep their order; requests of several subtasks may be mixed.
+        self._due += sorted(due, key=lambda each: each.checkpoint_id)
         self._waiting = [each for each in self._waiting if each.checkpoint_id > checkpoint_id]
 
     def complete_all(self) -> None:

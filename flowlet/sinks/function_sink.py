@@ -48,8 +48,8 @@ class PrintSink(StreamOperator):
     """Writes each record as a line to the standard output of its TaskManager.
 
     A line is ``identifier:subtask> `` and the text of the record; the subtask, counted from 1, only if there are
-    several, and no prefix if there is neither.  The text is ``str`` of the record, or with a declared type what Java
-    prints (``flowlet.typed.value_conversion``).  Lines keep their order among those that functions of the chain print.
+    several, and no prefix if there is neither.  The text is ``str`` of the record, or with a declared type the text of
+    Java (``flowlet.typed.value_conversion``).  Lines keep their order among lines that functions of the chain print.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class FunctionSink(RecordOperator):
         super().__init__(name)
         self._user = function
         self._function = self._add(function, "invoke")
-        # Such a function may have to commit what the final checkpoint holds.
+        # Such a function may have to commit the transactions of the final checkpoint.
         self.runs_after_finish = isinstance(function, CheckpointedFunction) and isinstance(function, CheckpointListener)
         self._has_finished = False
 

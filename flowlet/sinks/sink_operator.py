@@ -49,7 +49,7 @@ class SinkOperator(StreamOperator):
 
     takes_chunks = True
     waits = True  # for files and databases: never on the loop's thread
-    runs_after_finish = True  # the final checkpoint may hold what is not committed yet
+    runs_after_finish = True  # the final checkpoint may hold committables that are not committed yet
 
     def __init__(self, sink: Sink, *, name: str = "Sink: Writer") -> None:
         self.name = name
@@ -124,11 +124,11 @@ class SinkOperator(StreamOperator):
             self._completed_id = END
             runner.commits.complete_all()
             runner.commit_all()
-        elif runner.commits.has_due:  # what was to be tried again: no timer fires any more
+        elif runner.commits.has_due:  # they wait for another attempt, and no timer fires any more
             runner.commit_all()
 
     def close(self) -> None:
-        """Close the writer and the committer, whatever either raises."""
+        """Close the writer and the committer, even if one of them raises."""
         writer = self._writer
         self._writer = None
         runner = self._runner

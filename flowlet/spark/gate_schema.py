@@ -446,7 +446,7 @@ def _in_order(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     fields = array.flatten()
     positions = range(len(names)) if are_positions(names) else [array.type.get_field_index(name) for name in names]
     if min(positions, default=0) < 0:
-        return array  # the cast says what is wrong
+        return array  # the caller's cast raises an error about it
     parts = [_in_order(fields[position], each.type) for position, each in zip(positions, wanted, strict=True)]
     return pa.StructArray.from_arrays(parts, names=names, mask=array.is_null())
 

@@ -98,7 +98,7 @@ class SplitEnumerator(ABC):
         return ()
 
     def find_new(self) -> Sequence[Any]:
-        """Look for new splits, and change nothing; may block.  Not called without ``discovery_interval_ms``.
+        """Search for new splits, without taking them over; may block.  Not called without ``discovery_interval_ms``.
 
         Raises:
             FlowletError: as ``discover``; it is tried again.

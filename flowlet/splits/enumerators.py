@@ -82,7 +82,7 @@ class HybridSplitEnumerator(SplitEnumerator):
         self._source = 0
         self._present = enumerator_for(splits.sources[0])
         self._told: set[int] = set()  # the readers that know the end of the present source
-        self._finished: set[int] = set()  # those that have read everything of it
+        self._finished: set[int] = set()  # the readers that have read it to its end
         self.is_discovered = False
 
     def __repr__(self) -> str:

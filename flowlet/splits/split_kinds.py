@@ -202,7 +202,7 @@ PlainSplitSet = FileSet | KafkaTopics | NumberRange | PlannedSplits
 
 
 class HybridSplit(SourceSplit, frozen=True, tag="hybrid"):
-    """A part of the source with number ``source``, from 0; ``split`` None: the reader gets nothing more of it."""
+    """A part of the source with number ``source``, from 0; ``split`` None: the end of this source for the reader."""
 
     source: int
     split: PlainSplit | None = None

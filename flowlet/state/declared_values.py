@@ -10,7 +10,7 @@ pass in C over the types of many.  Others are pickled in one call for many rows,
 
 Side:       pure.
 Invariants: a row of a snapshot shares no list or map with the state; a thawed row shares none with the snapshot.
-Rules:      the conversions are those of records (``value_conversion``): a number becomes an ``int`` or a ``float``,
+Rules:      values are converted as records are (``value_conversion``): a number becomes an ``int`` or a ``float``,
             numpy's scalars and subclasses become plain values.  A FLOAT is not rounded.  Only values that are plain are
             converted.  Tuples, rows, lists, maps and times are only checked, as are keys of maps: another key would be
             another entry.  A list will do for a tuple, and a tuple for a list, as for PyFlink's coders.  None may be a

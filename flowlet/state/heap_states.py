@@ -42,7 +42,7 @@ class _HeapState(EnteredState):
         self._entries = entries
 
     def clear(self) -> None:
-        """Forget what is kept for the current key."""
+        """Remove the entry of the current key."""
         self._table.clear()
 
 
@@ -78,7 +78,7 @@ class _CombinedState:
         self._function = function
 
     def clear(self) -> None:
-        """Forget what is kept for the current key."""
+        """Remove the entry of the current key."""
         self._stored.clear()
 
     def accumulator(self) -> Any:

@@ -425,7 +425,7 @@ class OperatorStateBackend(OperatorStateStore):
         # Of ``_states``, with the name of the declared type.
         self._descriptions: dict[str, tuple[Redistribution, str]] = {}
         self._restored: dict[str, OperatorStateRows] = {}  # of states that were not declared yet
-        self._frozen: Callable[[], OperatorStateSnapshot] | None = None  # what the next snapshot is
+        self._frozen: Callable[[], OperatorStateSnapshot] | None = None  # makes the next snapshot
 
     def __repr__(self) -> str:
         return f"<OperatorStateBackend of {list(self._states)}, not declared yet: {sorted(self._restored)}>"

@@ -4,8 +4,8 @@ Keyed state has a form that every back end reads, or is in files of RocksDB that
 belongs to a subtask and to no key.  ``RowHolder`` and ``ColumnHolder``: operators that keep their rows by themselves.
 
 Side:       pure.
-Invariants: nobody changes a snapshot, or a file that it names.  A key is in the key group that ``key_group`` computes
-            for it, so that the groups of several subtasks can be put together in another way.
+Invariants: a snapshot, and the files that it names, never change.  A key is in the key group that ``key_group``
+            computes for it, so that the groups of several subtasks can be put together in another way.
 Source:     Flink ``KeyedBackendSerializationProxy``, ``KeyGroupsStateHandle``,
             ``RegisteredKeyValueStateBackendMetaInfo``, ``IncrementalRemoteKeyedStateHandle``,
             ``OperatorStateHandle.Mode``, ``StateAssignmentOperation``, ``RoundRobinOperatorStateRepartitioner``.
@@ -41,7 +41,7 @@ class StateKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TypeForm:
-    """A declared type, such that a later flowlet can tell what it was.
+    """A declared type, in a form that a later flowlet can compare.
 
     Args:
         name: ``Row``, ``Tuple``, ``Map``, ``List`` or another kind of array, the name of a basic type, or the text of
@@ -66,7 +66,7 @@ class StateDescription:
     """The description of a state, which a restart must declare again.
 
     Args:
-        kind: what is kept for a key.
+        kind: the kind of state.
         type_name: the declared type as text.
         has_ttl: whether each entry is a pair of the user's value and the time of its last use, in milliseconds of
             processing time.

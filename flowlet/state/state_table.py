@@ -190,7 +190,7 @@ class _GroupedRows:
             of_values.append(ordered_values[start:end])
 
     def rows(self) -> dict[int, StateRows]:
-        """All of them."""
+        """All rows, by key group."""
         return {group: StateRows(*map(_joined, self._pieces[group])) for group in sorted(self._pieces)}
 
 
@@ -207,7 +207,7 @@ def _joined(pieces: list[Any]) -> Sequence[Any]:
 
 
 def _runs(groups: Any) -> tuple[Any, list[tuple[int, int, int]]]:
-    """An order of rows, by the key group of each, and each group with its first place there and the one after its last.
+    """An order of rows by key group, and for each group its first place in that order and the place after its last.
 
     There is at least one row.
     """
@@ -473,7 +473,7 @@ class StateTable(ExactKeys):
         if not self._order:
             self._order = list(self.entries)
         elif num_new:
-            # Nothing was dropped since, so that new keys are the last ones of the dictionary.
+            # No key was dropped since, so that new keys are the last ones of the dictionary.
             newest = list(islice(reversed(self.entries), num_new))
             newest.reverse()
             self._order += newest

@@ -76,7 +76,7 @@ class _TtlState:
         self._declared = declared
 
     def clear(self) -> None:
-        """Forget what is stored for the current key."""
+        """Remove the entry of the current key."""
         self._stored.clear()
 
 

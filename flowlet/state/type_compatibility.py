@@ -39,7 +39,7 @@ def converter(written: TypeForm, declared: TypeForm) -> Convert | None:
     """A function from values as they were written to values of the declared type; None: they are equal.
 
     Raises:
-        StateRestoreError: the types do not go together; names both, and what differs.
+        StateRestoreError: the types do not go together; names both, and the difference.
     """
     try:
         return _converter(written, declared)

@@ -1,4 +1,4 @@
-"""Shows what a savepoint or checkpoint holds, as Arrow tables."""
+"""Shows the state in a savepoint or checkpoint, as Arrow tables."""
 
 from flowlet.state_reader.saved_state import SavedOperator, SavedState, SavedStateInfo, read_state
 

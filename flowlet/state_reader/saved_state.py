@@ -238,7 +238,7 @@ class SavedState:
         ``last_used_ms``, too.  ``AGGREGATE`` is the state of ``sum`` and the like.
 
         Raises:
-            FlowletError: there is no such operator or state; the message names those that there are.
+            FlowletError: there is no such operator or state; the message names the existing ones.
         """
         return self._table_of(uid, name, *_KEYED)
 
@@ -265,7 +265,7 @@ class SavedState:
         return _table(names, list(self._timers(self._find(uid))))
 
     def positions(self, uid: str) -> pa.Table:
-        """The positions of a source, or the elements of an asynchronous function; ``subtask``, and ``position`` as text.
+        """The positions of a source, or the elements of an asynchronous function: ``subtask``, ``position`` (as text).
 
         Raises FlowletError: there is no such operator.
         """
@@ -274,7 +274,7 @@ class SavedState:
     def table(self, uid: str, name: str) -> pa.Table:
         """The entries of a state of any kind.
 
-        Raises FlowletError: there is none; the message names those that there are.
+        Raises FlowletError: there is no such operator or state; the message names the existing ones.
         """
         operator_id = self._find(uid)
         if name == "timers" and any(state.timers for _, state in self._parts_of(operator_id)):

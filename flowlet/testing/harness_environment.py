@@ -264,7 +264,7 @@ class HarnessEnvironment:
             place.key_groups,
             place.max_parallelism,
             should_interrupt=lambda: self.executor.should_interrupt,
-            clock_ns=lambda: 0,  # what a test sees must not depend on how quick the machine is
+            clock_ns=lambda: 0,  # the results of a test must not depend on the speed of the machine
         )
         self.keyed_state: KeyedStateBackend = HeapKeyedStateBackend(
             key_context, self.clock.current_time_ms, place.key_groups, place.max_parallelism
@@ -437,7 +437,7 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
         return self._start_ms + math.ceil(round(handle.when() * 1_000, 6))
 
     def run_until_idle(self) -> None:
-        """Run everything that is ready, and what becomes ready by it."""
+        """Run all callbacks that are ready, and all that become ready by them."""
         for _ in range(_MAX_ROUNDS):
             self._has_more = False
             # One round: stop is queued behind everything that is ready.

@@ -47,7 +47,7 @@ class MiniCluster:
         self._cluster = EmbeddedCluster.start(num_task_managers, slots_per_task_manager, in_process=True, config=config)
         self._num_slots = num_task_managers * slots_per_task_manager
         self._lock = threading.Lock()
-        self._jobs: list[RunningJob] = []  # Guarded by _lock; those that are not closed, and some that are.
+        self._jobs: list[RunningJob] = []  # Guarded by _lock; all jobs that are not closed, and some closed ones.
 
     def __repr__(self) -> str:
         return (
@@ -97,7 +97,7 @@ class MiniCluster:
         self._cluster.stop_task_manager(index)
 
     def close(self) -> None:
-        """End all jobs and the cluster, whatever one of them raises; idempotent."""
+        """End all jobs and the cluster, even if one of them raises; idempotent."""
         with self._lock:
             jobs = self._jobs
             self._jobs = []

@@ -5,15 +5,15 @@ Hot path: one call per record that is not kept by column (``record_conversion``)
 generated function tests the exact types, in about the time of a call of a user's function (bench: wordcount).
 Side:       pure.
 Rules:      a number becomes an ``int`` (towards zero) or a ``float``, FLOAT is rounded to 32 bits, a row gets the
-            declared names in their order, times lose what the type cannot hold.  An integer that does not fit is an
-            error, and so is a value of another kind.  None may be a row's field, an element of a basic or object array,
-            a value of a map, and a record by itself of a type whose values may be null in Java.
+            declared names in their order, times lose parts that the type cannot hold.  An integer that does not fit is
+            an error, and so is a value of another kind.  None may be a row's field, an element of a basic or object
+            array, a value of a map, and a record by itself of a type whose values may be null in Java.
             Records without a declared type have Python's text: ``print`` of PyFlink shows that, too, and its files an
             address of Java.  Rows by themselves have Python's text in ``print`` and Java's in files, as in PyFlink.  An
             array by itself, which Java writes as an address, is written like a list.
 Invariants: a value that is of its type already is returned itself; nothing is changed in place.
 Source:     PyFlink ``coder_impl_fast.pyx``, ``coders.from_type_info_proto``; Java's treatment of None.
-            Java ``Object.toString`` of what Flink's serializers make: ``Tuple``, ``Row``, ``java.sql.Timestamp``,
+            Java ``Object.toString`` of the objects that Flink's serializers make: ``Tuple``, ``Row``, ``Timestamp``,
             ``Double.toString``.
 """
 

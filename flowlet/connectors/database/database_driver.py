@@ -125,7 +125,7 @@ class DatabaseDriver(ABC):
 
     @abstractmethod
     def converted(self, value: Any) -> Any:
-        """A value as one that the driver takes.  Raises TypeError or ValueError: there is none."""
+        """The value that the driver takes for a value.  Raises TypeError or ValueError: there is none."""
 
     def hint(self, error: BaseException) -> str:
         """The advice about an error, as the end of a sentence; empty: the error's text says all."""
@@ -147,7 +147,7 @@ class DatabaseDriver(ABC):
 
         Raises:
             DatabaseUnavailableError: the transaction failed, or it is not known whether it happened.
-            DatabaseError: it was refused, and nothing was changed.
+            DatabaseError: the transaction was refused, and the database is unchanged.
         """
         return self._guarded(lambda: self._transaction(work))
 

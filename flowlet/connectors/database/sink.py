@@ -327,7 +327,7 @@ class DatabaseWriter(SinkWriter[Any]):
             )
 
     def flush(self, *, end_of_input: bool) -> None:
-        """Write what waits."""
+        """Write the rows that wait."""
         while self._rows:
             self._write_batch()
 

@@ -344,7 +344,7 @@ class FileSink(Sink):
             return self
 
         def enable_compact(self, strategy: Any, compactor: Any) -> NoReturn:
-            """Not supported yet.  Raises JobGraphError, always."""
+            """Raise JobGraphError: files cannot be compacted yet."""
             raise JobGraphError(
                 "a file sink cannot compact files yet: leave enable_compact() out, and use a larger checkpoint interval"
             )
@@ -400,7 +400,7 @@ class StreamFormat:
 
     @staticmethod
     def text_line_format(charset_name: str = "UTF-8") -> "StreamFormat":
-        """One ``str`` per line, without its line end; bytes outside the charset are replaced.
+        """A format with one ``str`` per line, without its line end; bytes outside the charset are replaced.
 
         Raises:
             JobGraphError: the charset is unknown.

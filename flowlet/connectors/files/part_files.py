@@ -53,13 +53,13 @@ class FormatWriter(ABC):
 
     @abstractmethod
     def write(self, chunk: Chunk) -> None:
-        """Write the records.  Raises BadRecordError: one of them has no form in this format."""
+        """Write the records.  Raises BadRecordError: a record has no form in this format."""
 
     def end(self) -> None:  # noqa: B027 - nothing follows the last record of most formats
         """Write the bytes that must stand at the end of the file."""
 
     def drop(self) -> None:  # noqa: B027 - most formats hold nothing
-        """Release what the writer holds, without ``end``: the file is of no use, or goes on elsewhere."""
+        """Release the writer's resources, without ``end``: the file is of no use, or goes on elsewhere."""
 
 
 class EncodedWriter(FormatWriter):

@@ -15,8 +15,8 @@ Rules:      concatenated streams in one file are read one after the other (``cat
             bytes become U+FFFD.
 Source:     Flink ``StandardDeCompressors``.  Flink ``FileSource``, ``FileSourceReader``, ``TextLineInputFormat``.  A
             position in a split is the offset at which a line begins, in the content that is searched for line ends, and
-            how many lines behind it were read. So nothing is counted per line; a reader that goes on there skips less
-            than a block.  In a file that is read as a whole (compressed, or recoded) it reads everything before the
+            how many lines behind it were read.  So no line is counted by itself; a reader that goes on there skips less
+            than a block.  In a file that is read as a whole (compressed, or recoded) it reads all content before the
             position again, and drops it.
 Invariants: every line of every file belongs to exactly one split, whatever the sizes; splits are read one at a time.
             Files must not change while the job runs.
@@ -232,7 +232,7 @@ class TextLineReader(SplitReaderBase[FileSplit, SplitPosition, TextPosition]):
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
         self._chunks: Generator[Chunk, None, None] | None = None  # of the current split
-        self._current: FileSplit | None = None  # the current split; None: nothing of it is left
+        self._current: FileSplit | None = None  # the current split; None: no line of it is left
         self._position: SplitPosition | None = None  # in the current split; None: at its start
         # Of earlier splits.  As the next field written by the task thread, read anywhere; one block stale is fine.
         self._done_bytes = 0

@@ -103,7 +103,7 @@ class _Part:
     format: FormatWriter
     created_ms: int
     written_ms: int
-    num_former_bytes: int = 0  # those that a former attempt wrote
+    num_former_bytes: int = 0  # written by a former attempt
     is_in_checkpoint: bool = False
 
     @property
@@ -172,8 +172,8 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         """Write the records of a chunk.
 
         Raises:
-            BadRecordError: one of them has no form in the format.
-            FlowletError: a file cannot be written; names it and says what to do.
+            BadRecordError: a record has no form in the format.
+            FlowletError: a file cannot be written; names it and the remedy.
         """
         now_ms = self._clock.current_time_ms()
         for bucket_id, records in self._by_bucket(chunk, now_ms, context):

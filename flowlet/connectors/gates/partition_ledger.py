@@ -22,7 +22,7 @@ from flowlet.messages.control_messages import CountedPartition
 from netstack.late import dataclass
 
 ALL_RECORDS: Final = 1 << 62
-"""``HeldPartition.num_records`` of a partition that has ended, if nobody knows how many they were."""
+"""``HeldPartition.num_records`` of a partition that has ended, if the number is not known."""
 # Bounded, because a gate may live for ever: as many as ``GateWrites`` remembers.
 MAX_REMEMBERED: Final = 65_536
 
@@ -46,7 +46,7 @@ class UnfitAttemptError(FlowletError):
 
 @dataclass(slots=True)
 class LedgerEntry:
-    """One partition: ``held`` and ``has_ended``: now; ``kept`` and ``is_end_kept``: by a complete checkpoint."""
+    """One partition: ``held`` and ``has_ended`` are of now; ``kept`` and ``is_end_kept`` of a complete checkpoint."""
 
     attempt: int
     held: int = 0

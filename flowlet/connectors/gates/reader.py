@@ -127,7 +127,7 @@ class RemoteGateSource(Source):
         type_info: of its records.
         producers: how many partitions end the gate; None: ``finish_gate`` ends it.
         key_groups: how producers route records to the subtasks; None: in turn.
-        event_time: gives the records their timestamps; None: they keep those of the producer, if any.
+        event_time: gives the records their timestamps; None: they keep the producer's timestamps, if any.
     """
 
     is_bounded = False
@@ -285,7 +285,7 @@ class RemoteGateReader(SourceReaderBase):
         index, cursor, chunk = elements.popleft()
         if cursor is None:
             return chunk
-        # An empty chunk says that nothing waits here.
+        # An empty chunk tells the caller that no element waits here, so it must not be given while one does.
         while not len(chunk := self._new_records(index, cursor, chunk)) and elements:
             index, cursor, chunk = elements.popleft()
             assert cursor is not None, "all channels have one, or none has"

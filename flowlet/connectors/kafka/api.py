@@ -364,7 +364,7 @@ class KafkaRecordSerializationSchemaBuilder:
         self._value: SerializationSchema | None = None
 
     def set_topic(self, topic: str) -> Self:
-        """All records go to this topic."""
+        """Send all records to this topic."""
         check_name(topic, "set_topic() needs the name of a topic")
         self._topic = topic
         self._selector = None

@@ -9,8 +9,8 @@ Side:       task.
 Invariants: the thread touches the consumer only between ``watch`` and the end of its future; the task thread does not
             consume meanwhile.  A watch ends with a message, an error or ``close``.  Its wait has a limit, so ``close``
             takes a quarter of a second at most.  The offset of a partition is behind the last record that was polled,
-            not behind what was fetched: so state and records agree.  Nothing blocks the task: librdkafka fetches on its
-            own threads, and an idle reader waits on a future (``ArrivalWatch``).  A partition is over when a record or
+            not behind fetched ones: so state and records agree.  No call blocks the task: librdkafka fetches on its own
+            threads, and an idle reader waits on a future (``ArrivalWatch``).  A partition is over when a record or
             the end of the log is at or behind its stop: the last offsets may belong to markers of transactions, which
             no consumer sees.
 Source:     Flink ``SplitFetcher``, ``FutureCompletingBlockingQueue``, for idle times only: while there are messages,
@@ -100,7 +100,7 @@ class ArrivalWatch:
 
 
 _log = LogLines(__name__)
-_MAX_OPEN_CHECKPOINTS: Final = 100  # whose offsets are kept; those of older ones that never completed are dropped
+_MAX_OPEN_CHECKPOINTS: Final = 100  # whose offsets are kept; older ones, which never completed, are dropped
 # A second client error of the kinds that librdkafka recovers from by itself.
 _PASSING: Final = (
     *("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"),

@@ -12,7 +12,7 @@ Invariants: the first failed delivery fails the task: no record that a checkpoin
             writer's transactions have an id of their own, ``<prefix>-<writer>``.  Its marker is read only after
             ``init_transactions``, which ends the transaction of a process that was believed dead; no such process can
             commit afterwards.  So the marker tells whether a transaction happened, and no other process can change
-            that.  A call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A
+            it.  A call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A
             call about transactions goes on in the background after a timeout, and a repeated call takes it up; a
             question for an offset is asked anew.  ``send_offsets_to_transaction`` alone returns no sooner than its
             request does, after ``socket.timeout.ms`` (60 s) at the latest.
@@ -166,7 +166,7 @@ T = TypeVar("T")
 
 # Of one call, all slices together; then the task tries again after a pause, or the job restarts.
 _TIMEOUT_S: Final = 30.0
-# A subtask has one writer; after a restart those of former subtasks come first, one after the other.
+# A subtask has one writer; after a restart the writers of former subtasks come first, one after the other.
 _MAX_CLIENTS: Final = 2
 
 

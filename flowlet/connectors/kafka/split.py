@@ -1,4 +1,4 @@
-"""Partitions of Kafka: ``KafkaSplitEnumerator`` finds those of a source and assigns each to one reader.
+"""Partitions of Kafka: ``KafkaSplitEnumerator`` finds the partitions of a source and assigns each to one reader.
 
 ``KafkaBrokers`` asks a cluster for partitions and offsets; ``ClientEvents`` makes clients of librdkafka, also for
 readers and writers.
@@ -7,8 +7,8 @@ Side:       shared.  ``discover`` and ``find_new`` ask brokers, on a thread of t
             librdkafka has threads of its own, which end with the client.  The rest only decides, on the JobManager's
             loop.
 Invariants: a partition is assigned once, also if it is found again; known and waiting partitions are the state.
-Rules:      offsets are numbers as soon as a partition is found: what "latest" means does not depend on when its reader
-            begins.  A partition that appears later is read from its beginning, whatever the start is.  librdkafka tells
+Rules:      offsets are numbers as soon as a partition is found: the meaning of "latest" does not depend on when its
+            reader begins.  A partition that appears later is read from its beginning, for any start.  librdkafka tells
             why it cannot connect by events, not by the error of the call that waits: both are in the message.
 Source:     Flink ``KafkaSourceEnumerator``, which assigns as here: the partitions of a topic go round the readers.
             librdkafka ``rd_kafka_metadata``, ``ListOffsets``; Flink ``KafkaSubscriberUtils``,
@@ -261,7 +261,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
         return self._waiting.pop(reader, [])
 
     def left(self) -> tuple[list[Partition], _Waiting]:
-        """The partitions that are known, and those that are not assigned."""
+        """The known partitions, and the splits that are not assigned."""
         known = [(topic, number) for topic, numbers in sorted(self._known.items()) for number in sorted(numbers)]
         waiting = chain.from_iterable(self._waiting.values())
         return known, [(each.topic, each.partition, each.offset, each.stop) for each in waiting]

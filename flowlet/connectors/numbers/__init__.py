@@ -1,4 +1,4 @@
-"""Numbers, and records that a function makes of them.
+"""Sources of numbers, and of records that a function makes of numbers.
 
 Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
 """

@@ -45,7 +45,7 @@ class RecordRateLimit:
         records = strategy.records
         self._records = records / num_readers if self._is_per_second else max(int(records) // num_readers, 1)
         self._left = 1.0 if self._is_per_second else self._records
-        self._since_ns: int | None = None  # when _left was right; None: nothing was asked
+        self._since_ns: int | None = None  # the time of ``_left``; None: before the first call
 
     def __repr__(self) -> str:
         return f"<RecordRateLimit {self._left:g} left>"
@@ -97,7 +97,7 @@ class NumberReader(SplitReaderBase[NumberSplit, None, NumberPosition]):
 
     def __init__(self, num_readers: int, function: MakeRecord | None, limit: RateLimiterStrategy | None = None) -> None:
         super().__init__(num_readers, early_bytes=0)
-        self._next = self._end = 0  # what is left of the present split
+        self._next = self._end = 0  # the numbers that are left of the present split
         self._asks_from = 0  # from here on it is time to ask for more
         self._function = function
         self._limit: RecordRateLimit | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flowlet.chain.stream_operator import OperatorContext
     from flowlet.timers.keyed_timer_service import ProcessingTimeService
 
-# What PyFlink's module of this name has; the package has all.
+# The names that PyFlink's module of this name has; the package exports all.
 __all__ = [
     "BuiltInSource",
     "DeliveryGuarantee",
@@ -127,7 +127,7 @@ class SinkWriter(ABC, Generic[InputT]):
 
     @abstractmethod
     def flush(self, *, end_of_input: bool) -> None:
-        """Write out what waits; when this returns, all records so far are as safe as the sink promises."""
+        """Write out waiting records; when this returns, all records so far are as safe as the sink promises."""
 
     def close(self) -> None:  # nothing to do unless overridden
         """Release what the writer holds; also called after a failure."""
@@ -215,10 +215,10 @@ class CommitRequest(Generic[CommittableT]):
 
 
 class Committer(ABC, Generic[CommittableT]):
-    """Commits what writers prepared, once the checkpoint that holds it is complete.
+    """Commits the committables of writers, once the checkpoint that holds them is complete.
 
     After a restart committables come again that may be committed already: ``commit`` must be idempotent.  An exception
-    is an unknown failure of all requests.
+    counts as a failure of all requests, for an unknown reason.
     """
 
     @abstractmethod
@@ -275,8 +275,8 @@ class SupportsCommitter(ABC):
 
     @abstractmethod
     def create_committer(self, context: WriterInitContext) -> Committer[Any]:
-        """The committer of one subtask; it gets what writers of this sink prepared, of this subtask
-        or of former ones.
+        """The committer of one subtask; it gets the committables of this sink's writers, of this subtask or of former
+        ones.
         """
 
 
@@ -324,7 +324,7 @@ class SplitSource(BuiltInSource):
 
     @abstractmethod
     def create_splits(self, parallelism: int) -> Mapping[str, Any]:
-        """All splits: by name, what ``read_split`` needs to know of them, which is pickled.
+        """All splits by name, each with the object that ``read_split`` gets, which is pickled.
 
         Called in the program, when the job starts.
         """

@@ -44,7 +44,7 @@ class RateLimiterStrategy:
 
     @staticmethod
     def per_second(records_per_second: float) -> "RateLimiterStrategy":
-        """A limit of so many records a second; what was not given in a second may be given in the next one.
+        """A limit of so many records a second; records that were not given in a second may be given in the next one.
 
         Raises:
             JobGraphError: the number is not above 0.

@@ -14,9 +14,9 @@ __all__ = ["HybridSource", "HybridSourceBuilder"]
 class HybridSource(BuiltInSource):
     """Reads each source to its end, in all subtasks, and then the next one; made by ``HybridSource.builder``.
 
-    The splits of a source are looked for when it begins: a ``FileSource`` reads the files that are there then, and a
-    ``KafkaSource`` that begins with the latest records begins there then; but a ``SplitSource`` is asked for its splits
-    when the program starts the job.  Only the last source may be without an end.
+    The splits of a source are looked for when it begins: a ``FileSource`` reads the files of that time, and a
+    ``KafkaSource`` that begins with the latest records begins with the records of that time; but a ``SplitSource`` is
+    asked for its splits when the program starts the job.  Only the last source may be without an end.
     """
 
     __slots__ = ("is_bounded", "sources")
@@ -45,7 +45,7 @@ class HybridSourceBuilder:
         """Read this source after the others.
 
         Raises:
-            JobGraphError: it is no source that can be part of a hybrid one, or the one before has no end.
+            JobGraphError: it is no source that can be part of a hybrid one, or the source before it has no end.
         """
         if not self._sources[-1].is_bounded:
             kind = type(self._sources[-1]).__name__

@@ -17,12 +17,12 @@ _LONG_END: Final = 1 << 63
 class NumberSequenceSource(BuiltInSource):
     """The whole numbers from ``start`` to ``end``, both included.
 
-    A single subtask gives them in order.  Several get splits, which are handed out in order when a subtask asks for
-    more: a fast one gives more numbers, and those of each subtask rise.  What is left belongs to checkpoints, and can
-    be dealt out to another number of subtasks.
+    A single subtask gives them in order.  Several subtasks get splits, which are handed out in order when a subtask
+    asks for more: a fast subtask gives more numbers, and the numbers of each rise.  Numbers that are left belong to
+    checkpoints, and can be dealt out to another number of subtasks.
 
     Raises:
-        JobGraphError: they are not whole numbers of 64 bits, or ``start`` is above ``end``.
+        JobGraphError: ``start`` or ``end`` is no whole number of 64 bits, or ``start`` is above ``end``.
     """
 
     __slots__ = ("end", "start")

@@ -7,7 +7,7 @@ twice.
 Side:   pure.  The writer and the committer run on the thread of their task; they are loaded by name.
 Source: Flink ``GenericWriteAheadSink`` and ``CheckpointCommitter`` of its Cassandra connector, whose markers lie beside
         the rows and not in their transaction, so that rows may come twice there.
-Rules:  docs/databases.md, "How exactly once works", says what markers are and how long they are kept.
+Rules:  docs/databases.md, "How exactly once works", explains markers and how long they are kept.
 """
 
 import importlib
@@ -74,7 +74,7 @@ class WriteAheadSink(Sink, SupportsCommitter):
     Attributes:
         max_commit_bytes: a transaction has about so many bytes of pickled rows, and is read into memory as a whole.
         marker_retention_ms: how long the target keeps a marker at least.  Rows that are older and have no marker fail
-            the job, because nothing tells any more whether they were written.
+            the job, because it is not known any more whether they were written.
         max_retries: how often a transaction is tried again, after pauses of a second, before the job fails and
             restarts; at most 10.
     """

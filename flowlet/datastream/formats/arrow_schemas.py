@@ -1,8 +1,8 @@
 """Checks schemas and columns while a program is built.
 
 Side:  pure.
-Rules: every function raises JobGraphError if its demands are not met.  The message names the call, the column and its
-    type, and says what to do.  Only programs with a schema import pyarrow.
+Rules: every function raises JobGraphError if its demands are not met.  The message names the call, the column, its type
+       and the remedy.  Only programs with a schema import pyarrow.
 """
 
 from typing import Any, Final
@@ -88,7 +88,7 @@ def _table(source: Any, schema: Any) -> Any:
 
 
 def _without_views(table: Any) -> Any:
-    """Columns of views, as polars has its texts, as plain ones, of which Arrow can select rows."""
+    """The table with plain columns in place of views (the texts of polars), of which Arrow cannot select rows."""
     schema = table.schema
     for index, field in enumerate(schema):
         if kinds.is_string_view(field.type):

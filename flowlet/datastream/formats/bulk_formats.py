@@ -7,7 +7,7 @@ Rules:  of CSV, as RFC 4180, with a line feed at the end of a line: a field is i
         field that would be read as another value is refused: a value that is the null value, a separator in an element
         of an array, bytes.
 Source: PyFlink ``pyflink.datastream.formats.csv``, ``pyflink.datastream.formats.parquet``.
-Absent: what a schema says only of reading (comments, the first row, strict headers, properties).
+Absent: settings of a schema that concern reading alone (comments, the first row, strict headers, properties).
 """
 
 import csv
@@ -113,11 +113,11 @@ class CsvSchemaBuilder:
     # -- characters
 
     def set_column_separator(self, char: str) -> Self:
-        """Between columns; a comma by default."""
+        """Set the character between columns; a comma by default."""
         return self._set(column_separator=checked_character(char, "set_column_separator"))
 
     def set_line_separator(self, separator: str) -> Self:
-        r"""At the end of each line: \n by default, \r\n or \r."""
+        r"""Set the end of each line: \n (the default), \r\n or \r."""
         if separator not in _LINE_ENDS:
             raise JobGraphError(
                 f"set_line_separator() needs one of {', '.join(map(repr, _LINE_ENDS))}, got {separator!r}"
@@ -125,25 +125,26 @@ class CsvSchemaBuilder:
         return self._set(line_separator=separator)
 
     def set_quote_char(self, char: str) -> Self:
-        """Around fields that need it; a double quote by default."""
+        """Set the character around fields that need quotes; a double quote by default."""
         return self._set(quote_char=checked_character(char, "set_quote_char"))
 
     def disable_quote_char(self) -> Self:
-        """No quotes; without an escape character, a field that would need them fails the job."""
+        """Write no quotes; without an escape character, a field that would need them fails the job."""
         return self._set(quote_char=None)
 
     def set_escape_char(self, char: str) -> Self:
-        """In front of a quote inside a field, instead of a second quote; if there are no quotes, of all special
-        characters.
+        """Set the character in front of a quote inside a field, in place of a second quote.
+
+        If quotes are disabled, it stands in front of all special characters.
         """
         return self._set(escape_char=checked_character(char, "set_escape_char"))
 
     def disable_escape_char(self) -> Self:
-        """No escape character, as by default."""
+        """Use no escape character, which is the default."""
         return self._set(escape_char=None)
 
     def set_null_value(self, null_value: str) -> Self:
-        """The field of None; empty by default."""
+        """Set the text that stands for None; empty by default."""
         return self._set(null_value=checked_text(null_value, "set_null_value"))
 
     def set_use_header(self, use: bool = True) -> Self:  # noqa: FBT001, FBT002  # PyFlink's signature
@@ -193,14 +194,14 @@ def csv_dialect(delimiter: str, quote: str | None, escape: str | None) -> dict[s
 
 
 def checked_text(text: Any, method: str, *, may_be_empty: bool = True) -> str:
-    """The text.  Raises JobGraphError: it is none."""
+    """Return the text.  Raises JobGraphError: it is no text."""
     if not isinstance(text, str) or not (text or may_be_empty):
         raise JobGraphError(f"{method}() needs a text, got {text!r}")
     return text
 
 
 def checked_character(char: Any, method: str) -> str:
-    """The character.  Raises JobGraphError: it is none that can stand between or around fields."""
+    """Return the character.  Raises JobGraphError: it cannot stand between or around fields."""
     if not isinstance(char, str) or len(char) != 1 or char in "\r\n":
         raise JobGraphError(f"{method}() needs one character, got {char!r}")
     return char

@@ -4,9 +4,8 @@ Side:   pure.  They are pickled with the job, and called on the thread of one ta
 Rules:  fields stand in the order of the type.  An array is one field, with a character of its own between the elements.
         Dates and times are texts in ISO 8601, booleans are true and false, bytes are in base64.  An empty field that is
         no text is None, and so is the null literal.  Values that do not fit into their type are errors, in both
-        directions (``field_values``).  What was written is read equal, but for the kind of a row: what CSV cannot tell
-        from another value is refused, such as None in a text, unless there is a null literal, and an array that is
-        empty.
+        directions (``field_values``).  Written values are read equal, but for the kind of a row: a value that CSV
+        cannot tell from another one is refused, such as an empty array, or None in a text without a null literal.
 Source: PyFlink ``pyflink.datastream.formats.csv``; Flink ``CsvRowDeserializationSchema``,
         ``CsvRowSerializationSchema``.
 Absent: rows inside rows.
@@ -54,7 +53,7 @@ class _Characters:
 
 
 class _Builder:
-    """Takes the type of rows and the characters of the lines, for a reader or a writer of them."""
+    """Takes the type of rows and the characters of lines, for a reader or a writer."""
 
     def __init__(self, type_info: TypeInformation) -> None:
         self._type_info = _checked_type(type_info)
@@ -78,11 +77,10 @@ class _Builder:
 
 
 class CsvRowDeserializationSchema(TypedDeserializationSchema):
-    """Lines as rows; made by ``CsvRowDeserializationSchema.Builder(type_info)``.
+    """Reads lines as rows; made by ``CsvRowDeserializationSchema.Builder(type_info)``.
 
-    A line that does not fit fails the job, unless parse errors are ignored: then a field that does not fit is None, and
-    so are fields that are missing; a line with too many fields, or that is no line of this form, is left out.  Both are
-    counted.
+    A line that does not fit fails the job, unless parse errors are ignored: then a field that does not fit, or is
+    missing, is None; a line with too many fields, or that is no line of this form, is left out.  Both are counted.
     """
 
     _what = "a line"
@@ -109,7 +107,7 @@ class CsvRowDeserializationSchema(TypedDeserializationSchema):
             return None
         if len(text) > csv.field_size_limit():
             csv.field_size_limit(_MAX_FIELD_CHARS)
-        # With a line end of its own: behind an escaped one Python would wait for another line.
+        # With a new line end: behind an escaped one Python would wait for another line.
         fields = next(csv.reader([_without_line_end(text) + "\n"], self._dialect), [])
         num_missing = len(self._parts) - len(fields)
         if num_missing and not (self._ignores_parse_errors and fields and num_missing > 0):
@@ -135,7 +133,7 @@ class CsvRowDeserializationSchema(TypedDeserializationSchema):
             self._ignores_parse_errors = False
 
         def set_field_delimiter(self, delimiter: str) -> Self:
-            """Between fields; a comma by default."""
+            """Set the character between fields; a comma by default."""
             return self._set(delimiter=checked_character(delimiter, "set_field_delimiter"))
 
         def set_allow_comments(self, allow_comments: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
@@ -144,7 +142,7 @@ class CsvRowDeserializationSchema(TypedDeserializationSchema):
             return self
 
         def set_null_literal(self, null_literal: str) -> Self:
-            """The field of None, also among texts; none by default."""
+            """Set the text that stands for None, also among texts; there is none by default."""
             return self._set(null=checked_text(null_literal, "set_null_literal"))
 
         def set_ignore_parse_errors(self, ignore_parse_errors: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
@@ -163,7 +161,7 @@ class CsvRowDeserializationSchema(TypedDeserializationSchema):
 
 
 class CsvRowSerializationSchema(SerializationSchema):
-    """Rows or tuples as lines; made by ``CsvRowSerializationSchema.Builder(type_info)``."""
+    """Writes rows or tuples as lines; made by ``CsvRowSerializationSchema.Builder(type_info)``."""
 
     def __init__(self, type_info: RowTypeInfo, characters: _Characters) -> None:
         self._type_info = type_info
@@ -201,19 +199,19 @@ class CsvRowSerializationSchema(SerializationSchema):
         """Builds a ``CsvRowSerializationSchema``."""
 
         def set_field_delimiter(self, c: str) -> Self:
-            """Between fields; a comma by default."""
+            """Set the character between fields; a comma by default."""
             return self._set(delimiter=checked_character(c, "set_field_delimiter"))
 
         def set_line_delimiter(self, delimiter: str) -> Self:
-            r"""At the end of the line: \n by default; it may be empty."""
+            r"""Set the end of the line: \n by default; it may be empty."""
             return self._set(line_end=checked_text(delimiter, "set_line_delimiter"))
 
         def disable_quote_character(self) -> Self:
-            """No quotes; a field that would need them fails the job, unless there is an escape character."""
+            """Write no quotes; a field that would need them fails the job, unless there is an escape character."""
             return self._set(quote=None)
 
         def set_null_literal(self, s: str) -> Self:
-            """The field of None; empty by default."""
+            """Set the text that stands for None; empty by default."""
             return self._set(null=checked_text(s, "set_null_literal"))
 
         def build(self) -> "CsvRowSerializationSchema":
@@ -233,7 +231,7 @@ def _restored_reader(type_info: RowTypeInfo, characters: _Characters, *flags: bo
 
 
 def _without_line_end(text: str) -> str:
-    """The text without one line end: a second one belongs to its last field."""
+    """The text without its last line end; one before that belongs to the last field."""
     for end in ("\r\n", "\n", "\r"):
         if text.endswith(end):
             return text[: -len(end)]
@@ -244,9 +242,9 @@ def _without_line_end(text: str) -> str:
 
 
 def _reader(type_info: TypeInformation, characters: _Characters, lenient: Convert) -> Callable[[str], Any]:
-    """The function that makes a value of a field; ``lenient``: around that of elements.
+    """A function that makes a value of a field, and raises ValueError if it does not fit.
 
-    By the function: ValueError: it does not fit.
+    ``lenient``: wraps the function for elements of arrays.
     """
     form = field_form(type_info)
     if form is not None:
@@ -272,9 +270,9 @@ def _read_array(of_texts: bool, characters: _Characters, read: Callable[[str], A
 
 
 def _writer(type_info: TypeInformation, characters: _Characters) -> Callable[[Any], str]:
-    """The function that makes a field of a value.
+    """A function that makes a field of a value.
 
-    By the function: ValueError: it is not of the type, or would be read as another one.
+    The function raises ValueError if the value is not of the type, or would be read as another one.
     """
     form = field_form(type_info)
     if form is not None:

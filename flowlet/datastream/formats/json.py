@@ -2,11 +2,12 @@
 and back.
 
 Side:   pure.  They are pickled with the job, and called on the thread of one task.
-Rules:  an object is a ``Row`` by the names of its fields, whatever their order; an array a list, tuple or array; an
-        object a map, too, whose keys are the texts of theirs.  Dates and times are texts in ISO 8601, bytes are in
-        base64, a float that is no number is "NaN", "Infinity" or "-Infinity".  A field that is missing is None, and one
-        that is not declared is left out.  A number is a text of its digits.  Values that do not fit into their type are
-        errors, in both directions (``field_values``); what was written is read equal, but for the kind of a row.
+Rules:  an object is a ``Row``, by the names of its fields in any order, or a map, whose keys it has as texts; an array
+        is a list, tuple or array.  Dates and times are texts in ISO 8601, bytes are in base64, a float that is no
+        number is "NaN", "Infinity" or "-Infinity".  A field that is missing is None, and a field that is not declared
+        is left out.  A number, where a text is declared, is the text of its digits.  Values that do not fit into their
+        type are errors, in both directions (``field_values``); written values are read equal, but for the kind of a
+        row.
 Source: PyFlink ``pyflink.datastream.formats.json``; Flink ``JsonRowDeserializationSchema``,
         ``JsonRowSerializationSchema``.
 Absent: types by JSON schema.
@@ -79,7 +80,7 @@ _SIGNED: Final = known_form(BasicTypeInfo.BYTE_TYPE_INFO())
 
 
 class JsonRowDeserializationSchema(TypedDeserializationSchema):
-    """Messages of JSON as values of a type; made by ``builder``.
+    """Reads messages of JSON as values of a type; made by ``builder``.
 
     A message that is no JSON, or does not fit, fails the job, unless parse errors are ignored: then a part of it that
     does not fit is None, and a message that does not fit at all is left out.  Both are counted.
@@ -117,17 +118,17 @@ class JsonRowDeserializationSchema(TypedDeserializationSchema):
             self._ignores_parse_errors = False
 
         def type_info(self, type_info: TypeInformation) -> Self:
-            """The type of the values, mostly ``Types.ROW_NAMED``.  Raises JobGraphError: it is no type."""
+            """Set the type of the values, mostly ``Types.ROW_NAMED``.  Raises JobGraphError: it is no type."""
             check_kind(type_info, TypeInformation, _NEEDS_TYPE.format("type_info"))
             self._type_info = type_info
             return self
 
         def json_schema(self, json_schema: str) -> NoReturn:
-            """Always raises JobGraphError: a JSON schema cannot be read."""
+            """Raise JobGraphError, always: a JSON schema cannot be read."""
             raise JobGraphError("json_schema(): JSON schemas are not read; give the type with type_info()")
 
         def fail_on_missing_field(self) -> Self:
-            """A field that is missing is an error; by default it is None."""
+            """Make a missing field an error; by default it is None."""
             self._fails_on_missing_field = True
             return self
 
@@ -139,7 +140,7 @@ class JsonRowDeserializationSchema(TypedDeserializationSchema):
             return self
 
         def build(self) -> "JsonRowDeserializationSchema":
-            """The schema.  Raises JobGraphError: it has no type, or both rules for what does not fit."""
+            """The schema.  Raises JobGraphError: it has no type, or both rules for errors were chosen."""
             if self._type_info is None:
                 raise JobGraphError("JsonRowDeserializationSchema needs the type of its values: type_info()")
             if self._fails_on_missing_field and self._ignores_parse_errors:
@@ -158,7 +159,7 @@ def _restored_reader(type_info: TypeInformation, *flags: bool) -> JsonRowDeseria
 
 
 class JsonRowSerializationSchema(SerializationSchema):
-    """Values as messages of JSON; made by ``builder``.  Raises JobGraphError: JSON has no form for the type."""
+    """Writes values as messages of JSON; made by ``builder``.  Raises JobGraphError: JSON has no form for the type."""
 
     def __init__(self, type_info: TypeInformation) -> None:
         self._type_info = type_info
@@ -175,9 +176,9 @@ class JsonRowSerializationSchema(SerializationSchema):
         return JsonRowSerializationSchema.Builder()
 
     def serialize(self, element: Any) -> bytes | None:
-        """The message; of a row, an object by the names of the fields.
+        """The message; a row is an object by the names of the fields.
 
-        ValueError: it is not of the type; names field and value.
+        Raises ValueError: the value is not of the type; names field and value.
         """
         if element is None:
             return None
@@ -194,7 +195,7 @@ class JsonRowSerializationSchema(SerializationSchema):
             self._type_info: TypeInformation | None = None
 
         def with_type_info(self, type_info: TypeInformation) -> Self:
-            """The type of the values, whose names the fields get.  Raises JobGraphError: it is no type."""
+            """Set the type of the values, whose names the fields get.  Raises JobGraphError: it is no type."""
             check_kind(type_info, TypeInformation, _NEEDS_TYPE.format("with_type_info"))
             self._type_info = type_info
             return self
@@ -345,7 +346,7 @@ def _read_by_text(parsed: Convert, wanted: TypeInformation, value: Any) -> Any:
 
 
 class _Writing(_Rules):
-    """Makes of values what JSON has."""
+    """Makes objects, arrays, texts and numbers of JSON from values of the types."""
 
     errors: ClassVar[tuple[type[Exception], ...]] = (ValueError, RowFieldsError)
 
@@ -390,10 +391,10 @@ class _Writing(_Rules):
 
 
 def _quick_row(type_info: RowTypeInfo) -> Convert | None:
-    """A generated function that makes the object of a record whose fields are of their exact types, and None of any
-    other.
+    """A generated function that makes the object of a record whose fields are of their exact types, and None of other
+    records.
 
-    It takes half the time of ``_written_row``.  None: the type has other fields than numbers, texts and booleans.
+    It takes half the time of ``_Writing``.  None: the type has other fields than numbers, texts and booleans.
     """
     types, names = type_info.get_field_types(), type_info.get_field_names()
     tests = [_EXACT.get(each.basic_type) if isinstance(each, BasicTypeInfo) else None for each in types]

@@ -1,9 +1,9 @@
 """``JsonLinesEncoder``: a line of JSON per record, for ``FileSink.for_row_format``.
 
 Side:   pure.
-Rules:  a row with names of fields is an object, one without names and a tuple are arrays; dictionaries, lists and what
-        JSON has are themselves; dates and times are texts in ISO 8601, bytes are in base64, decimals texts; NaN and
-        infinities are the texts "NaN", "Infinity" and "-Infinity", as Jackson writes them.
+Rules:  a row with names of fields is an object, a row without names and a tuple are arrays; dictionaries, lists and
+        values of JSON are themselves; dates and times are texts in ISO 8601, bytes are in base64, decimals texts; NaN
+        and infinities are the texts "NaN", "Infinity" and "-Infinity", as Jackson writes them.
 Source: JSON Lines (jsonlines.org).  Not in PyFlink.
 """
 
@@ -31,11 +31,11 @@ class JsonLinesEncoder(Encoder):
     """
 
     def encode(self, value: Any) -> bytes:
-        """One line."""
+        """The line of one record."""
         return self.encode_all((value,))
 
     def encode_all(self, values: Sequence[Any]) -> bytes:
-        """A line for each."""
+        """The lines of records, one for each."""
         data = _ENCODER.encode_lines(values)
         if _NULL(data) is not None and _may_have_no_numbers(values):
             texts = _with_texts(msgspec.to_builtins(values, enc_hook=_plain, str_keys=True))
@@ -44,9 +44,9 @@ class JsonLinesEncoder(Encoder):
 
 
 def encoded_json(value: Any, *, is_checked: bool) -> bytes:
-    """One value without a line end; decimals are numbers, which must be finite.
+    """The JSON of one value, without a line end; decimals are numbers, which must be finite.
 
-    ``is_checked``: it has no float that is no number.
+    ``is_checked``: whether the value is known to have no NaN and no infinity.
     """
     data = _NUMBERS.encode(value)
     if is_checked or _NULL(data) is None:
@@ -77,7 +77,7 @@ def _may_have_no_numbers(values: Iterable[Any]) -> bool:
 
 
 def _is_quickly_known(column: Sequence[Any]) -> bool:
-    """Whether it is all numbers, of which each is one, or all texts; None is left out.
+    """Whether the values are all finite numbers, or all texts; None is left out.
 
     Two calls into C, no loop over the values.
     """
@@ -92,8 +92,9 @@ def _is_quickly_known(column: Sequence[Any]) -> bool:
 
 
 def _with_texts(value: Any) -> Any:
-    """A value of lists and dicts with texts for floats that are no numbers, which the encoder would write as null;
-    None: it has none.
+    """A value of lists and dicts, with texts in place of NaN and infinities, which the encoder would write as null.
+
+    None: the value has no such float.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return java_name(value)

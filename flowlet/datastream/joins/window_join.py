@@ -202,7 +202,7 @@ _W = TypeVar("_W", bound=_WithWindow)
 
 @dataclass(slots=True, repr=False, eq=False)
 class EqualTo(Generic[_W]):
-    """Two streams with the key of either; ``window`` says where their records meet."""
+    """Two streams with the key of either; ``window`` takes the windows in which their records meet."""
 
     _keyed: "KeyedStream"
     _with_window: type[_W]
@@ -214,7 +214,7 @@ class EqualTo(Generic[_W]):
 
 @dataclass(slots=True, repr=False, eq=False)
 class Where(Generic[_W]):
-    """Two streams with the key of the first; ``equal_to`` takes that of the second."""
+    """Two streams with the key of the first; ``equal_to`` takes the key of the second."""
 
     _streams: "_Streams"
     _selector: Selector

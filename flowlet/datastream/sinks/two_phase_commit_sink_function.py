@@ -43,11 +43,11 @@ class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, CheckpointL
 
     @abstractmethod
     def pre_commit(self, transaction: Any) -> None:
-        """Make ``commit`` possible whatever happens from now on, such as flush and close a file; no record follows."""
+        """Prepare the commit so that it can succeed after any crash: flush and close a file, say; no record follows."""
 
     @abstractmethod
     def commit(self, transaction: Any) -> None:
-        """Make the records count.  Called again after a failure, also if it had succeeded: then it must do nothing."""
+        """Make the records count.  After a failure it is called again, also if it had succeeded: then do nothing."""
 
     @abstractmethod
     def abort(self, transaction: Any) -> None:
@@ -64,7 +64,7 @@ class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, CheckpointL
     # -- the protocol
 
     _current: Any = None
-    _is_open: bool = False  # whether ``_current`` is a transaction that nobody has committed or aborted
+    _is_open: bool = False  # whether ``_current`` is neither pre-committed nor aborted
     _transactions: ListState[Any]  # set by initialize_state
 
     def invoke(self, value: Any, context: SinkContext) -> None:

@@ -29,7 +29,7 @@ class State(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget what is kept for the current key."""
+        """Remove the state of the current key."""
 
 
 class ValueState(State, Generic[T]):
@@ -290,7 +290,7 @@ class OperatorStateStore(ABC):
 
     @abstractmethod
     def get_union_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """A list of this subtask; after a restart every subtask gets the elements of all, and keeps what it needs.
+        """A list of this subtask; after a restart every subtask gets the elements of all, and keeps those it needs.
 
         Not in PyFlink.
         """

@@ -40,12 +40,12 @@ def _index(record: Any, position: Any) -> Any:
 
 
 class Aggregation(ReduceFunction):
-    """An aggregation of one field; ``position`` is its position or name, ``method`` that of ``KeyedStream``: by them an
-    operator computes it on columns.
+    """An aggregation of one field of tuples, lists or rows, or of plain values (position 0).
 
-    ``sum``, ``min`` and ``max`` put the field so far into the key's first record,
-    ``min_by`` and ``max_by`` keep the record that has it.  Records are tuples, lists, rows, or plain values (position
-    0).  ``skips_nulls``: skip records with None in the field, as columns do; otherwise they fail the job.
+    ``position``: the position or name of the field.  ``method``: the method of ``KeyedStream``; by both an operator
+    computes the aggregation on columns.  ``sum``, ``min`` and ``max`` put the result so far into the key's first
+    record; ``min_by`` and ``max_by`` keep the record with the lowest or highest field.  ``skips_nulls``: skip records
+    with None in the field, as columns do; otherwise they fail the job.
     """
 
     def __init__(self, method: str, position: int | str, *, skips_nulls: bool = False) -> None:
@@ -57,7 +57,7 @@ class Aggregation(ReduceFunction):
         self._keeps_record = method.endswith("_by")
 
     def reduce(self, value1: Any, value2: Any) -> Any:
-        """The record so far, or the one that replaces it."""
+        """The record so far (``value1``), or the record that replaces it."""
         so_far, field = self._field(value1), self._field(value2)
         if self.skips_nulls and field is None:
             return value1

@@ -84,7 +84,7 @@ _TAKEN: Final[dict[BasicType, frozenset[Any]]] = {
     BasicType.INSTANT: frozenset({Instant}),
     BasicType.BIG_DEC: _NUMBERS | {str},
 }
-# The same of other types; one that is not here takes any class.
+# The classes of values that other types take; a type that is not here takes any class.
 _CLASSES: Final[dict[type[TypeInformation], tuple[type, ...]]] = {
     TupleTypeInfo: (tuple,),
     RowTypeInfo: (Row,),
@@ -106,10 +106,10 @@ _ITERABLES: Final = (
 
 
 def annotated_result(function: Any, method: str, *, is_iterated: bool = False) -> Any:
-    """The annotation of a function's results: of the callable, or of the object's method; None if it has none that can
-    be resolved.
+    """The annotation of a function's results: of the callable, or of the object's method.
 
-    ``is_iterated``: the function returns an iterable of them.
+    None: there is no annotation, or it cannot be resolved.  ``is_iterated``: the function returns an iterable of
+    results.
     """
     called = getattr(function, method, None) or function
     if not isinstance(called, types.FunctionType | types.MethodType):
@@ -122,13 +122,13 @@ def annotated_result(function: Any, method: str, *, is_iterated: bool = False) -
 
 
 def inferred_type(annotation: Any) -> TypeInformation:
-    """The type of values with an annotation; any Python object where it is not understood."""
+    """The type of values with this annotation; any Python object where it is not understood."""
     inner = _inferred(annotation)
     return inner if isinstance(inner, PickledBytesTypeInfo) else InferredTypeInfo(inner)
 
 
 def contradiction(annotation: Any, declared: TypeInformation) -> str | None:
-    """Why no value with this annotation is of the declared type; None: some are, or nobody knows."""
+    """Why no value with this annotation is of the declared type; None: some are, or it is not known."""
     members = _members_of(annotation)
     if not members:
         return None
@@ -145,7 +145,7 @@ def _element_of(annotation: Any) -> Any:
 
 
 def _members_of(annotation: Any) -> list[Any]:
-    """The members of a union but None; of another annotation itself."""
+    """The members of a union, without None; for another annotation, the annotation itself."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return [member for member in typing.get_args(annotation) if member is not type(None)]
     return [] if annotation is None or annotation is type(None) else [annotation]
@@ -265,7 +265,7 @@ def checked_object(func: Any, method: str, *function_classes: type[Function]) ->
 def result_type(
     output_type: TypeInformation | None, func: Any, method: str, *, is_iterated: bool = False
 ) -> TypeInformation:
-    """The declared type of a function's results; without one, what their annotation says, which converts nothing.
+    """The declared type of a function's results; without one, the type of their annotation, which converts no record.
 
     ``is_iterated``: the function returns or yields several.  The annotation must not contradict the declared type.
     """
@@ -315,5 +315,5 @@ def _check_arguments(func: Any, method: str, num_arguments: int) -> None:
 
 
 def check_type_information(type_info: TypeInformation | None, method: str) -> None:
-    """``type_info`` must be a declared type."""
+    """Check that ``type_info`` is a declared type, or None.  Raises JobGraphError: it is neither."""
     check_kind(type_info, TypeInformation | None, f"{method}() needs type information such as Types.STRING()")

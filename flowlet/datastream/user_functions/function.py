@@ -24,10 +24,10 @@ class Function(ABC):  # noqa: B024  # open and close may, but need not be overri
     """
 
     def open(self, runtime_context: "RuntimeContext") -> None:  # noqa: B027  # nothing to do unless overridden
-        """Prepare; on the task's thread."""
+        """Prepare for the first record; on the task's thread."""
 
     def close(self) -> None:  # noqa: B027  # nothing to do unless overridden
-        """Release what ``open`` acquired."""
+        """Release the resources that ``open`` acquired."""
 
 
 class WrappingFunction(Function):
@@ -48,12 +48,15 @@ class WrappingFunction(Function):
 
 
 class WrittenInPython:
-    """A class that PyFlink has for objects of Java: here only classes that are derived of it have instances."""
+    """A class that wraps an object of Java in PyFlink: here only classes derived from it have instances."""
 
     _instead: ClassVar[str]
 
     def __new__(cls, *args: object, **named: object) -> Self:
-        """Raises JobGraphError: PyFlink's own class wraps an object of Java; here it is written in Python."""
+        """Make an instance of a derived class.
+
+        Raises JobGraphError: the class itself is called, as if it wrapped an object of Java.
+        """
         if args and "_instead" in vars(cls):
             raise JobGraphError(f"{cls.__name__}({args[0]!r}): {cls._instead}")
         if (args or named) and cls.__init__ is object.__init__:
@@ -72,32 +75,32 @@ def has_life_cycle(function: Any) -> bool:
 class CheckpointedFunction(ABC):
     """A function with state of its subtask, which belongs to no key; a second base class of any function.
 
-    Both methods run on the task's thread, as the function itself; those of a ``SourceFunction`` while its ``run`` holds
-    no checkpoint lock.
+    Both methods run on the task's thread, as the function itself; for a ``SourceFunction``, while its ``run`` does not
+    hold the checkpoint lock.
     """
 
     @abstractmethod
     def snapshot_state(self, context: "FunctionSnapshotContext") -> None:
-        """A checkpoint is taken: put into the states what belongs there; they are copied when this returns.
+        """Put into the states what a checkpoint must hold; they are copied when this returns.
 
         An error fails the job.
         """
 
     @abstractmethod
     def initialize_state(self, context: "FunctionInitializationContext") -> None:
-        """Get the states, and what they held; once, before ``open``, at the first start and after each restart."""
+        """Get the states, with their restored values; called once, before ``open``, at each start of the subtask."""
 
 
 class CheckpointListener(ABC):
-    """A function that learns what became of checkpoints; a second base class of any function.
+    """A function that is told which checkpoints are complete or have failed; a second base class of any function.
 
-    The methods run on the task's thread.  Numbers rise, and some checkpoints are never reported: what a checkpoint
-    confirms, a later one confirms, too.  An error fails the job.
+    The methods run on the task's thread.  Numbers rise, and some checkpoints are never reported: a complete checkpoint
+    stands for all earlier ones, too.  An error fails the job.
     """
 
     @abstractmethod
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete: the job will never go on from an older one."""
+        """Handle a complete checkpoint: the job will never go on from an older one."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:  # noqa: B027  # nothing to do unless overridden
-        """The checkpoint will never be complete."""
+        """Handle a checkpoint that will never be complete."""

@@ -1,5 +1,5 @@
-"""Functions that see more than a record: process functions, functions of two streams, of what a join or co-group brings
-together, of the records of a window, and of an asynchronous call.
+"""Functions that see more than a record: process functions, functions of two streams, of the records that a join or
+co-group brings together, of the records of a window, and of an asynchronous call.
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
 Source: PyFlink ``pyflink.datastream.functions``, which exports them, too; Flink ``JoinFunction``, ``FlatJoinFunction``,
@@ -311,7 +311,7 @@ class WindowFunction(Function, Generic[IN, OUT, KEY, W]):
 
     @abstractmethod
     def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT]:
-        """The results of a window, from its records, or from the one record that they were combined to."""
+        """The results of a window, from its records, or from the one record into which they were combined."""
 
 
 class AllWindowFunction(Function, Generic[IN, OUT, W]):
@@ -319,7 +319,7 @@ class AllWindowFunction(Function, Generic[IN, OUT, W]):
 
     @abstractmethod
     def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT]:
-        """The results of a window, from its records, or from the one record that they were combined to."""
+        """The results of a window, from its records, or from the one record into which they were combined."""
 
 
 class ProcessWindowFunction(Function, Generic[IN, OUT, KEY, W]):

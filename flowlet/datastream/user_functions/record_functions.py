@@ -113,4 +113,4 @@ class SinkFunction(WrittenInPython, Function):
         """Take one record."""
 
     def finish(self) -> None:
-        """Write out what waits: no record follows.  Unlike ``close``, not called after a failure."""
+        """Write out waiting records: no record follows.  Unlike ``close``, not called after a failure."""

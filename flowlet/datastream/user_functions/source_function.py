@@ -49,10 +49,10 @@ class SourceContext:
             self._reader.become_idle()
 
     def mark_position(self, position: Any) -> None:
-        """Say where the source is: ``restore_position(position)`` and then ``run`` emit the records that follow.
+        """Mark the source's position: after ``restore_position(position)``, ``run`` emits the records that follow.
 
-        Needed only if the function has ``restore_position``.  Any object that can be pickled; it may be changed
-        afterwards.  Once per thousand records is enough, and each mark costs as much as some records.
+        Needed only if the function has ``restore_position``.  ``position``: any object that can be pickled; it may be
+        changed afterwards.  One mark per thousand records is enough; each costs as much as some records.
         """
         self._reader.mark(position)
 
@@ -93,10 +93,7 @@ class SourceFunction(WrittenInPython, ABC):
         """Emit all records, then return; or emit until ``cancel``."""
 
     def restore_position(self, position: Any) -> None:
-        """Go on behind ``position``, the last one that was marked before the checkpoint; not called if there was none.
-
-        Before ``run``.
-        """
+        """Go on behind ``position``, the last mark before the checkpoint; called before ``run`` if there was a mark."""
         raise NotImplementedError
 
     def cancel(self) -> None:  # nothing to do for a function that asks its context

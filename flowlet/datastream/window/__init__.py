@@ -1,4 +1,4 @@
-"""Windows, and what makes, evaluates and empties them."""
+"""Windows, and the assigners, triggers and evictors that make, evaluate and empty them."""
 
 from flowlet.common.not_yet import missing_names
 from netstack.late import late_names

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Says after which gap the session of a record ends."""
+    """Gives the gap after which the session of a record ends."""
 
     @abstractmethod
     def extract(self, element: Any) -> int:
@@ -38,12 +38,12 @@ class SessionWindowTimeGapExtractor(ABC):
 
 
 class _Sessions(TimeWindowAssigner[T], MergingWindowAssigner[T, TimeWindow]):
-    """Each record begins a window of the gap's length; windows that touch each other become one."""
+    """Gives each record a window of the gap's length; windows that touch each other become one."""
 
     def merge_windows(
         self, windows: Iterable[TimeWindow], callback: MergingWindowAssigner.MergeCallback[TimeWindow]
     ) -> None:
-        """Windows that touch each other become one."""
+        """Merge windows that touch each other."""
         TimeWindow.merge_windows(windows, callback)
 
 

@@ -69,7 +69,7 @@ class Trigger(ABC, Generic[T, W]):
         """``TriggerContext``, while windows become one."""
 
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-            """Put the states of the former windows together, as that of the new one.
+            """Merge the states of the former windows into the state of the new one.
 
             Raises:
                 FlowletError: it is a state whose values cannot be put together: a ``ValueState`` or a ``MapState``.
@@ -103,7 +103,7 @@ class Trigger(ABC, Generic[T, W]):
 
 
 class QuietTrigger(Trigger[T, W]):
-    """A trigger without timers: a subclass overrides what it has."""
+    """A trigger without timers; a subclass overrides the methods of timers that it has."""
 
     def on_processing_time(self, time: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Continue: the trigger has no timers."""
@@ -200,7 +200,7 @@ class PurgingTrigger(Trigger[T, Window]):
         return _purging(self.nested_trigger.on_processing_time(time, window, ctx))
 
     def clear(self, window: Window, ctx: Trigger.TriggerContext) -> None:
-        """Clear what the nested trigger keeps."""
+        """Clear the state of the nested trigger."""
         self.nested_trigger.clear(window, ctx)
 
     def can_merge(self) -> bool:

@@ -21,7 +21,7 @@ _NUMBER: Final = struct.Struct(">q")
 
 
 class TimeWindowSerializer(TypeSerializer[TimeWindow]):
-    """Start and end, 8 bytes each."""
+    """Writes start and end, 8 bytes each."""
 
     def serialize(self, element: TimeWindow, stream: BytesIO) -> None:
         """Append a window to the stream."""
@@ -33,7 +33,7 @@ class TimeWindowSerializer(TypeSerializer[TimeWindow]):
 
 
 class CountWindowSerializer(TypeSerializer[CountWindow]):
-    """The number, 8 bytes."""
+    """Writes the number, 8 bytes."""
 
     def serialize(self, element: CountWindow, stream: BytesIO) -> None:
         """Append a window to the stream."""
@@ -45,7 +45,7 @@ class CountWindowSerializer(TypeSerializer[CountWindow]):
 
 
 class GlobalWindowSerializer(TypeSerializer[GlobalWindow]):
-    """One byte: there is only one such window."""
+    """Writes one byte: there is only one such window."""
 
     def serialize(self, element: GlobalWindow, stream: BytesIO) -> None:
         """Append the window to the stream."""

@@ -24,7 +24,7 @@ __all__ = ["WindowSpec"]
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """The parts of a windowed stream: who assigns, evaluates and combines.
+    """The parts of a windowed stream.
 
     Args:
         assigner: puts records into windows.

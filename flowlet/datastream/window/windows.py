@@ -94,7 +94,7 @@ def _pair_of(window: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class CountWindow(Window):
-    """The window of number ``id`` among those of its key."""
+    """The window with the number ``id`` of its key."""
 
     id: int
 

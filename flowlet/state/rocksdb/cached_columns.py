@@ -46,7 +46,7 @@ class CachedColumns:
         self._key_groups = key_groups
         self._holder = holder
         self._tables = range(1, 1 + holder.num_tables)
-        self._held_bytes = 0  # what the budget is charged for
+        self._held_bytes = 0  # charged to the budget
         self._number = 0  # of the next generation's blocks
         self._first = ALL_STARTS
         known = [block for group in key_groups for block in self._blocks(group, (_KNOWN,), -ALL_STARTS, ALL_STARTS)]

@@ -53,7 +53,7 @@ class StateKeys(ExactKeys):
     description: StateDescription
 
     def __post_init__(self) -> None:
-        """Keep what each access needs."""
+        """Keep values that each access needs as attributes: reading them through the store takes longer."""
         self.is_checked = self.declared.is_serialized_checked
         self.budget = self.store.budget
 
@@ -112,7 +112,7 @@ class CachedRows:
         self.is_shared = False
         self._is_ending = False
         self._is_over = False  # the store wrote all rows while a record was processed: the generation is to end
-        self._num_rows = 0  # of this generation; what the budget is charged for
+        self._num_rows = 0  # of this generation; the budget is charged for them
         self._row_bytes = 2 * _ENTRY_BYTES
         keys.store.caches.append(self)
 

@@ -4,10 +4,10 @@ Hot path.  An access that finds its key in the cache costs one look at the type 
 dictionaries; the first one of a key also computes its key group and asks RocksDB (bench: docs/measurements.md).
 
 Side:       task.
-Invariants: what a cache holds was charged to the budget of the store before it was stored; a value that replaces one
-            that was counted since the last flush may be larger by what some updates added (``_UPDATES_UNSEEN``).  An
-            entry of a cache that is not in ``_changed`` is what RocksDB has.  None stands for a row that does not
-            exist: a key without a value has no row.  Lists and maps are never given to the user themselves.
+Invariants: an entry of a cache was charged to the store's budget before it was stored; a value that replaces one that
+            was counted since the last flush may be larger by the growth of some updates (``_UPDATES_UNSEEN``).  An
+            entry that is not in ``_changed`` equals its row in RocksDB.  None stands for a row that does not exist: a
+            key without a value has no row.  Lists and maps are never given to the user themselves.
 Rules:      ``value()`` may give the cached object: as with every back end, a value that was changed in place must be
             given to ``update``.  A list is one row; a map has a row per key, in the order of RocksDB.
 Source:     Flink ``RocksDBValueState``, ``RocksDBListState``, ``RocksDBMapState``; PyFlink's ``CachedMapState``.
@@ -43,7 +43,7 @@ class _CachedValues(EnteredState):
         self._keys = keys
         self._context = keys.context
         self._entries: dict[Any, Any] = {}  # By exact key.
-        self._sizes: dict[Any, int] = {}  # Of the entries: what was charged.
+        self._sizes: dict[Any, int] = {}  # Of the entries, as they were charged.
         self._changed: dict[Any, Any] = {}  # Keys as the user knows them, by exact key.
         self._counted: set[Any] = set()  # Of the changed entries those whose next values need not be measured.
         self._num_unseen = 0
@@ -227,7 +227,7 @@ class _CachedMap:
         # Key as the user knows it, and value, by exact key; None: there is no row.
         self.known: dict[Any, tuple[Any, Any] | None] = {}
         self.num_live = 0  # how many of them are not None
-        self.sizes: dict[Any, int] = {}  # of ``known``: what was charged
+        self.sizes: dict[Any, int] = {}  # of ``known``, as they were charged
         self.changed: set[Any] = set()
         self.counted: set[Any] = set()  # of ``changed``: present keys whose next values need not be measured
         self.is_complete = False  # whether a key that is not known has no row
@@ -258,7 +258,7 @@ class RocksDBMapState(EnteredState, MapState[Any, Any]):
         self._keys = keys
         self._maps: dict[Any, _CachedMap] = {}  # by exact key
         self._changed: dict[Any, _CachedMap] = {}
-        self._counted: set[_CachedMap] = set()  # those that have counted keys
+        self._counted: set[_CachedMap] = set()  # the maps that have counted keys
         self._num_unseen = 0
         keys.store.caches.append(self)
 

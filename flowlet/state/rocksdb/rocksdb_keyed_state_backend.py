@@ -123,7 +123,7 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         store = self._opened()
         state_id = self._id_of(name, declared)
         if written is not None and written.has_ttl != declared.has_ttl:
-            # Entries begin, or cease, to expire; those that begin were last used now.
+            # Entries begin, or cease, to expire; for entries that begin, now counts as the last use.
             now_ms = self._now_ms()
             for group in self._key_groups:
                 batch = store.new_batch()

@@ -248,7 +248,7 @@ def row_content(value: Any, *keys: Any) -> bytes:
 
 
 def memory_size(value: Any, depth: int = _MAX_DEPTH) -> int:
-    """The bytes that a value takes, with what it refers to."""
+    """The bytes that a value takes, with the objects that it refers to."""
     size = sys.getsizeof(value, 64)
     kind = type(value)
     if kind in _FLAT or not depth:
@@ -280,7 +280,7 @@ def memory_size(value: Any, depth: int = _MAX_DEPTH) -> int:
 
 
 def _ends(view: Any) -> Iterable[Any]:
-    """Some elements of both ends of a dictionary."""
+    """Up to eight elements, from both ends of a dictionary."""
     if len(view) <= _NUM_SAMPLES:
         return view  # type: ignore[no-any-return]  # a view of keys or values
     half = _NUM_SAMPLES // 2
