@@ -188,7 +188,7 @@ class BlockingSourceReader(SourceReaderBase):
             given = self._behind_position(element)
             if given is not None:
                 return given
-        if self._error is not None:
+        if self._error is not None:  # without the lock: it was written before ENDED was seen under it
             raise self._error
         if self._num_to_drop and not self.is_cancelled:
             raise FlowletError(
@@ -250,7 +250,7 @@ class BlockingSourceReader(SourceReaderBase):
                 self._state = _State.CANCELLED
             self._room.notify_all()
         if self.checkpoint_lock is not None:
-            self.checkpoint_lock.let_go()
+            self.checkpoint_lock.let_go()  # a task that failed during a snapshot still holds it, and the function waits
         try:
             if is_running:
                 self._function.cancel()
@@ -321,10 +321,11 @@ class BlockingSourceReader(SourceReaderBase):
         except BaseException as raised:  # noqa: BLE001 - poll_chunk raises it on the task's thread
             error = raised
         with self._lock:
+            # A function may raise anything after it was cancelled: that is no failure.
             self._error = None if self._state is _State.CANCELLED else error
             self._state = _State.ENDED
             available = self._available
-        available.complete()
+        available.complete()  # outside the lock: callbacks run on this thread
 
     @property
     def is_cancelled(self) -> bool:

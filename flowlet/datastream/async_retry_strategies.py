@@ -35,11 +35,11 @@ class AsyncRetryPredicate(ABC, Generic[OUT]):
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate[OUT]:
-        """Returns whether a result is tried again; None: never."""
+        """The function that tells whether a result is tried again; None: no result is."""
 
     @abstractmethod
     def exception_predicate(self) -> ExceptionPredicate:
-        """Returns whether an exception is tried again; None: never."""
+        """The function that tells whether an exception is tried again; None: no exception is."""
 
 
 class AsyncRetryStrategy(ABC, Generic[OUT]):
@@ -97,11 +97,11 @@ class RetryPredicate(AsyncRetryPredicate[OUT]):
         self._exception_predicate = exception_predicate
 
     def result_predicate(self) -> ResultPredicate[OUT]:
-        """Returns whether a result is tried again."""
+        """The function that tells whether a result is tried again."""
         return self._result_predicate
 
     def exception_predicate(self) -> ExceptionPredicate:
-        """Returns whether an exception is tried again."""
+        """The function that tells whether an exception is tried again."""
         return self._exception_predicate
 
 

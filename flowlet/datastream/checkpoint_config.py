@@ -113,7 +113,7 @@ class CheckpointConfig(ExplainsMissing):
         return self._set("is_retained_on_failure", retention_mode.name)
 
     def is_externalized_checkpoints_enabled(self) -> bool:
-        """Whether the newest checkpoints stay when their job fails, or is cancelled, too."""
+        """Whether the newest checkpoints stay at least when their job fails."""
         return (
             self.get_externalized_checkpoint_retention()
             is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS

@@ -198,7 +198,7 @@ class CloseableIterator:
 
         In a forked child it does nothing.
         """
-        if self._is_closed or self._job.is_inherited:
+        if self._is_closed or self._job.is_inherited:  # inherited: the job belongs to the parent process
             return
         self._is_closed = True
         try:
@@ -288,7 +288,7 @@ class StreamSettings:
         return self
 
     def _settings(self, method: str) -> Transformation:
-        """The transformation, if it stands for an operator."""
+        """The transformation.  Raises JobGraphError: it stands for no operator."""
         if isinstance(self._transformation, UnionTransformation | SideOutputTransformation):
             what = "union" if isinstance(self._transformation, UnionTransformation) else "side output"
             raise JobGraphError(

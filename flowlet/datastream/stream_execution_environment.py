@@ -653,7 +653,7 @@ class _Unexecuted:
 
 
 def _options_of_file() -> Configuration | None:
-    """The options of ``config.yaml``; None if ``FLOWLET_CONF_DIR`` names no directory with it."""
+    """The options of ``config.yaml`` in the directory that ``FLOWLET_CONF_DIR`` names; None: it is not set."""
     if not os.environ.get("FLOWLET_CONF_DIR"):
         return None
     found: Configuration | None = importlib.import_module(_CONFIG_FILE_MODULE).client_options(os.environ)

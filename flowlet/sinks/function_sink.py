@@ -169,7 +169,7 @@ class FunctionSink(RecordOperator):
         super().process_watermark(watermark)
 
     def finish(self) -> None:
-        """Let the function write out waiting records; in a job without checkpoints the end commits, as one would."""
+        """Let the function write out waiting records; without checkpoints, commit its last transaction."""
         if self._has_finished:
             return
         if isinstance(self._user, SinkFunction):

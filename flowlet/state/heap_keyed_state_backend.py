@@ -141,7 +141,7 @@ class IncrementalCleanup:
                 for key in keys:
                     self._table.retain(key, self._expiry, now_ms)
         elif self._num_entries:
-            self._keys = iter(list(self._table.entries))
+            self._keys = iter(list(self._table.entries))  # a copy: the dictionary changes during a round
 
     def _drop_expired(self, keys: list[Any], now_ms: int) -> None:
         """Drop the expired entries of a state with one value per key.

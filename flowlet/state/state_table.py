@@ -116,6 +116,7 @@ class TableCopy:
 
                     grouped.add(some_keys, some_values, column_key_groups(some_keys, max_parallelism))
         finally:
+            # First: a task that misses a kept row must find the copy complete, or would keep the row again.
             self.is_complete = True
             self.kept.clear()
             self.kept_user_keys.clear()
@@ -133,6 +134,7 @@ class TableCopy:
     def _rows_of(self, exact: list[Any]) -> list[Any]:
         stored = list(map(self._table.entries.get, exact))
         rows = self._copied(exact, stored)
+        # After the copy: the task keeps a row before it changes it, so a row changed during the copy is found now.
         if not self.kept:
             return rows
         kept = list(map(self.kept.get, exact))

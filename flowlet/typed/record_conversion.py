@@ -85,13 +85,13 @@ class RecordConversion:
     # ---------------------------------------------------------------- by column
 
     def covers(self, kind: type, field_types: Sequence[type | None] | None, *, may_round: bool = False) -> bool:
-        """Whether records of this shape need no conversion one by one, only ``checked`` by column.
+        """Whether records of this shape need no conversion one by one, only ``first_misfit`` and ``rounded`` by column.
 
         Args:
             kind: the exact type of the record.
             field_types: of a tuple, the exact type of each field, None where it is not known; None for any other
                 record.
-            may_round: whether ``checked`` may change fields, because no reader has seen them yet.
+            may_round: whether ``rounded`` may change fields, because no reader has seen them yet.
         """
         types = self._field_types(kind, field_types)
         found = (kind,) if field_types is None else field_types

@@ -46,7 +46,8 @@ class JdbcSink(Sink):
     ) -> "JdbcSink":
         """A sink that runs a statement for each record, in batches, and has written all before each checkpoint.
 
-        After a restart rows come again; an upsert (``INSERT ... ON CONFLICT ... DO UPDATE``) then changes nothing.
+        After a restart rows come again; with an upsert (``INSERT ... ON CONFLICT ... DO UPDATE``) the table ends up as
+        without it.
 
         Args:
             sql: has a ``?`` for each field.

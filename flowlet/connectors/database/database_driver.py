@@ -312,6 +312,7 @@ class SqliteDriver(DatabaseDriver):
 
     def connect(self) -> sqlite3.Connection:
         """Open the file, or make it."""
+        # None: Python's module begins no transactions by itself; ``_transaction`` does.
         connection = sqlite3.connect(self._database.path, timeout=self._database.busy_timeout_s, isolation_level=None)
         try:
             connection.execute("PRAGMA synchronous = FULL")
@@ -412,6 +413,7 @@ class PostgresDriver(DatabaseDriver):
         psycopg = self._psycopg
         known = psycopg.conninfo.conninfo_to_dict(self._database.text)
         options = {name: value for name, value in _CONNECTION.items() if name not in known}
+        # autocommit: psycopg begins no transactions by itself; ``_transaction`` does.
         connection = psycopg.connect(self._database.text, autocommit=True, **options, **self._login)
         try:
             if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):

@@ -349,7 +349,7 @@ class DatabaseWriter(SinkWriter[Any]):
     def _write_batch(self) -> None:
         batch = self._rows[: self._batch_size]
         self._retried(lambda: self._driver.transaction(lambda cursor: self._driver.insert(cursor, batch)))
-        del self._rows[: self._batch_size]
+        del self._rows[: self._batch_size]  # not before: a retry needs the rows
         if not self._rows:
             self._stop_timer()
 

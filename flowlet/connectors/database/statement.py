@@ -348,7 +348,7 @@ class JdbcExecutionOptions:
 
     @staticmethod
     def defaults() -> "JdbcExecutionOptions":
-        """5000 rows, no interval, 3 retries."""
+        """The defaults: 5000 rows, no interval, 3 retries."""
         return JdbcExecutionOptions()
 
     @staticmethod

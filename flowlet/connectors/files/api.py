@@ -38,7 +38,7 @@ class BucketContext(SinkWriterContext):
 
 
 class BucketAssigner:
-    """Says for each record into which bucket, a folder below the base path, it goes; your own has ``get_bucket_id``."""
+    """Chooses the bucket of each record, a folder below the base path; your own assigner has ``get_bucket_id``."""
 
     def get_bucket_id(self, value: Any, context: BucketContext) -> str:
         """The path of the folder below the base path; empty for the base path itself."""
@@ -328,7 +328,7 @@ class FileSink(Sink):
             return self
 
         def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> Self:
-            """Say into which folders records go; by default one per hour.
+            """Set the assigner of folders to records; by default there is a folder per hour.
 
             Raises JobGraphError: it is no ``BucketAssigner``.
             """
@@ -337,7 +337,7 @@ class FileSink(Sink):
             return self
 
         def with_output_file_config(self, output_file_config: OutputFileConfig) -> Self:
-            """Say how names of files begin and end.  Raises JobGraphError: it is no ``OutputFileConfig``."""
+            """Set how names of files begin and end.  Raises JobGraphError: it is no ``OutputFileConfig``."""
             needs = "with_output_file_config() needs OutputFileConfig.builder()...build()"
             check_kind(output_file_config, OutputFileConfig, needs)
             self._sink.file_config = output_file_config
@@ -365,7 +365,7 @@ class FileSink(Sink):
             super().__init__(base_path, encoder, RollingPolicy.default_rolling_policy())
 
         def with_rolling_policy(self, rolling_policy: RollingPolicy) -> Self:
-            """Say when a file is complete.  Raises JobGraphError: it is no ``RollingPolicy``."""
+            """Set when a file is complete.  Raises JobGraphError: it is no ``RollingPolicy``."""
             check_kind(rolling_policy, RollingPolicy, "with_rolling_policy() needs a RollingPolicy")
             self._sink.rolling_policy = rolling_policy
             return self

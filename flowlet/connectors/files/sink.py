@@ -150,6 +150,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         self._stale: list[StaleFile] = []
         self._unsynced: set[str] = set()  # folders with new names
         make_folder(self._base)
+        # The first attempt of a job has left nothing behind: it is spared the walk through all folders.
         if self._attempt.attempt or self._attempt.restored:
             named = {each.draft for each in states}
             for path in [each for each in leftovers(self._base, self._attempt) if each not in named]:
@@ -342,7 +343,7 @@ class FileSinkCommitter(Committer[PendingFile | StaleFile]):
                     folders.add(os.path.dirname(path))
                 case StaleFile(path=path):
                     remove(path)
-        sync_folders(folders)
+        sync_folders(folders)  # once per folder, after all its files have their names
 
 
 class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):

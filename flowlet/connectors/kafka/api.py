@@ -274,6 +274,7 @@ class KafkaSourceBuilder(_KafkaBuilder):
         properties["auto.offset.reset"] = _RESETS[given]
         topics = KafkaTopics(
             timeout_ms=max(_milliseconds(properties, API_TIMEOUT, _DEFAULT_TIMEOUT_MS), 1),
+            # First, so that the program may override it: by default, aborted transactions give no records.
             properties={"isolation.level": "read_committed", **properties},
             start=self._start,
             **self._subscription,
@@ -311,7 +312,7 @@ KafkaMessage = tuple[str, bytes | None, bytes | None]
 
 
 class KafkaTopicSelector(ABC):
-    """Says to which topic a record goes."""
+    """Chooses the topic of each record."""
 
     @abstractmethod
     def apply(self, data: Any) -> str:

@@ -53,7 +53,7 @@ def kafka_module(name: str = "confluent_kafka") -> Any:
 class ClientEvents:
     """The clients of librdkafka of one owner, and the errors that they reported by events, on the thread that polls.
 
-    Threading: ``add``, ``refusal`` and ``failure`` from any thread: a bounded deque, whose methods are atomic.
+    Threading: the callback, ``refusal`` and ``failure`` from any thread: a bounded deque, whose methods are atomic.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:

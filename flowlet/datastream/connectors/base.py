@@ -39,7 +39,7 @@ _NO_WATERMARK: Final = -(2**63)  # Flink's ``Long.MIN_VALUE``
 class WriterInitContext:
     """The subtask that a writer or a committer is made for.
 
-    A test's own one, which has no ``ctx``, is never cancelled.
+    In a test it may have no ``ctx``, and is never cancelled then.
     """
 
     _ctx: "OperatorContext" = None  # type: ignore[assignment]
@@ -77,12 +77,11 @@ class WriterInitContext:
         return self._ctx.processing_time_service
 
     def check_cancelled(self) -> None:
-        """Raise if the task is being cancelled, an error that must be let through; not in Flink, which interrupts the
-        thread.
+        """Raise an error, which must be let through, if the task is being cancelled; Flink interrupts the thread.
 
-        A writer, or a committer, that waits for another system calls this about once a second meanwhile.  One that does
-        not, and waits for longer than ``task.cancellation.timeout``, ends its TaskManager with the tasks of all other
-        jobs.
+        A writer, or a committer, that waits for another system calls this method about once a second meanwhile.  If it
+        does not, and waits for longer than ``task.cancellation.timeout``, its TaskManager ends, with the tasks of all
+        other jobs.
         """
         if self._ctx is not None:
             self._ctx.check_cancelled()

@@ -55,7 +55,7 @@ class WrittenInPython:
     def __new__(cls, *args: object, **named: object) -> Self:
         """Make an instance of a derived class.
 
-        Raises JobGraphError: the class itself is called, as if it wrapped an object of Java.
+        Raises JobGraphError: the class itself is called with an argument, as PyFlink's is with an object of Java.
         """
         if args and "_instead" in vars(cls):
             raise JobGraphError(f"{cls.__name__}({args[0]!r}): {cls._instead}")

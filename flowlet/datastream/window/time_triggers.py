@@ -29,13 +29,13 @@ class _TimeTrigger(QuietTrigger[T, TimeWindow]):
         return True
 
     def on_merge(self, window: TimeWindow, ctx: Trigger.OnMergeContext) -> None:
-        """Wait for the new end."""
+        """Wait for the end of the merged window, if it is not over."""
         now = ctx.get_current_watermark() if self._is_event_time else ctx.get_current_processing_time()
         if window.max_timestamp() > now:
             self._register(ctx, window.max_timestamp())
 
     def clear(self, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
-        """Do not wait any more."""
+        """Delete the timer of the window's end."""
         self._delete(ctx, window.max_timestamp())
 
     def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
@@ -128,13 +128,13 @@ class _ContinuousTrigger(_TimeTrigger[T]):
         self._register(ctx, next_time)
 
     def _begin(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> None:
-        """Register the first evaluation, if none is."""
+        """Register the first evaluation, unless one is registered."""
         state = reducing_state(ctx, self.state_desc)
         if state.get() is None:
             self.register_next_fire_timestamp(time - time % self.interval, window, ctx, state)
 
     def _is_due(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> bool:
-        """Whether this is the time; then register the next one."""
+        """Whether an evaluation is due at this time; if so, register the next one."""
         state = reducing_state(ctx, self.state_desc)
         if state.get() != time:
             return False

@@ -115,7 +115,7 @@ class QuietTrigger(Trigger[T, W]):
 
 
 def reducing_state(ctx: Trigger.TriggerContext, descriptor: ReducingStateDescriptor) -> ReducingState[int]:
-    """A state of the window; of this kind, as its descriptor says."""
+    """The reducing state of the window that a descriptor describes."""
     state = ctx.get_partitioned_state(descriptor)
     assert isinstance(state, ReducingState), "its descriptor says so"
     return state
