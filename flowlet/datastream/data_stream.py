@@ -775,7 +775,7 @@ class DataStream(StreamSettings):
         )
 
     def forward(self) -> "DataStream":
-        """Send the records of subtask n to subtask n of the next operator; both operators need one parallelism."""
+        """Send the records of subtask n to subtask n of the next operator, whose parallelism must be equal."""
         return self._partitioned(Forward())
 
     @overload

@@ -438,8 +438,8 @@ class KeyedStream(DataStream):
     ) -> CloseableIterator | list[Any]:
         """Run the job now and return its records, as ``DataStream`` does.
 
-        As in PyFlink, each result is a ``Row`` of the key, ``f0``, and the record, ``f1``.  Streams of columns return
-        their rows without the key.
+        As in PyFlink, each result is a ``Row`` of the key, ``f0``, and the record, ``f1``.  A stream of columns returns
+        its rows as they are.
         """
         selector = self._key_selector
         if isinstance(selector, ColumnKey):

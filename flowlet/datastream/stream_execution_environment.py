@@ -583,6 +583,7 @@ class StreamExecutionEnvironment(EnvironmentSources, ExplainsMissing):
         heartbeat = ClientHeartbeat.of_options(
             self._configuration, is_collecting=collect is not None, is_attached=is_attached
         )
+        # Before anything can fail: the next call may try these operators again.
         self._unstarted = (self._next_attempt(collect), None if collect is None else collect.input)
         self._operators = []
         self._unexecuted.clear()

@@ -55,6 +55,7 @@ class ArrivalWatch:
     def __init__(self, consume: Callable[[float], Sequence[Any]], name: str) -> None:
         self._consume = consume
         self._watches: SimpleQueue[AvailabilityFuture | None] = SimpleQueue()  # one at most; None: the thread ends
+        # Without a lock: these are the thread's from ``watch`` until its future is done, and else the task's.
         self._found: Sequence[Any] = ()
         self._error: Exception | None = None
         self._is_closed = False  # Written by the task thread; a stale read costs one slice.

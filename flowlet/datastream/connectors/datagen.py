@@ -18,7 +18,7 @@ __all__ = ["DataGeneratorSource", "RateLimiterStrategy", "RateUnit"]
 
 
 class RateUnit(Enum):
-    """The unit of a rate: records per second, or per checkpoint."""
+    """The unit of a rate: records per second or per checkpoint; ``NONE``: there is no limit."""
 
     NONE = "nothing"
     SECOND = "second"

@@ -146,7 +146,7 @@ class CsvRowDeserializationSchema(TypedDeserializationSchema):
             return self._set(null=checked_text(null_literal, "set_null_literal"))
 
         def set_ignore_parse_errors(self, ignore_parse_errors: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
-            """Let fields that do not fit be None, and leave out lines that are none; by default they fail the job."""
+            """Let fields that do not fit be None, and leave out lines that are no CSV; by default both fail the job."""
             self._ignores_parse_errors = bool(ignore_parse_errors)
             return self
 
