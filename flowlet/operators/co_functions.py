@@ -1,7 +1,7 @@
 """``map`` and ``flat_map`` of two streams, functions of a stream and a broadcast stream, and the sorting of one stream
 under names.
 
-Hot path.  As ``transform``.
+Hot path.  As ``process_operator``.
 
 Side:   task.
 Source: Flink ``CoStreamMap``, ``CoStreamFlatMap``; ``CoBroadcastWithNonKeyedOperator``,
@@ -118,7 +118,7 @@ class _StatesContext(ProcessContext):
         self._states = states
 
     def current_processing_time(self) -> int:
-        """What the clock shows."""
+        """The time of the task's clock, in milliseconds since 1970."""
         return self._operator.ctx.processing_time_service.current_time_ms()
 
     def current_watermark(self) -> int:
@@ -126,7 +126,7 @@ class _StatesContext(ProcessContext):
         return self._operator.current_watermark
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> OperatorBroadcastState:
-        """The broadcast state of that name.  Raises FlowletError: ``broadcast()`` did not get its descriptor."""
+        """The broadcast state with the descriptor's name.  Raises FlowletError: ``broadcast()`` did not get it."""
         self._check()
         found = self._states.get(state_descriptor.name)
         if found is None:
@@ -214,7 +214,7 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputRecordOperator):
         return _StatesContext(timers, self, views)
 
     def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        if index:  # records of the broadcast stream have no key
+        if index:  # records of the broadcast stream have no key; the last record of the other input left its own
             self.ctx.key_context.current_key = NO_KEY
         return super()._process_input(index, chunk, interrupts)
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class WatermarkEmitter:
-    """The ``WatermarkOutput`` of a generator; passes on to ``output`` what is new, in order.  Task thread only."""
+    """The ``WatermarkOutput`` of a generator; passes changes on to ``output``, in order.  Task thread only."""
 
     __slots__ = ("_output", "_pending", "is_idle", "last_watermark")
 
@@ -56,7 +56,7 @@ class WatermarkEmitter:
         return bool(self._pending)
 
     def emit_watermark(self, timestamp: int) -> None:
-        """See ``WatermarkOutput``."""
+        """Keep the watermark for the next flush, if it rises; the stream is active."""
         if timestamp <= self.last_watermark:
             return
         self.last_watermark = timestamp
@@ -64,19 +64,19 @@ class WatermarkEmitter:
         self._pending.append(Watermark(timestamp))
 
     def mark_idle(self) -> None:
-        """See ``WatermarkOutput``."""
+        """Keep the change of status for the next flush; does nothing if the stream is idle."""
         if not self.is_idle:
             self.is_idle = True
             self._pending.append(IDLE)
 
     def mark_active(self) -> None:
-        """See ``WatermarkOutput``."""
+        """Keep the change of status for the next flush; does nothing if the stream is active."""
         if self.is_idle:
             self.is_idle = False
             self._pending.append(ACTIVE)
 
     def flush(self) -> None:
-        """Emit what the generator said since the last flush."""
+        """Emit the generator's watermarks and statuses since the last flush."""
         pending, self._pending = self._pending, []
         for element in pending:
             self._output.emit_control(element)
@@ -93,8 +93,8 @@ class EventTimeStream:
         emitter: the operator's; flushed behind the records that caused its output.
         said_to: what the generator calls: the emitter itself, or one of several parts that are combined there.
         now_ns: the clock for idleness.
-        loop_owner: a stream of the same strategy and output whose loop takes the records of this one, too; None: it has
-            its own.
+        loop_owner: another stream of this strategy and output, whose loop takes this stream's records, too; None: this
+            stream has a loop of its own.
     """
 
     strategy: WatermarkStrategy
@@ -122,8 +122,9 @@ class EventTimeStream:
         """Assign timestamps, call the generator, pass the records on.
 
         ``interrupts``: of the task's mailbox, for the head of a chain: it stops between two records when these are not
-            empty; None: it does
-        not.  Returns how many records were processed.
+            empty; None: it does not stop.
+
+        Returns how many records were processed.
 
         Raises:
             UserFunctionError: the assigner or the generator failed.
@@ -170,8 +171,8 @@ class EventTimeStream:
         self._stamps = stamps
 
     def _stamps_of(self, chunk: Chunk, interrupts: Interrupts | None) -> list[int]:
-        """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the
-        largest.
+        """The timestamps of the records of a chunk, up to the record at which a mail waits; the generator learns the
+        largest.  For a chunk whose records no other function of the chain sees.
         """
         owner = self._owner
         owner._acting = self
@@ -180,7 +181,7 @@ class EventTimeStream:
 
     @property
     def takes_columns(self) -> bool:
-        """Whether the timestamps of a chunk in columns are a column."""
+        """Whether the timestamps of a chunk in columns are one of its columns."""
         return is_by_column(self.strategy) and not self._generator.needs_events
 
     def ask(self) -> None:
@@ -271,8 +272,9 @@ class EventTimeStream:
             self._write_seen(code, record, assigned, blame, largest)
 
     def _write_checked_and_seen(self, code: LoopCode, timestamp: str, blame: Blame) -> None:
-        """The statements that check a timestamp and remember the largest: one comparison tells most that they are not
-        too small.
+        """Write the statements that check a timestamp and remember the largest.
+
+        A timestamp above the largest so far is not too small, so most need one comparison.
         """
         largest, advice = self._write_largest(code), code.bind(_advice, "advice")
         code.line(f"if type({timestamp}) is not int: raise {advice}({timestamp})", blame)
@@ -295,7 +297,7 @@ class EventTimeStream:
             code.line(f"{largest} = {timestamp}")
 
     def _write_largest(self, code: LoopCode) -> str:
-        """The variable of the largest timestamp, which the generator learns behind the loop, if there was one."""
+        """The variable of the largest timestamp; behind the loop the generator learns it, if there was a timestamp."""
         largest = code.variable("largest")
         code.at_start(f"{largest} = {MIN_TIMESTAMP - 1}")
         code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {code.bind(self._show_acting, 'on_largest')}({largest})")
@@ -316,7 +318,7 @@ def is_by_column(strategy: WatermarkStrategy) -> bool:
 
 
 def without_watermarks(strategy: WatermarkStrategy) -> WatermarkStrategy:
-    """The same strategy, which assigns timestamps but emits no watermarks."""
+    """A strategy that assigns timestamps as this one does, and emits no watermarks."""
     assigner = strategy.timestamp_assigner
     plain = WatermarkStrategy.no_watermarks()
     return plain if assigner is None else plain.with_timestamp_assigner(assigner)
@@ -369,27 +371,27 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._stream.process_chunk(chunk)
 
     def process_some(self, chunk: Chunk) -> int:
-        """As ``process_chunk``, until a mail waits."""
+        """Process records until a mail waits; returns how many."""
         return self._stream.process_chunk(chunk, self.ctx.interrupts)
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """The same for one record."""
+        """Write the statements that set the timestamp of one record, show it to the generator and pass it on."""
         count = code.counts.get(id(self))
         self._stream.write_record(
             code, record, timestamp, lambda assigned: self.output.write(code, record, assigned, count=count)
         )
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """The end of the input's event time is the end of ours; anything else is not what the strategy says."""
+        """Pass on the end of the input's event time; drop other watermarks, for here the strategy makes them."""
         if watermark == MAX_WATERMARK:
             self._emitter.emit_watermark(MAX_TIMESTAMP)
             self._emitter.flush_last()
 
     def process_watermark_status(self, status: WatermarkStatus) -> None:
-        """The strategy alone says whether the stream is idle."""
+        """Drop the status: the strategy alone says whether the stream is idle."""
 
     def finish(self) -> None:
-        """Emit what the generator still knows."""
+        """Ask the generator a last time, and emit its watermark."""
         self._emit_periodic()
 
     def close(self) -> None:
@@ -403,8 +405,8 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
 
 class _EmitterBetweenRecords(WatermarkEmitter):
-    """Emits what a generator says at a record: the others that a function has made with it follow, and cannot wait for
-    timers.
+    """Emits a generator's watermark at a record.  Other records of one call of a function may follow it at once, so no
+    timer that it fires may be put off.
     """
 
     __slots__ = ("_attention",)
@@ -414,7 +416,7 @@ class _EmitterBetweenRecords(WatermarkEmitter):
         self._attention = attention
 
     def flush(self) -> None:
-        """Emit what the generator said; its timers all fire."""
+        """Emit watermarks and statuses; all timers of a watermark fire before this returns."""
         before, self._attention.has_records_behind = self._attention.has_records_behind, True
         try:
             super().flush()
@@ -422,5 +424,5 @@ class _EmitterBetweenRecords(WatermarkEmitter):
             self._attention.has_records_behind = before
 
     def flush_last(self) -> None:
-        """Emit what the generator said, where no records follow: timers may be put off."""
+        """Emit watermarks and statuses where no records follow: timers may be put off."""
         super().flush()

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class StateForm(Enum):
-    """What an ``AggregationSnapshot`` has for each key."""
+    """The form of the values in an ``AggregationSnapshot``."""
 
     COLUMNS = "columns"  # a row of columns
     SUMS = "sums"  # the second field of a pair, of which the key is the first one
@@ -61,10 +61,10 @@ class StateForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AggregationSnapshot:
-    """What a keyed aggregation wrote before its back end kept its rows; it is only read.
+    """A snapshot as earlier versions of flowlet wrote it, before the back end kept the rows; it is only read.
 
     Args:
-        form: what the values are.
+        form: of the values.
         keys: exact keys (``flowlet.keys.exact_keys``), in the order in which they were first seen.
         values: for each key, unless the form is COLUMNS.
         columns: a row for each key, if the form is COLUMNS.
@@ -85,7 +85,7 @@ class AggregationSnapshot:
         return zip(self.keys, self.values, strict=True) if self.form is StateForm.SUMS else self.values
 
     def keyed(self, max_parallelism: int) -> KeyedStateSnapshot:
-        """The same rows in the form that every back end reads."""
+        """The rows in the form that every back end reads."""
         by_group = rows_by_key_group(list(self.keys), self.rows(), max_parallelism) if self.keys else {}
         groups = {group: {AGGREGATES: rows} for group, rows in by_group.items()}
         return KeyedStateSnapshot({AGGREGATES: AGGREGATES_DESCRIPTION}, max_parallelism, groups)
@@ -108,9 +108,9 @@ _SAMPLES_PER_LOOK: Final = 8
 
 
 class LoadedSlots(Slots):
-    """Slots of the keys whose rows are in ``results``; a key that is not is loaded, with its row.
+    """Slots of the keys whose rows are in ``results``; a look-up of another key loads its row.
 
-    Before that the rows may go, and the slots with them: no slot may be in use then.
+    Before it loads a row, the cache may write and forget all others, and their slots: the caller must hold no slot.
     """
 
     __slots__ = ("_cache", "_num_missing", "_results")
@@ -131,7 +131,9 @@ class LoadedSlots(Slots):
 
 
 def column_of_key(columns: Columns, field: int | str | None) -> Column | None:
-    """The column of keys: where the sender called the selector and saw what it gave, or the field that it selects."""
+    """The column of keys: the column in which the sender found them, or else ``field``, which the selector names; None:
+    neither is known.
+    """
     position = columns.key_position
     if position is None and field is not None and columns.shape is not Shape.SCALAR:
         position = columns.position_of(field)
@@ -180,7 +182,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         self._slots = Slots()  # while there is no index: exact key -> slot
         self._num_looked_up = 0  # records since then; to make an index, or to leave it, costs as much as there are keys
         self._loops_find_slots = False  # the text of a loop reads the slots: there is no index any more
-        self._results: list[Any] = []  # by slot; the same list all the time
+        self._results: list[Any] = []  # by slot; never replaced, because loops hold the list
 
     def open(self) -> None:
         """Open the functions, and take over what was restored."""
@@ -214,7 +216,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
             self._emit_last(chunk, self._silent_results)
 
     def process_some(self, chunk: Chunk) -> int:
-        """As ``process_chunk``; record by record until a mail waits."""
+        """Bring the state up to date; a chunk that goes record by record stops when a mail waits.  Returns how many."""
         if not len(chunk) or self._columnar is not None or self._emits_batches or self._emit_on_finish:
             return super().process_some(chunk)
         if self.ctx.interrupts:  # the loop takes one record, so the rest is not looked at
@@ -233,8 +235,8 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return chunk
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Ahead of the last one, emit what ``emit_on_finish`` kept back, as Flink does: behind it the results would be
-        late.
+        """Emit the results that ``emit_on_finish`` kept back ahead of the last watermark, as Flink does: behind it they
+        would be late.
         """
         if self._emit_on_finish and watermark.timestamp == MAX_TIMESTAMP:
             self._end_results()
@@ -269,25 +271,25 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
     # -- checkpoints
 
     def initialize_state(self, state: object | None) -> None:
-        """Give the back end what an earlier flowlet wrote: a snapshot, or those of several former subtasks."""
+        """Give the back end the snapshot of an earlier version of flowlet, or those of several former subtasks."""
         for each in state if isinstance(state, tuple) else (state,):
             if each is not None:
                 assert isinstance(each, AggregationSnapshot), f"a snapshot of {self.name!r} is a {type(each).__name__}"
                 self.ctx.keyed_state_backend.restore(each.keyed(self.ctx.max_parallelism))
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
-        """What an earlier flowlet wrote: the back end takes the keys of this subtask's key groups."""
+        """All snapshots of earlier versions of flowlet: the back end takes the keys of this subtask's key groups."""
         return tuple([each for each in states if each is not None]) or None
 
     def held_rows(self) -> tuple[list[Any], Iterable[Any] | ColumnRows]:
-        """See ``RowHolder``."""
+        """Implement ``RowHolder.held_rows``: columns while the state is in columns, else a list of results."""
         columns = None if self._columnar is None else self._columnar.columns()
         if self._columnar is not None and columns is not None:
             return self._columnar.keys(), ColumnRows(columns)
         return self._records()
 
     def take_rows(self, keys: list[Any], values: Iterable[Any] | ColumnRows) -> None:
-        """See ``RowHolder``."""
+        """Implement ``RowHolder.take_rows``; rows in columns stay in columns if the reduction can load them."""
         self._columnar = None if self._columnar is None else self._columnar.emptied()
         if isinstance(values, ColumnRows) and self._columnar is not None and self._columnar.load(keys, values.columns):
             self._is_in_columns = True
@@ -312,7 +314,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         """Generate the statements that combine the result so far with the next record."""
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Behind another operator of its chain: emit the result after the record."""
+        """Write the statements that emit the result after the record, behind another operator of the chain."""
         self._loops_find_slots = True
         self._leave_index()
         if key is None:
@@ -321,8 +323,8 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         self.output.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
 
     def _write_slot(self, code: LoopCode, key: str, *, is_exact: bool) -> str:
-        """The statements that find the slot of a key, and make the key the current one if the function uses keyed
-        state.
+        """Write the statements that find the slot of a key, and that make the key the current one if the function uses
+        keyed state; returns the variable with the slot.
         """
         if self._uses_state:
             write_current_key(code, self.ctx, key)
@@ -349,7 +351,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return self._write_slot(code, key_or_slot, is_exact=not self._uses_state)
 
     def _write_result(self, code: LoopCode, record: str, slot: str) -> str:
-        """The statements that bring the state up to date; returns the variable with the result."""
+        """Write the statements that bring the state up to date; returns the variable with the result."""
         state, so_far, result = code.bind(self._results, "state"), code.variable("so_far"), code.variable("v")
         code.line(f"{so_far} = {state}[{slot}]")
         with code.block(f"if {so_far} is {code.bind(MISSING, 'MISSING')}:"):
@@ -362,7 +364,9 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
     # -- the state: a slot for each key, and a list of results by slot
 
     def _keys_or_slots(self, chunk: Chunk) -> list[Any]:
-        """For the loops: keys, if the function uses keyed state, exact keys, if not all rows are here, or slots."""
+        """The keys that a loop gets: keys if the function uses keyed state, exact keys if not all rows are here, else
+        slots.
+        """
         if self._uses_state:
             return self._key_input.keys_of(chunk)
         return self._state_slots(chunk) if self._cache is None else self._key_input.keys_and_exact(chunk)[1]
@@ -384,7 +388,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return slots
 
     def _indexed_slots(self, chunk: Chunk) -> list[int]:
-        """By the column that is the key, if there is one; else record by record."""
+        """The slot of each record: looked up by the column of keys, if there is one, else record by record."""
         column = self._known_key_column(chunk) if self._is_indexable and not self._loops_find_slots else None
         if column is not None and (index := self._made_index(len(chunk))) is not None:
             found = index.slots(column)
@@ -397,8 +401,8 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return [self._slots[key] for key in self._key_input.keys_and_exact(chunk)[1]]
 
     def _made_index(self, num_records: int) -> KeyIndex | None:
-        """The index for so many more records, made of the keys so far; None if these are of several kinds, or more than
-        those records.
+        """The index, made of the keys so far if there was none; None if the keys are of several kinds, or are more than
+        ``num_records`` and the records since the last index together.
         """
         if self._index is None:
             if self._num_looked_up + num_records < len(self._slots):
@@ -412,8 +416,8 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return self._index
 
     def _known_key_column(self, chunk: Chunk) -> Column | None:
-        """The keys as a column; None for a few records for which there is no index yet: columns cost more than they
-        save for them.  An index that is there stays: to leave it copies all keys.
+        """The keys as a column; None for a few records where there is no index yet: there columns cost more than they
+        save.  An index that is there stays, because to leave it copies all keys.
         """
         is_short = len(chunk) < MIN_COLUMN_ROWS
         if is_short and (self._index is None or not self._index.num_slots):
@@ -425,7 +429,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return None if chunk.keys is None else column_of(chunk.keys)
 
     def _leave_index(self) -> None:
-        """From now on keys are looked up one by one: there are few so far, or not all are in columns of one kind."""
+        """Look keys up one by one from now on: there are few so far, or not all are in columns of one kind."""
         if self._index is not None:
             self._num_looked_up = 0
             self._slots.update(zip(self._index.keys(), range(len(self._results)), strict=False))
@@ -439,9 +443,9 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return [key for key, _ in kept], [result for _, result in kept]
 
     def _take_records(self, keys: list[Any], records: list[Any]) -> None:
-        """The state is these records from now on."""
+        """Replace the state by these records."""
         self._is_in_columns = False
-        self._results[:] = records  # the same list and dictionary: loops hold them
+        self._results[:] = records  # in place, as the slots below: loops hold the list and the dictionary
         self._slots.clear()
         if self._index is not None:
             self._index.close()
@@ -461,7 +465,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
     # -- columns
 
     def _process_columns(self, chunk: Chunk, columnar: ColumnarReduction) -> bool:
-        """False: go on record by record."""
+        """Process a chunk in columns; False: nothing was done, so go on record by record."""
         columns = chunk.columns
         if not self._is_in_columns:
             if columns is None:
@@ -508,7 +512,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return None if columns.shape is Shape.SCALAR else column_of_key(columns, self._key_field)
 
     def _load_columns(self, key: Column, columnar: ColumnarReduction) -> bool:
-        """Have the rows of all these keys in the columns; False: not all of them fit."""
+        """Load the rows of all these keys from the cache into the columns; False: not all of them fit."""
         if self._cache is None:
             return True
         new = columnar.unseen(key)
@@ -519,7 +523,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return not rows or (columns is not None and columnar.load(list(rows), columns))
 
     def _adopt(self, columnar: ColumnarReduction) -> bool:
-        """Put the records so far into columns; if they do not fit, nothing ever will."""
+        """Move the records so far into columns; False if they do not fit: then columns are given up for good."""
         keys, records = self._records()
         columns = columns_of(records)
         if columns is not None and columnar.load(keys, columns):

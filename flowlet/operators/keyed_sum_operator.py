@@ -30,7 +30,7 @@ from flowlet.records import Chunk
 
 
 def field_to_sum(record: Any, position: int | str) -> Any:
-    """The number to sum."""
+    """The number to sum.  Raises TypeError: the record has no such field, or it holds no number."""
     if isinstance(record, tuple):
         value = record[_index(record, position)]
     elif isinstance(record, list | Row):
@@ -123,11 +123,11 @@ class KeyedSumOperator(KeyedAggregationOperator):
         return with_field(so_far, self._position, field_to_sum(so_far, self._position) + addend)
 
     def _cause(self, record: Any, error: BaseException) -> BaseException:
-        """What is wrong with a record, in the same words whatever statement met it."""
+        """The error that names the fault of a record: one text, whichever generated statement failed at it."""
         try:
             field_to_sum(record, self._position)
         except Exception as clearer:  # noqa: BLE001 - raised by the caller
-            clearer.__context__ = None  # the error, which says the same in other words
+            clearer.__context__ = None  # it would be ``error``, which tells that fault in other words
             return clearer
         return error
 
@@ -163,7 +163,7 @@ class KeyedCountOperator(KeyedSumOperator):
         self._field_names = field_names
 
     def _taken(self, chunk: Chunk) -> Chunk:
-        """A one for each record."""
+        """The pair of key and one for each record, of which there is at least one."""
         key = None if chunk.columns is None else column_of_key(chunk.columns, self._counted_field)
         return super()._taken(self._pairs(chunk) if key is None else self._pairs_in_columns(chunk, key))
 
@@ -178,7 +178,7 @@ class KeyedCountOperator(KeyedSumOperator):
             pairs = Chunk(list(zip(keys, repeat(_ONE))), chunk.timestamps)
             pairs.keys = keys
             return pairs
-        # Of rows the field itself, which may be None.
+        # Rows are grouped by the field itself, whose value may be None.
         make = Row(*self._field_names)
         name = self._field_names[0]
         return Chunk([make(record[name], _ONE) for record in chunk.values], chunk.timestamps)

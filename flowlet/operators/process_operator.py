@@ -44,7 +44,7 @@ _TIMERS = "user-timers"  # Flink's name of the timers of process functions
 
 
 class ProcessContext:
-    """What a user's method is given besides its record; one object for all records."""
+    """The context that a user's method gets besides its record; one object for all records."""
 
     __slots__ = ("_domain", "_is_active", "_key_context", "_timers", "record_timestamp")
 
@@ -56,18 +56,20 @@ class ProcessContext:
         self._domain = TimeDomain.EVENT_TIME
 
     def enter(self, timestamp: int | None, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
-        """A timer, or a run of records (whose timestamps are stored one by one), begins."""
+        """Answer from now on, for a timer or a run of records, whose timestamps are stored one by one."""
         self.record_timestamp = timestamp
         self._domain = domain
         self._is_active = True
 
     def leave(self) -> None:
-        """It ended."""
+        """Refuse to answer from now on: the timer or the run of records has ended."""
         self._is_active = False
 
     @contextmanager
     def firing(self, timestamp: int, domain: TimeDomain) -> Iterator[None]:
-        """A timer fires, maybe while a record is processed (whose function emitted the watermark)."""
+        """Answer for a timer that fires, then as before: a record may be in process, whose function emitted the
+        watermark.
+        """
         before = self._is_active, self.record_timestamp, self._domain
         self.enter(timestamp, domain)
         try:
@@ -76,7 +78,7 @@ class ProcessContext:
             self._is_active, self.record_timestamp, self._domain = before
 
     def timestamp(self) -> int | None:
-        """Of the record or timer."""
+        """The timestamp of the record or timer; None: it has none."""
         self._check()
         return self.record_timestamp
 
@@ -92,7 +94,7 @@ class ProcessContext:
         return None if key is NO_KEY else key
 
     def time_domain(self) -> TimeDomain:
-        """Of the timer."""
+        """The time domain of the timer."""
         self._check()
         return self._domain
 
@@ -102,7 +104,7 @@ class ProcessContext:
 
 
 class ProcessFunctionOperator(UserFunctionOperator):
-    """What operators around process functions share."""
+    """An operator around a process function: its context, its timers and their results."""
 
     current_watermark = MIN_TIMESTAMP
     _is_batch: bool
@@ -157,7 +159,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
     def _write_call(
         self, ctx: ProcessContext, method: Any, code: LoopCode, record: str, timestamp: str | None, key: str | None
     ) -> None:
-        """The statements that call a method with the record and its context, and take each result through the chain."""
+        """Write the statements that call a method with record and context, and take each result through the chain."""
         context = code.bind(ctx, "context")
         code.at_start(f"{context}.enter(None)")
         code.at_end(f"{context}.leave()")
@@ -174,8 +176,8 @@ class ProcessFunctionOperator(UserFunctionOperator):
 def write_results(
     operator: UserFunctionOperator, code: LoopCode, results: str, record: str, timestamp: str | None
 ) -> None:
-    """The statements that take each result of a process function, if there are any, through the chain or to its side
-    output.
+    """Write the statements that take each result of a process function, if there are any, through the chain or to its
+    side output.
 
     Args:
         operator: emits them.
@@ -231,7 +233,7 @@ class TextsForTags:
         """The ids that are looked for: none after the warning."""
 
     def look_at(self, result: Any) -> bool:
-        """Warn if the result is such a record; returns False: it is a record all the same."""
+        """Warn if the result is such a record.  Always returns False: it goes to the main output in any case."""
         if (
             self.ids
             and type(result) is tuple
@@ -318,14 +320,14 @@ class SingleResults:
             self.flush()
 
     def flush(self) -> None:
-        """Pass on what waits."""
+        """Pass on the results that wait here."""
         values, timestamps = self._values, self._timestamps
         self._values, self._timestamps = [], []
         if values:
             self._out.collect(Chunk(values, timestamps))
 
     def drain(self) -> None:
-        """Pass on what waits, here and in the outputs behind."""
+        """Pass on the results that wait here and in the outputs behind."""
         self.flush()
         self._out.drain()
 
@@ -409,7 +411,7 @@ class MapOperator(FunctionOperator):
     title = "Map"
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Replace the record."""
+        """Write the statements that replace the record by the function's result."""
         self._write_key(code, record, key)
         result = code.variable("v")
         call = f"{code.bind(self.function.call, 'map')}({record})"
@@ -430,7 +432,7 @@ class FilterOperator(FunctionOperator):
     title = "Filter"
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Go on with the record, or leave it."""
+        """Write the statements that pass the record on if the function is true."""
         self._write_key(code, record, key)
         head = f"if {code.bind(self.function.call, 'filter')}({record}):"
         with code.block(head, Blame(self.name, self.ctx.subtask, record)):
@@ -453,7 +455,7 @@ class FlatMapOperator(FunctionOperator):
     title = "Flat Map"
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Go on with each result."""
+        """Write the statements that pass each result on."""
         self._write_key(code, record, key)
         call = f"{code.bind(self.function.call, 'flat_map')}({record})"
         _write_flat_map(self, code, call, record, lambda result: self.output.write(code, result, timestamp))
@@ -463,7 +465,7 @@ _END: Final = object()
 
 
 def _write_flat_map(operator: RecordOperator, code: LoopCode, call: str, record: str, write: Any) -> None:
-    """The statements that take each result of a flat_map function through the chain.
+    """Write the statements that take each result of a flat_map function through the chain.
 
     A list is read in one loop.  Anything else is read in runs of ``MAX_WAITING``, after each of which what waits is
     passed on, for it may never end.
@@ -492,7 +494,7 @@ def _write_flat_map(operator: RecordOperator, code: LoopCode, call: str, record:
 
 
 def _flat_map_advice(result: Any) -> TypeError:
-    """What to tell the user about a result that cannot be iterated over."""
+    """The error for a result that cannot be iterated over."""
     what = "None" if result is None else f"{preview(result)} of type {type(result).__name__}"
     return TypeError(
         f"a flat_map function yields its results or returns a list of them ([] for none, [x] for one); got {what}"

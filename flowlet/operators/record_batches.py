@@ -4,8 +4,8 @@ batches.
 Hot path, per chunk.
 
 Side:   task.
-Rules:  where a function of batches gives one batch with as many rows, each keeps its timestamp; else all rows get the
-        largest timestamp of those that went in, so that none is late because of it.
+Rules:  a batch that a function gives with as many rows as it got keeps their timestamps; the rows of any other batch
+        get the largest timestamp that went in, so that none is late because of the function.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ class ToColumnsOperator(UserFunctionOperator):
         self._schema = schema
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Columns of the schema's types."""
+        """Emit the records as columns of the schema's types."""
         if len(chunk):
             self.output.collect(Chunk.of_columns(self._columns(chunk), chunk.timestamp_array))
 
@@ -66,12 +66,12 @@ class ToColumnsOperator(UserFunctionOperator):
 
 
 class MapBatchesOperator(ToColumnsOperator):
-    """What a function makes of record batches.
+    """Calls a function with each record batch, and emits the batches that it gives.
 
     Args:
         function: of a ``pyarrow.RecordBatch``; gives one, or an iterable of some.
-        schema: of what goes in.
-        output_schema: of what comes out.
+        schema: of the batches that go in.
+        output_schema: of the batches that the function gives.
         name: for people.
     """
 
@@ -85,7 +85,7 @@ class MapBatchesOperator(ToColumnsOperator):
         self._output_schema = output_schema
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Call the function once."""
+        """Call the function once, with the whole chunk."""
         if not len(chunk):
             return
         timestamps = chunk.timestamp_array
@@ -97,7 +97,9 @@ class MapBatchesOperator(ToColumnsOperator):
                 self.output.collect(part)
 
     def _results(self, batch: Any) -> Iterator[Any]:
-        """What the function gives, checked; what fails where the results go is not its fault."""
+        """The batches that the function gives, checked.  An error behind this operator is not raised in here, so the
+        function is not blamed for it.
+        """
         try:
             results = self._function.call(batch)
             for result in _several(results):
@@ -122,7 +124,7 @@ class SelectColumnsOperator(ToColumnsOperator):
 
     Args:
         positions: of the columns, in the order in which they come out.
-        schema: of what goes in.
+        schema: of the batches that go in.
         name: for people.
     """
 
@@ -172,8 +174,9 @@ class ArrowTableSource(ShareSource):
 
 
 class ArrowSource(Source):
-    """What a function of the user gives for each subtask, whose positions cannot be dealt out: only the function knows
-    what its readers have.
+    """The record batches that a user's function gives for each subtask.
+
+    Positions cannot be dealt out to other subtasks: only the function knows which rows a reader has.
 
     Args:
         batches: a function of subtask and parallelism that gives an iterable of record batches, one, or None.
@@ -185,15 +188,15 @@ class ArrowSource(Source):
         self._schema = schema
 
     def create_reader(self, subtask: int, parallelism: int) -> "ArrowReader":
-        """Of what the function gives."""
+        """A reader of the batches that the function gives for the subtask."""
         return ArrowReader(_several(self._batches(subtask, parallelism)), self._schema)
 
 
 class ArrowReader(SourceReaderBase):
     """Reads record batches one after the other; its position is the number of rows that it gave.
 
-    After a restart a function must give the same rows again; those before the position are dropped, however the batches
-    are cut then.
+    After a restart the function must give its rows again, in batches of any size; those before the position are
+    dropped.
     """
 
     def __init__(self, batches: Iterable[Any], schema: Any) -> None:
@@ -203,7 +206,7 @@ class ArrowReader(SourceReaderBase):
         self._num_to_drop = 0  # rows that were given before a restart
 
     def poll_chunk(self) -> Chunk | None:
-        """The next rows.  Raises FlowletError: there are less than before the restart."""
+        """The next rows; None at the end.  Raises FlowletError: there are fewer than before the restart."""
         for part in self._parts:
             num_dropped = min(self._num_to_drop, part.num_rows)
             self._num_to_drop -= num_dropped
@@ -217,11 +220,11 @@ class ArrowReader(SourceReaderBase):
         return None
 
     def snapshot_position(self) -> int:
-        """How many rows were read."""
+        """How many rows have been read."""
         return self._num_rows
 
     def restore_position(self, position: int) -> None:
-        """Drop so many rows."""
+        """Drop the first ``position`` rows."""
         self._num_rows = self._num_to_drop = position
 
     def close(self) -> None:
@@ -259,7 +262,7 @@ def _several(results: Any) -> Iterable[Any]:
 
 
 def _of_schema(batch: Any, schema: Any, step: str, got: str) -> Any:
-    """The batch.  Raises TypeError: it has another schema; says what the step declares, and what it got."""
+    """The batch.  Raises TypeError: it has another schema; the error names both."""
     if not batch.schema.equals(schema):
         raise TypeError(f"{step} declares batches of ({_described(schema)}), {got} ({_described(batch.schema)})")
     return batch

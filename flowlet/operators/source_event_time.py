@@ -1,8 +1,6 @@
-"""Timestamps, watermarks and alignment inside a source.
+"""Timestamps, watermarks and alignment inside a source; a clock that can be paused.
 
-A clock that can be paused.
-
-Decides whether a source, or one of its splits, has run too far ahead of its alignment group.
+``SourceAlignment`` decides whether a source, or one of its splits, has run too far ahead of its alignment group.
 
 Hot path; see ``event_time_stream``.  For a reader with splits, one more look-up per chunk, and work per split that came
 or went.
@@ -13,9 +11,9 @@ Source:     Flink ``PausableRelativeClock``.  Flink ``SourceOperator`` (``checkW
             JobManager replies with the limit (``flowlet/jm/source_coordinator.py``).  Flink
             ``SourceOperator``, ``ProgressiveTimestampsAndWatermarks``, FLIP-27, FLIP-182, FLIP-217.
 Invariants: a source waits exactly while its oldest sampled watermark is above the group's limit.  An idle or finished
-            source holds no other source back.  A split is paused at most once before it is resumed.  the watermark is
-            the lowest one of the open splits.  Nothing is read while the source is too far ahead of its alignment
-            group.  Time during which the group holds back a source or a split does not count as idleness.
+            source holds no other source back.  A split is paused at most once before it is resumed.  The watermark is
+            the lowest one of the open splits.  A source that is too far ahead of its alignment group reads no record.
+            Time during which the group holds back a source or a split does not count as idleness.
 Units:      milliseconds.
 """
 
@@ -136,7 +134,7 @@ class SourceAlignment:
 
 @dataclass(slots=True)
 class _Split:
-    """What the source keeps for one split."""
+    """One split: its clock, which stops while the split is paused, and its stream."""
 
     clock: PausableClock
     stream: EventTimeStream
@@ -194,10 +192,10 @@ class SourceEventTime:
 
     def _stream_of(self, split: str | None, clock: PausableClock) -> EventTimeStream:
         said_to = self._emitter if split is None else self._parts.add(split)
-        owner = None if split is None else self._whole  # with thousands of splits there is one loop all the same
+        owner = None if split is None else self._whole  # one compiled loop, even for thousands of splits
         return EventTimeStream(self._strategy, self._ctx, self._output, self._emitter, said_to, clock, owner)
 
-    # -- what the reader gives
+    # -- records of the reader
 
     @property
     def current_split(self) -> str | None:
@@ -205,8 +203,8 @@ class SourceEventTime:
         return self._reader.current_split if self._has_splits else None
 
     def process_some(self, chunk: Chunk, split: str | None, interrupts: Interrupts | None) -> int:
-        """Process records of a split until ``interrupts`` are not empty; returns how many; none if a mail comes before
-        the first.
+        """Process records of a split until ``interrupts`` are not empty; returns how many, 0 if a mail came before the
+        first.
         """
         open_splits = self._reader.open_splits
         if open_splits is None or split is None:
@@ -217,7 +215,7 @@ class SourceEventTime:
         return self._splits[split].stream.process_chunk(chunk, interrupts)
 
     def end_chunk(self) -> None:
-        """All records that were polled are processed: splits that ended with them hold no watermark back any more."""
+        """Close the splits that ended with the records polled so far, which are all processed, and emit watermarks."""
         if not self._has_splits:
             return
         if self._ended:
@@ -236,7 +234,9 @@ class SourceEventTime:
         self._emitter.flush()
 
     def _open_splits(self, open_splits: OpenSplits, *current: str) -> list[str]:
-        """Open the splits that came, and the current one; returns those that have ended, which are still open here."""
+        """Open the splits that came, and the current one; returns the splits that have ended, which stay open here: the
+        records that were polled last may be theirs.
+        """
         changed = dict.fromkeys((*open_splits.take_changed(), *current))
         if open_splits is not self._watched:
             self._watched = open_splits
@@ -278,7 +278,7 @@ class SourceEventTime:
         self._look_at_alignment()
 
     def finish(self) -> None:
-        """The source has no more records: no other source must wait for it."""
+        """Report that the source has no more records, so that no other source waits for it."""
         if self.alignment is not None:
             self.alignment.is_finished = True
             self._report(MAX_TIMESTAMP)

@@ -3,7 +3,7 @@
 ``CollectionSource``: the records of a collection.
 
 Side:       task.
-Invariants: what a reader gave and what has not gone through the chain belongs to the snapshot, in order.
+Invariants: records that a reader gave and that have not gone through the chain belong to the snapshot, in order.
 Rules:      a reader knows from its subtask number what is its share, or its source has an enumerator in the JobManager,
             which hands out the splits on demand (``flowlet/splits/enumerators.py``).  A checkpoint has each reader's
             position.  Watermarks are not part of it, as in Flink: after a restart they begin anew with the records that
@@ -56,7 +56,7 @@ class KeptRecords:
         )
 
     def taken(self) -> Chunk:
-        """The records."""
+        """The records as a chunk."""
         return Chunk(unpickled(list(self.values)), None if self.timestamps is None else list(self.timestamps))
 
 
@@ -65,10 +65,10 @@ KeptElement = tuple[str | None, KeptRecords | Watermark | WatermarkStatus]
 
 @dataclass(frozen=True, slots=True)
 class PositionWithRest:
-    """The position of a reader in a snapshot that was taken between two records of what it gave last.
+    """The position of a reader in a snapshot that was taken between two records of its last chunk.
 
-    ``rest``: what it gave and has not gone through the chain, in order, each with its split; its effects are in no
-        state.
+    ``rest``: the elements that the reader gave and that have not gone through the chain, in order, each with its split;
+        their effects are in no state.
     """
 
     position: object
@@ -114,7 +114,7 @@ class SourceOperator(StreamOperator):
         self._has_warned = False
 
     def initialize_state(self, state: object | None) -> None:
-        """Keep the position for the reader, and what was read before it."""
+        """Keep the position for the reader, and the elements that were read before it and not processed."""
         if isinstance(state, PositionWithRest):
             for split, element in state.rest:
                 self.slices.add(split, (element.taken() if isinstance(element, KeptRecords) else element,))
@@ -158,7 +158,7 @@ class SourceOperator(StreamOperator):
                 self._reader.position_lost(checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """How far the reader is, if it can tell, and what it gave that has not gone through the chain."""
+        """The position of the reader, if it has one, and the elements that have not gone through the chain."""
         reader = self._opened
         if isinstance(reader, ReaderByNames) and not reader.keeps_position:
             self._warn_that_it_begins_anew(reader.reader)
@@ -172,7 +172,7 @@ class SourceOperator(StreamOperator):
         return PositionWithRest(found, rest) if rest else found
 
     def _kept_rest(self) -> "tuple[KeptElement, ...]":
-        """A completion mark is not kept: nobody waits for it after a restart."""
+        """The elements that wait, for a snapshot; without completion marks, for which nobody waits after a restart."""
         return tuple(
             (split, KeptRecords.of(element) if isinstance(element, Chunk) else element)
             for split, element in self.slices
@@ -180,7 +180,7 @@ class SourceOperator(StreamOperator):
         )
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
-        """This subtask's part of what was not read.
+        """This subtask's part of the records that were not read.
 
         Raises:
             StateRestoreError: the source cannot divide it otherwise.
@@ -239,8 +239,9 @@ class SourceOperator(StreamOperator):
         self.output.emit_control(LatencyMarker(now_ms, self.ctx.operator_id, self.ctx.subtask))
 
     def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
-        """The JobManager gives these to the reader, and keeps so much for all readers together; nothing for a source
-        that has none.
+        """Give the reader splits from the JobManager; does nothing if the source has no splits.
+
+        ``waiting_bytes``: how many bytes of splits the JobManager still has for all readers together.
 
         Raises:
             FlowletError: the reader said so.
@@ -251,7 +252,7 @@ class SourceOperator(StreamOperator):
                 self._reader.add_splits(splits, waiting_bytes)
 
     def no_more_splits(self) -> None:
-        """The JobManager has none left for the reader; nothing for a source that has none.
+        """Tell the reader that the JobManager has no split left; does nothing if the source has no splits.
 
         Raises:
             FlowletError: the reader said so.
@@ -273,9 +274,9 @@ class SourceOperator(StreamOperator):
             raise UserFunctionError(self.name, self.ctx.subtask, None) from error
 
     def emit_next(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
-        """Emit what comes next, or nothing if there is nothing just now; False when there is no more.
+        """Emit the next element, if there is one just now; False at the end of the source.
 
-        ``should_stop`` is asked between pieces of it; what is left then comes next.
+        ``should_stop`` is asked between pieces of a chunk; the next call goes on with the rest.
 
         Raises:
             FlowletError: the reader said so.
@@ -327,7 +328,7 @@ class SourceOperator(StreamOperator):
 
     @property
     def may_go_on(self) -> bool:
-        """Whether ``emit_next`` had something, and will not wait for more when it is called at once."""
+        """Whether the last ``emit_next`` had an element, and another call at once will not wait."""
         return self._opened.never_waits and not self._has_nothing and not self.is_held_back
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -335,7 +336,7 @@ class SourceOperator(StreamOperator):
         (self._event_time or self.output).emit_control(watermark)
 
     def allow_watermark(self, max_allowed_ms: int) -> None:
-        """The JobManager said how far the sources of the alignment group may be."""
+        """Set how far the JobManager lets the sources of the alignment group go."""
         if self._event_time is not None:
             self._event_time.allow(max_allowed_ms)
 
@@ -348,7 +349,7 @@ class SourceOperator(StreamOperator):
             self.output.emit_control(mark)
 
     def mark_completed(self, number: int) -> None:
-        """A mark has passed every task of the job: tell the reader."""
+        """Tell the reader that a mark has passed every task of the job."""
         if self._reader is not None:
             self._reader.mark_completed(number)
 
@@ -359,12 +360,12 @@ class SourceOperator(StreamOperator):
 
     @property
     def alignment_drift_ms(self) -> int | None:
-        """How far the source is ahead of what its group allows; None without a group.  Any thread."""
+        """How far the source is above the limit of its group, in milliseconds; None without a group.  Any thread."""
         event_time = self._event_time
         return None if event_time is None or event_time.alignment is None else event_time.alignment.drift_ms
 
     def wait_future(self) -> AvailabilityFuture | None:
-        """What to wait for before the next ``emit_next``; None when there is no need, or no way, to wait."""
+        """The future that is done when ``emit_next`` is worth a call; None: no need, or no way, to wait."""
         if self.slices:
             return None
         if self._event_time is not None and self._event_time.wait_future is not None:
@@ -378,7 +379,7 @@ class SourceOperator(StreamOperator):
         return self._last_progress if reader is None else reader.progress
 
     def finish(self) -> None:
-        """Nobody has to wait for this source any more."""
+        """Report to the alignment group that the data ended: no source waits for this one any more."""
         if self._event_time is not None:
             self._event_time.finish()
 
@@ -403,12 +404,13 @@ class SourceOperator(StreamOperator):
 
 
 class ShareSource(Source):
-    """Base class of sources of numbered records that travel with the job: a subtask gets a run of about the same
-    length, and what is left is dealt out anew.
+    """Base class of sources of numbered records that travel with the job.
+
+    The subtasks get runs of about equal lengths; after a restart with another parallelism the rest is dealt out anew.
     """
 
     def redistribute_positions(self, positions: Sequence[Runs | None], share: StateShare) -> Runs:
-        """A run of what is left, about as long as those of the other readers."""
+        """This subtask's runs of the records that are left: about as many as other subtasks get."""
         return share_of_runs([run for runs in positions for run in runs or ()], share.subtask, share.parallelism)
 
 
@@ -444,11 +446,11 @@ class ShareReader(SourceReaderBase):
         return self._chunk_of(range(start, stop))
 
     def snapshot_position(self) -> Runs:
-        """The numbers that are left."""
+        """The numbers of the records that are left."""
         return self._left
 
     def restore_position(self, position: Runs) -> None:
-        """Go on with these."""
+        """Go on with the records of these numbers."""
         self._left = position
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""Sources and their readers: what reads the records of a subtask.
+"""Sources, and the readers that read the records of a subtask.
 
-``Source`` makes a reader for each subtask.  ``SourceReader`` is what a reader must have; ``SourceReaderBase`` has all
-that the operator asks a reader for, each with an answer that fits most, so a reader writes only what is its own.  A
-reader of a user that derives from nothing has what it has by the names of these methods (``ReaderByNames``).  A source
-whose positions can be divided among another number of readers has ``redistribute_positions(positions, share)``: it gets
-the positions by former subtask (None: it had read everything) and a ``StateShare``, and gives the position of one
-reader, never None.
+``Source`` makes a reader for each subtask.  ``SourceReader`` has the methods that a reader must have;
+``SourceReaderBase`` has all methods that the operator calls, each with an answer that fits most readers, so that a
+reader overrides few.  A user's reader that derives from no class of ours is asked for these methods by name
+(``ReaderByNames``).  A source whose positions can be divided among another number of readers has
+``redistribute_positions(positions, share)``: it gets the positions by former subtask (None: it had read everything) and
+a ``StateShare``, and returns the position of one reader, never None.
 
 A record: the operator polls; the reader gives a chunk, or an empty one, and then the operator waits for
 ``available_future()``.  A snapshot: between two records the operator calls ``hold()`` for what the reader still has in
@@ -46,7 +46,7 @@ class SourceReader(Protocol):
 
 
 class OpenSplits(Set[str]):
-    """The open splits of a reader, and which came or went since ``take_changed``; task thread only.
+    """The open splits of a reader, and the splits that came or went since ``take_changed``; task thread only.
 
     A source looks at its splits with each chunk: with many of them, comparing all would take longer than the chunk.
     """
@@ -99,10 +99,10 @@ class SourceReaderBase(ABC):
 
     Attributes:
         ctx: of the operator, from ``setup`` on: clock, interrupts, counters.
-        never_waits: whether no poll waits for anything: then what several polls gave may go on its way together, which
-            is cheaper; what other readers give goes at once, since the next poll may wait.
+        never_waits: whether no poll waits for anything: then the records of several polls may leave together, which is
+            cheaper; those of other readers leave at once, since the next poll may wait.
         gives_again: whether a reader whose position is None gives its records again after a restart.
-        pauses_splits: whether ``pause_or_resume_splits`` does it.
+        pauses_splits: whether ``pause_or_resume_splits`` has an effect.
     """
 
     ctx: OperatorContext = _NO_TASK
@@ -111,11 +111,11 @@ class SourceReaderBase(ABC):
     pauses_splits: bool = False
 
     def setup(self, ctx: OperatorContext) -> None:
-        """Take the clock, the timers and what else the task has; first of all."""
+        """Take the operator's context: its clock, timers and counters.  The first call of all."""
         self.ctx = ctx
 
     def restore_position(self, position: Any) -> None:  # noqa: B027  # a reader without a position is never restored
-        """Go on where ``snapshot_position`` was called, or with what ``redistribute_positions`` gave."""
+        """Go on at a position of ``snapshot_position`` or of ``redistribute_positions``."""
 
     def start(self, request_splits: Callable[[], None]) -> None:  # noqa: B027  # most know their share
         """Begin; ``request_splits`` asks the enumerator for splits, if the source has one."""
@@ -125,7 +125,7 @@ class SourceReaderBase(ABC):
         """The next records, a watermark or status, an empty chunk if there is nothing just now, or None at the end."""
 
     def available_future(self) -> AvailabilityFuture | None:
-        """Done once it is worth to poll again after an empty chunk; None: at once."""
+        """The future that is done when another poll is worth it after an empty chunk; None: poll again at once."""
         return None
 
     @property
@@ -152,11 +152,14 @@ class SourceReaderBase(ABC):
         return ""
 
     def add_splits(self, splits: Sequence[Any], waiting_bytes: int) -> None:
-        """The enumerator gives these, after each request; it keeps so much for all readers together."""
+        """Take splits that the enumerator gave after a request.
+
+        ``waiting_bytes``: how many bytes of splits the enumerator still has for all readers together.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no add_splits()")
 
     def no_more_splits(self) -> None:  # noqa: B027  # it has no splits
-        """The enumerator has nothing left."""
+        """Note that the enumerator has no splits left."""
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:  # noqa: B027  # as above
         """Pause the splits ``pause`` and resume the splits ``resume``."""
@@ -164,39 +167,42 @@ class SourceReaderBase(ABC):
     # -- checkpoints
 
     def hold(self) -> Sequence[ReaderElement]:
-        """Change nothing until ``snapshot_function``; returns what was emitted and not polled."""
+        """Keep the function from going on until ``snapshot_function``; returns the elements that it emitted and that
+        were not polled.
+        """
         return ()
 
     def snapshot_function(self, checkpoint_id: int, timestamp_ms: int) -> None:  # noqa: B027  # most have no function
         """Let the user's function put what it keeps into its states, and copy them; then it goes on."""
 
     def snapshot_position(self) -> object | None:
-        """What was read so far: a value that never changes."""
+        """The position behind the last polled record, as a value that never changes; None: the reader has none."""
         return None
 
     def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:  # noqa: B027  # nothing depends on it
-        """The checkpoint has what ``snapshot_position`` just gave, and the last ``num_waiting`` records, which wait to
-        be processed.
+        """Note that the checkpoint has the position that ``snapshot_position`` just returned, and the last
+        ``num_waiting`` records, which wait to be processed.
         """
 
     def position_kept(self, checkpoint_id: int) -> None:  # noqa: B027  # as above
-        """The checkpoint is complete.  Must not block."""
+        """Note that the checkpoint is complete.  Must not block."""
 
     def position_lost(self, checkpoint_id: int) -> None:  # noqa: B027  # as above
-        """The checkpoint has failed; of some that fail nothing is said."""
+        """Note that the checkpoint has failed; not called for every checkpoint that fails."""
 
     def mark_emitted(self, number: int) -> None:  # noqa: B027  # as above
-        """A completion mark follows what the reader has given so far."""
+        """Note that a completion mark follows the records so far."""
 
     def mark_completed(self, number: int) -> None:  # noqa: B027  # as above
-        """The completion mark has passed every task of the job."""
+        """Note that the completion mark has passed every task of the job."""
 
 
 class ReaderByNames(SourceReaderBase):
-    """A reader of a user, which derives from nothing: those of the methods above that it has by name, and
+    """Calls a user's reader that derives from no class of ours: the methods above that it has, by name, and
     ``use_clock``.
 
-    ``has_splits``: whether the JobManager hands out the splits of its source; otherwise a method ``start`` is its own.
+    ``has_splits``: whether the JobManager hands out the splits of its source; else a method ``start`` of the reader is
+        not ours to call.
     """
 
     def __init__(self, reader: Any, *, has_splits: bool) -> None:
@@ -210,8 +216,8 @@ class ReaderByNames(SourceReaderBase):
                 setattr(self, name, _call_of(reader, name))
 
     def setup(self, ctx: OperatorContext) -> None:
-        """Give the reader the clock, if it takes it.  Raises FlowletError: it is to read splits, and does not take
-        them.
+        """Give the reader the clock, if it has ``use_clock``.  Raises FlowletError: its source has splits, and it lacks
+        a method that takes them.
         """
         missing = [name for name in _OF_SPLITS if getattr(self.reader, name, None) is None]
         if self._has_splits and missing:
@@ -220,7 +226,7 @@ class ReaderByNames(SourceReaderBase):
             self.reader.use_clock(ctx.processing_time_service)
 
     def poll_chunk(self) -> ReaderElement | None:
-        """What the reader gives."""
+        """The next element of the user's reader."""
         element: ReaderElement | None = self.reader.poll_chunk()
         return element
 
@@ -252,10 +258,10 @@ _OF_SPLITS: Final = ("start", "add_splits", "no_more_splits")
 
 
 class Source(ABC):
-    """Something to read from.
+    """A source of records.
 
-    ``split_set``: what the JobManager finds the splits from that it hands out to the readers; None: each reader knows
-    its share.
+    ``split_set``: from it the JobManager finds the splits that it hands out to the readers; None: each reader knows its
+    share.
     """
 
     is_bounded: bool = True
@@ -267,6 +273,6 @@ class Source(ABC):
 
 
 def split_set_of(source: Source) -> SplitSet | None:
-    """What the splits of a source are found from; a source of a user need not have it."""
+    """The ``split_set`` of a source; None: it has none, as a user's source need not."""
     found = getattr(source, "split_set", None)
     return found if isinstance(found, SplitSet) else None

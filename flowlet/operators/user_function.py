@@ -71,15 +71,14 @@ def run_checkpoint_step(ctx: OperatorContext, function: Any, name: str, argument
 class UserFunction:
     """A function object with methods of given names, or, where one is enough, any other callable.
 
-    Only objects with the method are opened and closed: a plain callable that happens to have a ``close`` is nobody's to
+    Only objects with the method are opened and closed: a plain callable that happens to have a ``close`` is not ours to
     close.
 
     Args:
         function: an object with the methods, or a callable.
         method: such as ``map``.
-        more: others that it must have.
-        is_on_demand: it is opened when it is first needed: a key selector is not where the sender of the records took
-            the keys.
+        more: other methods that the object must have.
+        is_on_demand: opened at its first call: a key selector is never called where the sender took the keys.
 
     Raises:
         JobGraphError: it is neither.
@@ -106,7 +105,7 @@ class UserFunction:
 
     @property
     def call(self) -> Callable[..., Any]:
-        """What to call with the record; opens a function that is opened on demand."""
+        """The callable that takes the record; opens a function that is opened on demand."""
         if self._ctx is not None and not self._is_open:
             self._is_open = True  # before the call: what a failing open() took must be given back, too
             self.run("open", RuntimeContext(self._ctx, _NOT_FOR_SELECTORS), ctx=self._ctx)
@@ -119,7 +118,7 @@ class UserFunction:
         return found if callable(found) else None
 
     def step(self, name: str) -> Callable[..., Any] | None:
-        """The method of that name, for a step of the function's life; None if it has none, or is a plain callable."""
+        """The object's method for a step of the function's life; None: it has none, or is a plain callable."""
         return None if self.method(self._method) is None else self.method(name)
 
     def open(self, ctx: OperatorContext, state_refusal: str | None = NEEDS_KEYS) -> None:
@@ -233,7 +232,7 @@ class RecordOperator(UserFunctionOperator):
         self._process(chunk, None)
 
     def process_some(self, chunk: Chunk) -> int:
-        """As ``process_chunk``, until a mail waits."""
+        """Take records through the chain until a mail waits; returns how many."""
         return self._process(chunk, self.ctx.interrupts)
 
     def _process(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
@@ -263,7 +262,7 @@ class KeyedInput:
         self._selector = operator._add(selector, "get_key", is_on_demand=True)
 
     def keys_of(self, chunk: Chunk) -> list[Any]:
-        """The key of each record; not asked for again where the sender took it.
+        """The key of each record; the selector is not called where the sender took the keys.
 
         Raises:
             UserFunctionError: the selector failed, or gave something that cannot be a key.
@@ -271,8 +270,8 @@ class KeyedInput:
         return self.keys_and_exact(chunk)[0]
 
     def keys_and_exact(self, chunk: Chunk) -> tuple[list[Any], list[Any]]:
-        """The key of each record, and a stand-in of each as ``exact_keys`` gives it: the same list, if the keys are
-        their own stand-ins.
+        """The key of each record, and the exact key (``exact_keys``) of each: one list if the keys are their own exact
+        keys.
 
         Raises:
             TaskCancelled: the task is cancelled; the selector is called for no further record.
@@ -287,8 +286,8 @@ class KeyedInput:
         return known, exact_keys_of(known, chunk, name, ctx.subtask)
 
     def write_key(self, code: LoopCode, record: str) -> str:
-        """The statements that take the key of the record in a variable, for an operator that does
-        not head its chain.
+        """Write the statements that take the key of the record, for an operator that does not head its chain; returns
+        the variable with the key.
         """
         key, operator = code.variable("k"), self._operator
         blame = Blame(operator.name, operator.ctx.subtask, record)
@@ -321,7 +320,7 @@ class FunctionOperator(RecordOperator):
             self._used_keys = None
 
     def _write_key(self, code: LoopCode, record: str, key: str | None) -> None:
-        """The statements that make the key of the record the current one, if the function uses keyed state."""
+        """Write the statements that make the key of the record the current one, if the function uses keyed state."""
         if self._used_keys is not None:
             write_current_key(code, self.ctx, self._used_keys.write_key(code, record) if key is None else key)
 
@@ -357,7 +356,7 @@ class TwoInputRecordOperator(UserFunctionOperator, MultipleInputStreamOperator):
         self._process_input(input_id - 1, chunk, None)
 
     def process_input_some(self, input_id: int, chunk: Chunk) -> int:
-        """As ``process_input_chunk``, until a mail waits."""
+        """Take records of the input through the chain until a mail waits; returns how many."""
         return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
 
     def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
@@ -384,7 +383,7 @@ def is_state_used(ctx: OperatorContext) -> bool:
 
 
 def write_current_key(code: LoopCode, ctx: OperatorContext, key: str) -> None:
-    """The statements that make a key the current one."""
+    """Write the statements that make a key the current one."""
     code.line(f"{code.bind(ctx.key_context, 'key_context')}.current_key = {key}")
     if ctx.keyed_state is not None and ctx.keyed_state.cleans_at_records:
         code.line(f"{code.bind(ctx.keyed_state.clean, 'clean')}()")
