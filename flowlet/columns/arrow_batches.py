@@ -1,6 +1,6 @@
 """Record batches as columns of records, and back.
 
-Hot path, per column: numbers are views of the same memory.
+Hot path, per column: numbers are views of Arrow's memory.
 
 Side:       pure.
 Invariants: values do not change, except that floats are rounded to a narrower type that was declared; a value that is
@@ -34,7 +34,7 @@ def _is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-# Of each kind of column, the types of values that become it, and their subclasses that do not.
+# For each kind of Arrow type: the type of values that it takes, and subclasses of that type that it refuses.
 _VALUE_TYPES: Final[tuple[tuple[Callable[[Any], bool], type, tuple[type, ...]], ...]] = (
     (pa.types.is_integer, numbers.Integral, (bool,)),
     (pa.types.is_floating, numbers.Real, (bool,)),
@@ -48,16 +48,16 @@ _VALUE_TYPES: Final[tuple[tuple[Callable[[Any], bool], type, tuple[type, ...]], 
 
 
 def columns_of_batch(batch: Any) -> Columns:
-    """The rows of a ``pyarrow.RecordBatch``; each is a ``Row`` with names."""
+    """The rows of a ``pyarrow.RecordBatch`` as columns; each row is a ``Row`` with names."""
     fields = tuple([column_of_array(batch.column(index)) for index in range(batch.num_columns)])
     return Columns(batch.num_rows, fields, Shape.ROW, tuple(batch.schema.names))
 
 
 def array_of_column(column: Column, field: Any) -> Any:
-    """A ``pyarrow.Array`` of the type of a ``pyarrow.Field``.
+    """A column as a ``pyarrow.Array`` of the type of a ``pyarrow.Field``.
 
     Raises:
-        TypeError: a value is not of it.
+        TypeError: a value is not of this type.
     """
     return _Typed(field).visit(column)
 
@@ -67,7 +67,7 @@ def batch_of_records(records: "Columns | list[Any]", schema: Any) -> Any:
     its fields; anything else for a schema of one field.
 
     Raises:
-        TypeError: a record has other fields, or more or fewer, or a value is not of its field's type; names it.
+        TypeError: a record has other fields, or more or fewer, or a value is not of its field's type; names the field.
     """
     if isinstance(records, Columns):
         if len(records.fields) != len(schema):
@@ -83,7 +83,7 @@ def batch_of_records(records: "Columns | list[Any]", schema: Any) -> Any:
 
 
 def column_of_array(array: Any) -> Column:
-    """The values of a ``pyarrow.Array``; numbers without nulls are a view of the same memory."""
+    """The values of a ``pyarrow.Array`` as a column; numbers without nulls are a view of the array's memory."""
     kind = array.type
     if not array.null_count and (pa.types.is_integer(kind) or (pa.types.is_floating(kind) and kind != pa.float16())):
         return ArrayColumn(_view_of(array))
@@ -91,7 +91,7 @@ def column_of_array(array: Any) -> Column:
 
 
 def _view_of(array: Any) -> NDArray[Any]:
-    """The numbers in the same memory; ``to_numpy`` would import pandas where that is installed, 0.2 s of CPU."""
+    """The numbers as a read-only view; ``to_numpy`` would import pandas where that is installed, 0.2 s of CPU."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     memory = array.buffers()[1]
     if memory is None:  # of no values
@@ -102,10 +102,10 @@ def _view_of(array: Any) -> NDArray[Any]:
 
 
 class _Typed(ColumnVisitor[Any]):
-    """Makes an Arrow array of a declared type of a column.
+    """Makes an Arrow array of a declared type from a column.
 
     Raises:
-        TypeError: a value is not of it.
+        TypeError: a value is not of this type.
     """
 
     __slots__ = ("_field",)
@@ -150,7 +150,7 @@ class _Typed(ColumnVisitor[Any]):
 
 
 def _are_alike(found: Any, wanted: Any) -> bool:
-    """Whether a cast gives what the values one by one would give, or refuses."""
+    """Whether a cast gives the array that the single values would give, or refuses."""
     kinds = pa.types
     if kinds.is_integer(found):
         return bool(kinds.is_integer(wanted) or kinds.is_floating(wanted))
@@ -171,7 +171,7 @@ def _array(values: list[Any], field: Any) -> Any:
 
 
 def _nested(values: list[Any], kind: Any) -> Any:
-    """The array of rows, lists or maps, whose parts are columns of their own; None: it is of another type."""
+    """The array of rows, lists or maps, whose parts are made like columns; None: the type is none of these."""
     if not (pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_map(kind)):
         return None
     is_null = pa.array([value is None for value in values], pa.bool_())
@@ -205,7 +205,9 @@ def _nested(values: list[Any], kind: Any) -> Any:
 
 
 def _uncut(values: list[Any], kind: Any) -> Any:
-    """The values as an array; pyarrow would cut them off at the unit of their type, but does not when it casts."""
+    """The values as an array, first in a fine unit, then cast: the cast refuses a value that it would have to cut off,
+    where ``pa.array`` of a coarse unit cuts silently.
+    """
     finest = kind
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
         finest = pa.timestamp("us", kind.tz)
@@ -244,7 +246,7 @@ def _with_nulls_as_declared(array: Any, field: Any) -> Any:
 
 
 def _check_types(values: Iterable[Any], kind: Any) -> None:
-    """Refuse what pyarrow would cut off, or take for something else; looks into lists, too."""
+    """Refuse values that pyarrow would cut off or misread; looks into lists, too."""
     present = [value for value in values if value is not None]
     while pa.types.is_dictionary(kind) or _is_list(kind):
         if _is_list(kind):

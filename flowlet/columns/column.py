@@ -1,4 +1,4 @@
-"""One field of many records, in the representation that costs least; the numbers in it, and which values cannot change.
+"""One field of many records, in the representation that costs least; the numbers in it; the values that cannot change.
 
 A record that cannot change may wait for its chunk and travel in columns.  A record that can change is serialized when
 it is emitted.
@@ -9,7 +9,7 @@ Hot path: C code per column, nothing per value.  Arrays of int64 and float64 are
 Side:       pure.
 Invariants: ``to_list`` gives the exact Python values that the column stands for, a new list each time; columns never
             change, and share memory with the parts that ``slice`` makes of them.  ``Numbers`` are exactly the column's;
-            what cannot be one such array (bool, ints beyond 64 bits, mixed types) is refused.
+            columns of other values (bool, ints beyond 64 bits, mixed types) have none.
 Rules:      whether a value can change is told by its exact type, for a subclass may do anything; but a member of an
             ``Enum`` cannot change, and neither can a frozen dataclass or a named tuple of values that cannot.
             (``object.__setattr__`` changes a frozen dataclass; its author asked for it.)
@@ -65,8 +65,8 @@ class NumberKind:
 class Numbers:
     """A column for arithmetic.
 
-    ``array``: int64 or float64; anything where there is a null.  ``is_valid``: False for nulls; None where there are
-        none.
+    ``array``: int64 or float64; any number in the place of a null.  ``is_valid``: False for nulls; None: there are no
+        nulls.
     """
 
     array: NDArray[Any]
@@ -139,9 +139,7 @@ def _form_of(kind: Any) -> Callable[[Any], Iterable[Any]] | None:
 
 
 def _is_frozen(base: type) -> bool:
-    """Whether the class itself, not one that it inherits from, keeps its instances from being changed, or adds nothing
-    to them.
-    """
+    """Whether the class itself, apart from its bases, is a frozen dataclass or adds no attribute to instances."""
     if base in (object, abc.ABC, Generic):
         return True
     params = vars(base).get("__dataclass_params__")
@@ -166,7 +164,7 @@ _T = TypeVar("_T")
 class Column(ABC):
     """The values of one field; a subclass for each representation.
 
-    Who needs something of the representation writes a ``ColumnVisitor`` and asks nobody for a class.
+    Code that depends on the representation is a ``ColumnVisitor``, never a test of the class.
     """
 
     __slots__ = ()
@@ -174,7 +172,7 @@ class Column(ABC):
     visited_as: ClassVar[str] = "any"  # of ``_REPRESENTATIONS``
     is_constant: ClassVar[bool] = False  # whether it is one value many times
     has_objects: ClassVar[bool] = False  # whether it holds Python objects, not arrays
-    may_have_nulls: ClassVar[bool] = False  # whether numbers of the same representation may have nulls among them
+    may_have_nulls: ClassVar[bool] = False  # whether numbers in this representation may have nulls among them
     never_has_nulls: ClassVar[bool] = False  # whether no value of any kind can be null
 
     @abstractmethod
@@ -194,27 +192,29 @@ class Column(ABC):
 
     @abstractmethod
     def slice(self, start: int, stop: int) -> Column:
-        """The values from ``start`` up to ``stop``; what is beyond the end is left out."""
+        """The values from ``start`` to before ``stop``; positions beyond the end are left out."""
 
     def is_unchanging(self) -> bool:
-        """Whether no value can change (``is_unchanging``): numbers, instants and texts, of which none is ever null."""
+        """Whether no value can change (``is_unchanging``).  Here: where values are never null, they are numbers,
+        instants or texts, which cannot.
+        """
         return self.never_has_nulls
 
     @property
     def value_type(self) -> type | None:
-        """The exact type of all values, where it is known without a look at them."""
+        """The exact type of all values, where it is known without a look at them; else None."""
         return None
 
     def as_list(self) -> list[Any]:
-        """The values in a list that nobody changes."""
+        """The values in a list that must not be changed."""
         return self.to_list()
 
     def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """The values in an array of this type that nobody changes; None if that is not what they are."""
+        """The values in an array of this type, which must not be changed; None if they are of another type."""
         return None
 
     def numbers(self) -> Numbers | None:
-        """The ints, floats or instants, for arithmetic; None where there is anything else."""
+        """The ints, floats or instants, for arithmetic; None if there are other values."""
         return None
 
     def arrow_array(self) -> Any:
@@ -222,24 +222,24 @@ class Column(ABC):
         return None
 
     def concatenate(self, columns: Sequence[Column]) -> Column | None:
-        """All values of these columns as one of this representation; None if they do not fit, or are not quicker
-        together.
+        """All values of these columns as one column of this representation; None if some do not fit into it, or if that
+        would not be quicker.
 
         Args:
-            columns: this one is among them; those before it ``is_constant``.
+            columns: this column is among them; all columns before it have ``is_constant``.
         """
         return None
 
     def detached(self) -> Column:
-        """The same values without a table that grows on."""
+        """The values without a table that still grows."""
         return self
 
     def narrowed(self) -> Column:
-        """A column of these values, at least one, with integers of 64 bits in as few bytes as will do."""
+        """A column of these values, at least one, with integers of 64 bits in as few bytes as they need."""
         return self
 
     def widened(self) -> Column:
-        """The same values, narrow integers with 64 bits again."""
+        """A column of these values, with narrow integers widened to 64 bits."""
         return self
 
 
@@ -247,8 +247,10 @@ _REPRESENTATIONS: Final = ("any", "array", "arrow", "coded", "constant", "list",
 
 
 class ColumnVisitor(ABC, Generic[_T]):
-    """Handles a column by its representation, as ``ast.NodeVisitor`` does a node: a subclass has a method for each one
-    that it handles in a way of its own, ``visit_list`` for one that is ``visited_as`` a list.
+    """Handles a column by its representation, as ``ast.NodeVisitor`` does a node.
+
+    A subclass has a method for each representation that it handles in a way of its own, such as ``visit_list`` for
+    columns that are ``visited_as`` "list".
     """
 
     __slots__ = ()

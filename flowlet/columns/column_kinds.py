@@ -6,9 +6,9 @@ Hot path: C code per column.
 Side:       pure.
 Invariants: a narrow column (``OffsetColumn``) stands for exactly the values of the array that it was made of.
 Source:     frame of reference (Goldstein, Ramakrishnan, Shaft: Compressing Relations and Indexes, 1998), as column
-            stores have it: what counts upwards, instants above all, has small offsets from its smallest value.
-Absent:     Arrow's types beyond what ``to_pylist`` says about them: an array is passed on as it is.  Short texts have
-            a module of their own.
+            stores have it: values that count upwards, instants above all, have small offsets from the smallest one.
+Absent:     a treatment of each Arrow type: an array is passed on as it is, and ``to_pylist`` gives its values.  Short
+            texts have a module of their own.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 class ListColumn(Column):
     """Any values, in a list.
 
-    Ownership: nobody changes the list any more.
+    Ownership: the list must not be changed any more.
 
     Args:
         values: the values.
-        value_type: their exact type, if it is known that they all have it; saves others a look.
+        value_type: the exact type of all values, if it is known; saves others a look at each.
     """
 
     __slots__ = ("_value_type", "values")
@@ -64,15 +64,15 @@ class ListColumn(Column):
 
     @property
     def value_type(self) -> type | None:
-        """Implements ``Column``."""
+        """The type that the maker of the column gave."""
         return self._value_type
 
     def to_list(self) -> list[Any]:
-        """The very objects."""
+        """A new list of the objects themselves."""
         return self.values.copy()
 
     def as_list(self) -> list[Any]:
-        """The very list."""
+        """The list itself, without a copy."""
         return self.values
 
     def __iter__(self) -> Iterator[Any]:
@@ -88,17 +88,17 @@ class ListColumn(Column):
         return ListColumn(self.values[start:stop], self._value_type)
 
     def is_unchanging(self) -> bool:
-        """One look at each value, where their type is not known."""
+        """Whether no value can change; looks at each value if their type is not known."""
         return self._value_type in UNCHANGING or are_unchanging(self.values)
 
     def concatenate(self, columns: Sequence[Column]) -> ListColumn | None:
-        """Implements ``Column``."""
+        """All values in one list; None if a column is neither a list nor constant."""
         are_alike = all(isinstance(column, ListColumn) or column.is_constant for column in columns)
         return joined(columns) if are_alike else None
 
 
 def joined(columns: Sequence[Column]) -> ListColumn:
-    """The values of columns of any kind."""
+    """All values of columns of any kind, as a list."""
     types = {column.value_type for column in columns}
     return ListColumn(list(chain.from_iterable(columns)), types.pop() if len(types) == 1 else None)
 
@@ -129,14 +129,14 @@ class ConstantColumn(Column):
         return type(self.value)
 
     def to_list(self) -> list[Any]:
-        """The very object, each time."""
+        """The one object, as often as there are values."""
         return [self.value] * self._num_values
 
     def __iter__(self) -> Iterator[Any]:
         return repeat(self.value, self._num_values)
 
     def take(self, indices: IndexArray) -> ConstantColumn:
-        """As many times as there are positions."""
+        """The value as often as there are positions."""
         return ConstantColumn(self.value, len(indices))
 
     def slice(self, start: int, stop: int) -> ConstantColumn:
@@ -144,13 +144,13 @@ class ConstantColumn(Column):
         return ConstantColumn(self.value, len(range(self._num_values)[start:stop]))
 
     def is_unchanging(self) -> bool:
-        """Whether the value is."""
+        """Whether the value cannot change."""
         return is_unchanging(self.value)
 
     def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """Of ints within 64 bits, and of truth values."""
+        """An array of this type, for an int within 64 bits or a truth value; else None."""
         kind = type(self.value)
-        # Not one comparison: numpy takes None for a name of float64.
+        # Two tests, not one comparison with ``get``: to numpy, None means float64.
         if (
             kind not in _ARRAY_TYPE_OF
             or _ARRAY_TYPE_OF[kind] != dtype
@@ -160,13 +160,13 @@ class ConstantColumn(Column):
         return np.full(self._num_values, self.value, dtype)
 
     def numbers(self) -> Numbers | None:
-        """Of ints within 64 bits, and of floats."""
+        """An array of the value, for an int within 64 bits or a float; else None."""
         if type(self.value) is int and self._is_within_64_bits():
             return Numbers(np.full(self._num_values, self.value, np.int64))
         return Numbers(np.full(self._num_values, self.value)) if type(self.value) is float else None
 
     def concatenate(self, columns: Sequence[Column]) -> Column:
-        """The same value more times, or a list of all."""
+        """The value more often if all columns have it; else a list of all values."""
         constants = [column for column in columns if isinstance(column, ConstantColumn)]
         assert len(constants) == len(columns), "a constant column is asked if all are constant"
         if all(_is_same(column.value, self.value) for column in constants):
@@ -178,17 +178,17 @@ class ConstantColumn(Column):
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Equal is enough only where it means the same."""
+    """Whether one value may stand for the other: equal ones may only if their type gives no way to tell them apart."""
     return value is other or (type(value) is type(other) and type(value) in (int, str, bool) and value == other)
 
 
 class NameTable:
     """The values that dictionary codes stand for: code ``n`` is ``names[n]``.  It only grows.
 
-    The object is the identity of one generation of one dictionary: who keeps something per code keeps it per table
-    (weakly, if need be), and looks at its length for what came in since.
+    The object is the identity of one generation of one dictionary.  Code that keeps a value per code keeps an array per
+    table (in a weak dictionary, if need be), and finds new names by the table's length.
 
-    Ownership: who made the table appends to ``names``; everybody else only looks.
+    Ownership: the maker of the table appends to ``names``; all others only read.
     """
 
     __slots__ = ("__weakref__", "_objects", "_typed", "names")
@@ -207,7 +207,7 @@ class NameTable:
     @property
     def types(self) -> frozenset[type]:
         """The exact types of the values."""
-        # Of two threads that ask at the same time each finds all, whichever keeps what it found.
+        # No lock: if two threads ask at once, each finds all types itself, and either result may be kept.
         num_typed, types = self._typed
         num_names = len(self.names)
         if num_typed < num_names:
@@ -220,15 +220,15 @@ class NameTable:
 
         One numpy ``take`` of objects: 7 ns per code, a loop in C over a list 25.
         """
-        objects, num_objects = self._objects  # of two threads that ask at the same time each finds enough of them
+        objects, num_objects = self._objects  # one read: a thread that grows them replaces the pair
         if num_objects < len(self.names):
             objects = self._grown(objects, num_objects)
         values: list[Any] = objects.take(codes).tolist()
         return values
 
     def _grown(self, objects: NDArray[np.object_], num_objects: int) -> NDArray[np.object_]:
-        """The names so far; to make room for one doubles it, so that each name is copied twice at most, however few
-        come at once.
+        """The names so far as an array.  The array doubles when it is full, so each name is copied about twice, however
+        few names are added at once.
         """
         new = _objects(self.names[num_objects:])
         size = num_objects + len(new)
@@ -242,7 +242,7 @@ class NameTable:
 
 
 def _objects(values: list[Any]) -> NDArray[np.object_]:
-    """An array of the very objects, whatever they are (``np.array`` would look into sequences)."""
+    """An array of the objects themselves (``np.array`` would look into sequences)."""
     return np.fromiter(values, np.object_, len(values))
 
 
@@ -251,7 +251,7 @@ class CodedColumn(Column):
 
     Args:
         codes: uint16 or uint32, each less than the table's length.
-        names: what they stand for.
+        names: the table of the values.
     """
 
     __slots__ = ("codes", "names")
@@ -269,25 +269,25 @@ class CodedColumn(Column):
         return len(self.codes)
 
     def to_list(self) -> list[Any]:
-        """The table's objects."""
+        """The objects of the table."""
         return self.names.values_of(self.codes)
 
     def take(self, indices: IndexArray) -> CodedColumn:
-        """The values at these positions, in the same table."""
+        """The values at these positions, as codes of this table."""
         return CodedColumn(self.codes.take(indices), self.names)
 
     def slice(self, start: int, stop: int) -> CodedColumn:
-        """A part, in the same memory and table."""
+        """A part that shares the memory of the codes, and the table."""
         return CodedColumn(self.codes[start:stop], self.names)
 
     @property
     def value_type(self) -> type | None:
-        """That of all values of the table."""
+        """The type of all values of the table; None if there are several, or no values."""
         types = self.names.types
         return next(iter(types)) if len(types) == 1 else None
 
     def is_unchanging(self) -> bool:
-        """By the types of all values of the table."""
+        """Whether no value of the whole table can change, by its type."""
         return self.names.types <= UNCHANGING
 
     def concatenate(self, columns: Sequence[Column]) -> CodedColumn | None:
@@ -298,15 +298,15 @@ class CodedColumn(Column):
         return CodedColumn(np.concatenate([column.codes for column in coded]), self.names)
 
     def detached(self) -> ListColumn:
-        """The values in a list."""
+        """The values in a list, without the table."""
         return ListColumn(self.to_list())
 
 
-# What ``tolist`` turns into int, float and bool; and instants in microseconds, which become datetimes (NaT: None).
-# Native byte order.
+# Types that ``tolist`` turns into int, float and bool; and instants in microseconds, which become datetimes (NaT:
+# None).  Native byte order.
 _ORDER: Final = "<" if sys.byteorder == "little" else ">"
 _TYPE_OF_KIND: Final[dict[str, type]] = {"i": int, "u": int, "f": float, "b": bool}
-# As ``dtype.str`` has them.
+# The names that ``dtype.str`` gives.
 _ARRAY_TYPES: Final = frozenset(
     ["|b1", "|i1", "|u1", *(_ORDER + each for each in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "M8[us]"))]
 )
@@ -315,7 +315,7 @@ _ARRAY_TYPES: Final = frozenset(
 class ArrayColumn(Column):
     """Numbers, truth values or instants (microseconds) in a numpy array of one dimension.
 
-    Ownership: nobody writes into the array any more.
+    Ownership: the array must not be changed any more.
     """
 
     __slots__ = ("array",)
@@ -334,7 +334,7 @@ class ArrayColumn(Column):
         return len(self.array)
 
     def to_list(self) -> list[Any]:
-        """int, float, bool, or datetime."""
+        """The values as int, float, bool or datetime."""
         values: list[Any] = self.array.tolist()
         return values
 
@@ -343,24 +343,24 @@ class ArrayColumn(Column):
         return ArrayColumn(self.array.take(indices))
 
     def slice(self, start: int, stop: int) -> ArrayColumn:
-        """A part, in the same memory."""
+        """A part that shares the memory of the array."""
         return ArrayColumn(self.array[start:stop])
 
     @property
     def value_type(self) -> type | None:
-        """The type of numbers and truth values; None: the array has others."""
+        """The type of numbers and truth values; None for instants, which may be None, too."""
         return _TYPE_OF_KIND.get(self.array.dtype.kind)
 
     def narrowed(self) -> Column:
-        """Implements ``Column``."""
+        """Integers of 64 bits in fewer bytes; other arrays as they are."""
         return narrowed(self.array) if self.array.dtype == np.int64 else self
 
     def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """The array, if it has this type."""
+        """The array itself, if it has this type; else None."""
         return self.array if self.array.dtype == dtype else None
 
     def numbers(self) -> Numbers | None:
-        """All but truth values, and integers beyond 63 bits."""
+        """The numbers or instants; None for truth values, and for integers beyond 63 bits."""
         if self.array.dtype == INSTANT:
             is_valid = ~np.isnat(self.array)
             return Numbers(self.array.view(np.int64), None if is_valid.all() else is_valid, NumberKind(is_instant=True))
@@ -368,13 +368,13 @@ class ArrayColumn(Column):
         return None if numbers is None else Numbers(numbers)
 
     def arrow_array(self) -> Any:
-        """Of the same type; NaN stays NaN."""
+        """An Arrow array of the type of the numpy array; NaN stays NaN."""
         import pyarrow as pa  # takes longer than all of this package, and who has no Arrow column does not need it
 
         return pa.array(self.array, from_pandas=False)
 
     def concatenate(self, columns: Sequence[Column]) -> ArrayColumn | None:
-        """Implements ``Column``."""
+        """All values in one array; None if a column is no array of this type."""
         arrays = [column.as_array(self.array.dtype) for column in columns]
         known = [array for array in arrays if array is not None]
         return ArrayColumn(np.concatenate(known)) if len(known) == len(arrays) else None
@@ -387,11 +387,11 @@ _BITS_PER_BYTE: Final = 8
 
 
 class OffsetColumn(Column):
-    """Integers, as what each is above a base.
+    """Integers, each as its offset above a base.
 
     Args:
-        base: one of them, or 0.
-        offsets: of one, two or four bytes; unsigned if the base is not 0.  Nobody writes into it any more.
+        base: 0, or a lower bound of the integers.
+        offsets: of one, two or four bytes; unsigned if the base is not 0.  The array must not be changed any more.
     """
 
     __slots__ = ("base", "offsets")
@@ -416,7 +416,7 @@ class OffsetColumn(Column):
         return values
 
     def to_list(self) -> list[int]:
-        """The values."""
+        """The values as ints."""
         values: list[int] = self.to_array().tolist()
         return values
 
@@ -425,23 +425,24 @@ class OffsetColumn(Column):
         return OffsetColumn(self.base, self.offsets.take(indices))
 
     def slice(self, start: int, stop: int) -> OffsetColumn:
-        """A part, in the same memory."""
+        """A part that shares the memory of the offsets."""
         return OffsetColumn(self.base, self.offsets[start:stop])
 
     def widened(self) -> ArrayColumn:
-        """Implements ``Column``."""
+        """The values in an array of int64."""
         return ArrayColumn(self.to_array())
 
 
 def narrowed(array: NDArray[np.int64]) -> ArrayColumn | ConstantColumn | OffsetColumn:
-    """A column with the values of the array, of which there is at least one."""
+    """A column with the values of the array, at least one, in as few bytes as they need."""
     low, high = int(array.min()), int(array.max())
     if low == high and len(array) > 1:
         return ConstantColumn(low, len(array))
     size = _bytes_for(max(high, ~low).bit_length() + 1)
     based_size = _bytes_for((high - low).bit_length())
     if based_size < size and len(array) >= MIN_BASED:
-        # Without its upper bits first: below 2**bits, a difference is the same modulo 2**bits.
+        # The upper bits are cut off before the subtraction: the differences are below 2**bits, so modulo 2**bits they
+        # are right.
         offsets = array.astype(f"u{based_size}")
         offsets -= offsets.dtype.type(low % (1 << _BITS_PER_BYTE * based_size))
         return OffsetColumn(low, offsets)
@@ -463,8 +464,8 @@ class ArrowColumn(Column):
     """An Arrow array, untouched: texts, instants, nulls, dictionaries.
 
     Args:
-        array: a ``pyarrow.Array``, not chunked; this module imports pyarrow, which takes longer than all of the
-            package, when it is asked for something.
+        array: a ``pyarrow.Array``, not chunked.  This module imports pyarrow only in methods: the import takes longer
+            than that of the whole package.
     """
 
     __slots__ = ("array",)
@@ -481,7 +482,7 @@ class ArrowColumn(Column):
         return len(self.array)
 
     def to_list(self) -> list[Any]:
-        """What ``to_pylist`` makes of them; nulls become None."""
+        """The values as ``to_pylist`` gives them; nulls become None."""
         values: list[Any] = self.array.to_pylist()
         return values
 
@@ -490,19 +491,19 @@ class ArrowColumn(Column):
         return ArrowColumn(self.array.take(indices))
 
     def slice(self, start: int, stop: int) -> ArrowColumn:
-        """A part, in the same memory."""
+        """A part that shares the memory of the array."""
         return ArrowColumn(self.array[start:stop])
 
     def is_unchanging(self) -> bool:
-        """By the type."""
+        """Whether no value can change, by the Arrow type."""
         return _gives_unchanging(self.array.type)
 
     def arrow_array(self) -> Any:
-        """The very array."""
+        """The array itself."""
         return self.array
 
     def concatenate(self, columns: Sequence[Column]) -> ArrowColumn | None:
-        """See ``Column``; of one Arrow type, and not longer than that allows."""
+        """All values in one array; None if the Arrow types differ, or the array would be too large for its offsets."""
         import pyarrow as pa  # who has Arrow columns has loaded it
 
         arrays = [column.array for column in columns if isinstance(column, ArrowColumn)]
@@ -513,7 +514,7 @@ class ArrowColumn(Column):
         return ArrowColumn(pa.concat_arrays(arrays))
 
     def numbers(self) -> Numbers | None:
-        """Integers, floats, timestamps, and dates as days."""
+        """The integers, floats, timestamps, or dates as days; None for other types."""
         import pyarrow as pa
 
         array = self.array
@@ -533,8 +534,8 @@ class ArrowColumn(Column):
 
 @lru_cache(maxsize=256)
 def _gives_unchanging(arrow_type: Any) -> bool:
-    """Whether ``to_pylist`` of such an array gives only values that cannot change, and None; nested ones give lists and
-    dictionaries.
+    """Whether ``to_pylist`` of an array of this type gives only None and values that cannot change; nested types give
+    lists and dictionaries.
     """
     from pyarrow import types
 

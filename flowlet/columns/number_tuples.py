@@ -7,9 +7,9 @@ Side:       pure.
 Invariants: the columns stand for exactly the values of the tuples.  marshal refuses subclasses and writes a tag in
             front of each value, so if all tuples have the tags of the first one, all have its types; anything else is
             left to the caller.
-Versions:   written and read the same by CPython 3.11, 3.12 and 3.13.  Python does not promise marshal's format, so
-            elsewhere nothing is read this way: the caller's general way makes the same columns.  For another version
-            the tests of this module say whether it writes them so, too.
+Versions:   CPython 3.11, 3.12 and 3.13 write and read one format.  Python does not promise it, so on other versions
+            this way is not taken: the caller's general way makes equal columns.  The tests of this module say whether
+            another version writes this format, too.
 Units:      offsets in bytes.
 Source:     marshal's version 2, which knows no references: list ``[``, tuple ``(`` and int32 length; ``i`` int32; ``l``
             int32 number of digits, negative for a negative number, 15 bits in two bytes each, the lowest first; ``g``
@@ -41,8 +41,8 @@ _FLOAT64: Final = np.dtype("<f8")
 
 
 def try_number_columns(records: list[Any]) -> list[Column] | None:
-    """The fields of exact tuples of exactly int or float; None where they are something else, or ints of different
-    sizes.
+    """The fields of exact tuples of exactly int or float, as columns; None if there are other records or values, or
+    ints of different sizes.
 
     Args:
         records: at least one.
@@ -65,7 +65,7 @@ def try_number_columns(records: list[Any]) -> list[Column] | None:
 
 
 def _differences(data: bytes, num_bytes: int) -> bytes:
-    """For each byte of a row 0 if all rows have it in common."""
+    """For each byte of a row: 0 if all rows have it in common, else another number."""
     row = data[:num_bytes]
     # Many rows side by side: numpy's loops are over the last dimension.
     block = np.frombuffer(row * _BLOCK_ROWS, np.uint8)
@@ -95,7 +95,10 @@ def _columns(first: tuple[Any, ...], fields: list[bytes], data: bytes, differenc
 
 
 def _array(field: bytes, data: bytes, start: int, stride: int) -> NDArray[Any] | None:
-    """The values of a field, of which the first one is known, from ``start`` on every ``stride`` bytes."""
+    """The values of a field, one every ``stride`` bytes from ``start`` on; ``field`` is the first one, with its tag.
+
+    None if the integers have more digits than fit into 64 bits.
+    """
     num_rows = len(data) // stride
     tag = field[:_TAG_BYTES]
     if tag == b"i":

@@ -5,7 +5,7 @@ Hot path: C code per column; numpy moves and compares such texts as if they were
 Side:       pure.
 Invariants: behind the end of a text are NULs, and none is its last character; so two texts are equal exactly if all 16
             bytes are.
-Absent:     other and longer texts: who makes columns keeps them in lists.
+Absent:     other and longer texts: the makers of columns keep them in lists.
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ _TEXT: Final = np.dtype(f"S{PACKED16_BYTES}")  # gives the bytes without the NUL
 _FIRST_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SECOND_FACTOR: Final = np.uint64(0xFF51AFD7ED558CCD)
 _HALF: Final = np.uint64(32)
-# Different in each process, as the hashes of its texts are: who chooses texts cannot choose those that meet in tables.
+# Different in each process, as Python's hashes of texts are: so an attacker cannot choose texts that collide in tables.
 _FIRST_SEED, _SECOND_SEED = (np.uint64(hash(name) & 0xFFFFFFFFFFFFFFFF) for name in ("first", "second"))
 
 
 def take_packed16(packed16: Packed16Array, indices: NDArray[Any]) -> Packed16Array:
-    """Those at these positions."""
+    """The texts at these positions."""
     return packed16.view(PACKED16)[:, 0].take(indices).view(np.uint64).reshape(-1, 2)
 
 
 def differ(packed16: Packed16Array, others: Packed16Array) -> MaskArray:
-    """Where they are not the same."""
+    """A mask of the positions at which the texts differ."""
     is_other: MaskArray = packed16[:, 0] != others[:, 0]
     is_other |= packed16[:, 1] != others[:, 1]
     return is_other
@@ -55,7 +55,7 @@ def mixed(packed16: Packed16Array) -> NDArray[np.uint64]:
 
 
 def texts_of(packed16: Packed16Array) -> list[str]:
-    """Each text."""
+    """The texts as str."""
     texts: list[bytes] = packed16.view(_TEXT)[:, 0].tolist() if len(packed16) else []
     joined = b"\0".join(texts)
     if not texts or joined.count(b"\0") != len(texts) - 1:  # a NUL inside of a text
@@ -66,7 +66,7 @@ def texts_of(packed16: Packed16Array) -> list[str]:
 class ShortTextColumn(Column):
     """Texts of at most 16 ASCII characters, the last one no NUL.
 
-    Ownership: nobody writes into the array any more.
+    Ownership: the array must not be changed any more.
 
     Args:
         packed16: the bytes, of shape (number of texts, 2).
@@ -87,7 +87,7 @@ class ShortTextColumn(Column):
         return len(self.packed16)
 
     def to_list(self) -> list[Any]:
-        """New texts."""
+        """The texts as new str objects."""
         return texts_of(self.packed16)
 
     def take(self, indices: IndexArray) -> "ShortTextColumn":
@@ -95,22 +95,22 @@ class ShortTextColumn(Column):
         return ShortTextColumn(take_packed16(self.packed16, indices))
 
     def slice(self, start: int, stop: int) -> "ShortTextColumn":
-        """A part, in the same memory."""
+        """A part that shares the memory of the array."""
         return ShortTextColumn(self.packed16[start:stop])
 
     @property
     def value_type(self) -> type:
-        """Texts."""
+        """The type of texts."""
         return str
 
     def concatenate(self, columns: Sequence[Column]) -> "ShortTextColumn | None":
-        """See ``Column``."""
+        """All texts in one array; None if a column has no short texts."""
         short = [column.packed16 for column in columns if isinstance(column, ShortTextColumn)]
         return ShortTextColumn(np.concatenate(short)) if len(short) == len(columns) else None
 
 
 def try_short_texts(texts: Sequence[str]) -> ShortTextColumn | None:
-    """All these texts; None if one is longer, not ASCII, or has a NUL.  There is at least one.
+    """A column of these texts, at least one; None if one is longer than 16 characters, not ASCII, or has a NUL.
 
     By way of one joined text: 30 ns per text, where an array of each would take 100.
     """

@@ -1,11 +1,11 @@
 """Records whose fields are columns: made from a list, taken apart, joined.
 
-Hot path: C code per column.  A list of records is told by a few passes, 50-70 ns per record of two fields.
+Hot path: C code per column.  A few passes find the types in a list of records, 50-70 ns per record of two fields.
 
 Side:       pure.
 Invariants: every field has ``num_rows`` values; a table never changes; ``to_list`` gives new records with the exact
-            values of the fields.  A joined table stands for the records of its parts, in their order.  No value is
-            converted that would not come back the same.
+            values of the fields.  A joined table stands for the records of its parts, in their order.  A value is
+            converted only if ``to_list`` gives exactly this value back.
 Rules:      of a list of records, bool is not int; a subclass is not its base; ints beyond 64 bits and mixed types stay
             in lists; floats go through their bits.
 """
@@ -25,7 +25,7 @@ from netstack.late import numpy as np
 
 
 class Shape(Enum):
-    """What a record is."""
+    """The kind of the records of a table."""
 
     SCALAR = "scalar"  # the value of the only field
     TUPLE = "tuple"  # an exact tuple of the fields
@@ -38,11 +38,12 @@ class Shape(Enum):
 class Columns:
     """A table of records.
 
-    ``field_names``: of a ROW or OBJECT, one for each field; else there are none.  ``key_position``: of the field that
-        is the key by which
-    the records were sent, where that is known.  ``record_type``: of an OBJECT, and ``maker`` makes a list of them of a
-    list for each field.  ``record_key``: of KEYED, which field of the record itself is the very key, if that is known.
-    OBJECT and KEYED are only on their way from a chain to the bytes that its record writer makes of them.
+    ``field_names``: of a ROW or OBJECT, one for each field; else empty.  ``key_position``: the position of the field
+        that is the key by which the records were sent, where that is known.  ``record_type``: the class of an OBJECT.
+        ``maker``: makes the list of OBJECTs from a list for each field.  ``record_key``: of KEYED, the field of the
+        record itself that is the key, if that is known.
+
+    Tables of OBJECT and KEYED exist only between a chain and its record writer, which makes bytes of them.
     """
 
     num_rows: int
@@ -82,8 +83,8 @@ class Columns:
         return rows_of(self.field_names, tuples)
 
     def records(self) -> Iterator[Any]:
-        """The same one by one; tuples are made as they are asked for, 30 ns each less than all at once (they stay in
-        the cache).
+        """The records one by one; tuples are made when they are asked for, which takes 30 ns less for each than all at
+        once (they stay in the cache).
         """
         if self.shape is not Shape.TUPLE:
             return iter(self.to_list())
@@ -94,15 +95,15 @@ class Columns:
         return self._with(tuple([column.take(indices) for column in self.fields]), self.key_position)
 
     def slice(self, start: int, stop: int) -> Columns:
-        """The records from ``start`` up to ``stop``; what is beyond the end is left out."""
+        """The records from ``start`` to before ``stop``; positions beyond the end are left out."""
         return self._with(tuple([column.slice(start, stop) for column in self.fields]), self.key_position)
 
     def narrowed(self) -> Columns:
-        """The same records, integers of 64 bits in as few bytes as will do.  There is at least one."""
+        """These records, at least one, with integers of 64 bits in as few bytes as they need."""
         return self._with(tuple([column.narrowed() for column in self.fields]), self.key_position)
 
     def widened(self) -> Columns:
-        """The same records, narrow integers with 64 bits again: nobody calculates with narrow ones."""
+        """These records with narrow integers widened to 64 bits, as arithmetic needs them."""
         fields = [column.widened() for column in self.fields]
         if all(wide is column for wide, column in zip(fields, self.fields, strict=True)):
             return self
@@ -123,15 +124,15 @@ class Columns:
         return all(column.is_unchanging() for column in self.fields)
 
     def with_fields(self, fields: tuple[Column, ...]) -> Columns:
-        """Records of the same kind with other columns, of which the key may be another one."""
+        """Records of this kind with other columns; the position of their key is unknown."""
         return self._with(fields, None)
 
     def with_field(self, position: int, column: Column) -> Columns:
-        """The same records with one field in another representation."""
+        """These records with one field in another representation."""
         return self._with((*self.fields[:position], column, *self.fields[position + 1 :]), self.key_position)
 
     def with_key_position(self, key_position: int | None) -> Columns:
-        """The same records."""
+        """These records with this position of the key; None: it is unknown."""
         return self._with(self.fields, key_position)
 
     def _with(self, fields: tuple[Column, ...], key: int | None) -> Columns:
@@ -149,8 +150,10 @@ def try_concatenate(tables: Sequence[Columns]) -> Columns | None:
 
 
 def concatenated(tables: Sequence[Columns]) -> Columns | None:
-    """As ``try_concatenate``, but columns that do not fit together become lists; None only if the records are of other
-    kinds.
+    """One table of all records; columns that do not fit together become lists.  None only if the tables have records of
+    several kinds.
+
+    There is at least one table.
     """
     return _concatenated(tables, lambda columns: _try_concatenate(columns) or joined(columns))
 
@@ -171,7 +174,7 @@ def _concatenated(tables: Sequence[Columns], join: Callable[[list[Column]], Colu
 
 
 _KIND_OF_RECORDS: Final = attrgetter("shape", "field_names", "record_type", "key_position", "record_key")
-"""Tells which tables have records of one kind, with the same key."""
+"""Gives the kind of a table's records and its key: equal for tables that can be joined."""
 
 
 def _try_concatenate(columns: list[Column]) -> Column | None:
@@ -179,7 +182,7 @@ def _try_concatenate(columns: list[Column]) -> Column | None:
     return template.concatenate(columns)
 
 
-# In values of these types, equal means the same; so one that all equal stands for all.
+# Equal values of one of these types cannot be told apart, so one value stands for all that equal it.
 _CONSTANT_TYPES = frozenset({int, str, bool, bytes})
 _SCALARS = frozenset({int, str, float, bool})
 _MIN_NUMBER_TUPLES: Final = 256  # fewer are quicker without numpy, whose calls take 15 us
@@ -189,7 +192,7 @@ def columns_of(values: list[Any]) -> Columns | None:
     """The records as columns: tuples of one length by field; values that are all str, int, float or bool as one column.
 
     Returns:
-        None where the list is the right thing: no records, mixed types, other types, empty tuples.
+        None where the list is the better form: no records, mixed types, other types, empty tuples.
     """
     kind = exact_type(values)
     if kind is tuple:
@@ -208,7 +211,7 @@ def columns_of(values: list[Any]) -> Columns | None:
 
 
 def column_of(values: Sequence[Any], value_type: type | None = None) -> Column:
-    """The values, of any types, as the column that fits them; ``value_type``: of all of them, if it is known."""
+    """The values, of any types, as the column that fits them; ``value_type``: the exact type of all, if it is known."""
     kind = value_type or exact_type(values)
     if kind in _CONSTANT_TYPES and is_constant(values):
         return ConstantColumn(values[0], len(values))
@@ -226,7 +229,7 @@ def column_of(values: Sequence[Any], value_type: type | None = None) -> Column:
 
 
 def try_transpose(records: Sequence[tuple[Any, ...]]) -> list[Sequence[Any]] | None:
-    """The fields of tuples, of which there is at least one; None if they have different lengths.
+    """The fields of tuples, at least one tuple; None if the tuples have different lengths.
 
     One or two fields in comprehensions take 11 and 23 ns per record, ``zip`` 36 and 37.
     """
@@ -243,7 +246,7 @@ def try_transpose(records: Sequence[tuple[Any, ...]]) -> list[Sequence[Any]] | N
 
 
 def exact_type(values: Sequence[Any]) -> type | None:
-    """The type that all values have; None if there is no such one, or no value."""
+    """The exact type of all values; None if they have several, or there is no value."""
     if not values:
         return None
     types = list(map(type, values))

@@ -98,7 +98,7 @@ class ColumnarReduction:
         return self._num_slots
 
     def emptied(self) -> "ColumnarReduction":
-        """The same aggregation, without a key; this one is used no more if it has any."""
+        """A reduction like this one without any key; a reduction that has keys must not be used afterwards."""
         if not self._index.num_slots and self._layout is None:
             return self
         self._index.close()
@@ -128,8 +128,8 @@ class ColumnarReduction:
         return self._output(slots, grouping.unsorted(results), has_value, self._same(columns, keys))
 
     def advance_batch(self, columns: Columns, keys: Column) -> tuple[Columns, IndexArray] | None:
-        """The result of each key after its last record among these, and those records' rows; None if the chunk is
-        refused.
+        """The result of each key after its last record in the chunk, and the rows of these records; None if the chunk
+        is refused.
         """
         found = None if self._has_refused_keys else self._start_rows(columns, keys)
         if found is None:
@@ -165,7 +165,7 @@ class ColumnarReduction:
         return self._output(slots, self._accumulator.at(slots), has_value)
 
     def load(self, keys: list[Any], columns: Columns) -> bool:
-        """Take over a result for each of these exact keys, which are new; if that is impossible, False, and every chunk
+        """Take over a result for each of these exact keys, which are new; False: they do not fit, and every later chunk
         is refused.
         """
         numbers = self._start(columns)
@@ -192,7 +192,7 @@ class ColumnarReduction:
         return slots is not None and bool((slots == np.arange(first, first + len(keys))).all())
 
     def unseen(self, keys: Column) -> list[Any] | None:
-        """The exact keys that no earlier column had here; None: not all keys are of one kind."""
+        """The exact keys that no column of an earlier call had; None: not all keys are of one kind."""
         if self._seen is None:
             self._seen = KeyIndex(allows_null=self._skips_nulls)
         seen = self._seen
@@ -201,7 +201,7 @@ class ColumnarReduction:
             return None
         return seen.keys()[num_before:] if seen.num_slots > num_before else []
 
-    # -- what comes in
+    # -- input
 
     @property
     def _has_refused_keys(self) -> bool:
@@ -261,7 +261,7 @@ class ColumnarReduction:
         filler = numbers.array.dtype.type(self._accumulator.identity)
         return np.where(numbers.is_valid, numbers.array, filler)
 
-    # -- what is kept of each key's records
+    # -- the kept fields of each key's records
 
     def _append(self, columns: Columns, num_slots: int) -> None:
         if columns.num_rows:
@@ -311,7 +311,7 @@ class ColumnarReduction:
         self._append(columns.take(last[is_new]), num_slots)
         return self._columns(fields)
 
-    # -- what comes out
+    # -- output
 
     def _output(
         self,
@@ -329,8 +329,9 @@ class ColumnarReduction:
         )
 
     def _same(self, columns: Columns, keys: Column) -> list[tuple[int, Column]]:
-        """The key's field, if it is the key in the first records, too, and each record's key may stand for the first
-        one.
+        """The fields that hold the key in these and in the first records, each with ``keys`` as its result column.
+
+        Empty if equal keys may differ, since then a record's key cannot stand for the one in the first record.
         """
         if not self._key_fields or not self._index.are_plain:
             return []
@@ -343,7 +344,7 @@ class ColumnarReduction:
 
 
 def _are_same(values: list[Any], keys: list[Any]) -> bool:
-    """Whether they are equal and of the same types: an exact key may stand for an instance of a subclass."""
+    """Whether all are equal and of equal types: an exact key may stand for an instance of a subclass."""
     return values == keys and list(map(type, values)) == list(map(type, keys))
 
 

@@ -32,9 +32,7 @@ _MIN_RADIX: Final = 1024  # fewer are sorted by comparisons; not measured closel
 
 
 def stable_order(values: NDArray[Any]) -> IndexArray | None:
-    """The places of integers of any width in rising order, equal ones in the order of their places; None if they are in
-    it already.
-    """
+    """The positions of integers of any width in rising order, a stable sort; None if they are in that order already."""
     if len(values) < 2 or bool((values[1:] >= values[:-1]).all()):
         return None
     if len(values) < _MIN_RADIX:
@@ -46,8 +44,8 @@ def stable_order(values: NDArray[Any]) -> IndexArray | None:
 
 
 def order_by_digits(values: NDArray[Any], num_digits: int) -> IndexArray:
-    """The places of unsigned integers in rising order of their lowest ``num_digits`` digits of 16
-    bits; at least one.
+    """The positions of unsigned integers in rising order of their lowest ``num_digits`` digits of 16 bits, a stable
+    sort; at least one digit.
     """
     order: IndexArray = values.astype(np.uint16).argsort(kind="stable")
     for digit in range(1, num_digits):
@@ -64,11 +62,10 @@ _MAX_CODES_PER_ROW: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Which rows belong to which key.
+    """The rows of a chunk, grouped by the code of their key.
 
-    ``order``: row numbers, sorted by code.  ``codes``: those that occur, ascending.  ``starts``, ``lengths``: of each
-        code's run in
-    ``order``.
+    ``order``: row numbers, sorted by code.  ``codes``: the codes that occur, ascending.  ``starts``, ``lengths``: of
+        the run in ``order`` of each of ``codes``.
     """
 
     order: IndexArray
@@ -119,7 +116,7 @@ def group(codes: NDArray[Any], num_codes: int) -> Grouping:
 
 
 def first_rows(slots: NDArray[Any], first_slot: int, end_slot: int) -> IndexArray:
-    """The first row of each slot from ``first_slot`` to ``end_slot``; all of them are there."""
+    """The first row of each slot from ``first_slot`` to before ``end_slot``, all of which occur."""
     rows = np.flatnonzero(slots >= first_slot)[::-1]
     first_row = np.empty(end_slot - first_slot, np.intp)
     # If several rows write to one slot, the last one stays; in reverse order that is the first.
@@ -134,7 +131,7 @@ class FieldStore:
     """The values of one field by slot: plain numbers in an array, all else in a list.
 
     Args:
-        column: says what is stored.
+        column: its values are not stored, but decide between array and list.
         is_replaced: whether values are replaced; else columns share the list, as a dictionary with slots as codes.
     """
 
@@ -186,13 +183,13 @@ class FieldStore:
             self._array[slots] = numbers
 
     def column(self) -> Column:
-        """All values; nobody changes it."""
+        """A copy of all values."""
         if self._array is None:
             return ListColumn(self._table.names.copy())
         return ArrayColumn(self._array[: self._size].copy())
 
     def _objects(self) -> list[Any]:
-        """The list, into which the numbers go if there are any."""
+        """The list of values; numbers in the array move into it first."""
         if self._array is not None:
             self._table.names = self.column().to_list()
             self._array = None
@@ -205,7 +202,7 @@ class FieldStore:
 
 
 def _plain_numbers(column: Column) -> NDArray[Any] | None:
-    """The numbers of a column without nulls; None: it has others, or instants."""
+    """The numbers of a column without nulls; None: it has nulls, instants, or values that are no numbers."""
     numbers = column.numbers()
     is_plain = numbers is not None and numbers.is_valid is None and not numbers.kind.is_instant
     return numbers.array if numbers is not None and is_plain else None
@@ -225,17 +222,17 @@ class Int64Bound:
         self._bound = magnitude(sums)
 
     def raise_to(self, largest: int) -> None:
-        """There are other sums, of at most this magnitude."""
+        """Raise the bound for other sums, of at most this magnitude."""
         self._bound = max(self._bound, largest)
 
     def fits_loosely(self, values: NDArray[np.int64]) -> bool:
-        """Whether the values surely can be added, from their maximum alone; if so, they count as added."""
+        """Whether their maximum alone shows that the values can be added; if so, they count as added."""
         return self._grows(magnitude(values) * len(values))
 
     def fits(self, grouping: Grouping, values: NDArray[np.int64], sums: NDArray[np.int64]) -> bool:
         """Whether the values can be added; if so, they count as added.
 
-        ``values`` are in the order of the rows; ``sums`` are those of all keys before, by code.
+        ``values`` are in the order of the rows; ``sums`` are the sums of all keys before these rows, by code.
         """
         self._bound = magnitude(sums)
         return self._grows(magnitude(values) * int(grouping.lengths.max())) or self._fit_closely(grouping, values, sums)
@@ -274,7 +271,7 @@ class Accumulator:
     Args:
         dtype: int64 or float64.
         ufunc: combines two numbers.
-        identity: combined with any number, it gives that number.
+        identity: combining it with a number gives that number.
     """
 
     def __init__(self, dtype: "np.dtype[Any]", ufunc: np.ufunc, identity: Any) -> None:
@@ -298,7 +295,7 @@ class Accumulator:
         return results
 
     def advance_once(self, slots: NDArray[Any], values: NDArray[Any]) -> bool:
-        """Combine all values without running results; False if the result would not be exact."""
+        """Combine all values without running results; False: the result would not be exact, and no value was added."""
         # Fast only for exactly these dtypes (hot-path measurements, 2).  Takes one value after the other, so sums of
         # floats are exact.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -324,7 +321,7 @@ class SumAccumulator(Accumulator):
         self._bound = Int64Bound(self._results)
 
     def advance(self, grouping: Grouping, values: NDArray[Any]) -> NDArray[Any] | None:
-        """See ``Accumulator``."""
+        """Add all values; returns the sum after each row, or None if an integer sum might not fit 64 bits."""
         if not self._is_int:
             return super().advance(grouping, values)
         if not self._bound.fits_loosely(values) and not self._bound.fits(grouping, values, self._results):
@@ -334,11 +331,11 @@ class SumAccumulator(Accumulator):
         return results
 
     def advance_once(self, slots: NDArray[Any], values: NDArray[Any]) -> bool:
-        """See ``Accumulator``."""
+        """Add all values without running sums; False if an integer sum might not fit 64 bits."""
         return (not self._is_int or self._bound.fits_loosely(values)) and super().advance_once(slots, values)
 
     def load(self, first: int, values: NDArray[Any]) -> None:
-        """See ``Accumulator``."""
+        """Take over these sums, and raise the bound for them."""
         super().load(first, values)
         if self._is_int:
             self._bound.raise_to(magnitude(values))
@@ -355,7 +352,7 @@ class ExtremeAccumulator(Accumulator):
         super().__init__(dtype, np.maximum if is_largest else np.minimum, limits[not is_largest])
 
     def takes(self, values: NDArray[Any]) -> bool:
-        """See ``Accumulator``."""
+        """Whether the values are of the right dtype, and floats have a total order: no NaN, no -0.0."""
         if self._is_int or not super().takes(values):
             return super().takes(values)
         return not (np.isnan(values).any() or (values.view(np.int64) == _NEGATIVE_ZERO_BITS).any())
@@ -382,7 +379,7 @@ class LastRows:
         return is_last.nonzero()[0]
 
     def _of_few(self, slots: NDArray[Any], rows: IndexArray, num_slots: int) -> IndexArray:
-        """As ``of``, but scans the slots instead of the rows."""
+        """The last row of each key, found by a scan of the slots instead of the rows: for few slots."""
         last = self._scratch[:num_slots]
         last.fill(_NO_ROW)
         last[slots] = rows
@@ -401,7 +398,7 @@ _FROM_STATE: Final = -1
 def running_sums(grouping: Grouping, values: Int64Array, initial: Int64Array) -> tuple[Int64Array, Int64Array]:
     """The sum after each row, and after the last row of each group.
 
-    ``values`` are in the order of the rows; ``initial`` are the sums before them.
+    ``values`` are in the order of the rows; ``initial`` are the sums of the groups before these rows.
     """
     sums: Int64Array = values.take(grouping.order)
     # One sum across all groups: the total before each group is subtracted again, modulo 2**64 if it overflowed.
@@ -416,8 +413,8 @@ def running_sums(grouping: Grouping, values: Int64Array, initial: Int64Array) ->
 def accumulate(ufunc: np.ufunc, grouping: Grouping, in_order: NDArray[Any], initial: NDArray[Any]) -> NDArray[Any]:
     """Apply ``ufunc`` to the result so far and the next value, one after the other within each group.
 
-    ``in_order`` are the values, group by group, and are overwritten.  ``initial`` are the results before them, of the
-    same type.
+    ``in_order`` are the values, group by group, and are overwritten.  ``initial`` are the results of the groups before
+    these rows, of equal type.
     """
     starts, lengths = grouping.starts, grouping.lengths
     # As Python's floats, these become infinite or NaN without a warning.
@@ -461,8 +458,8 @@ def new_extremes(
         grouping: of the rows.
         in_order: the values, group by group.
         running: the extreme after each row.
-        initial: the extreme of each group before them.
-        is_new: whether the group has no rows before them.
+        initial: the extreme of each group before these rows.
+        is_new: whether the group has no rows before these.
     """
     changes = np.empty(len(in_order), np.bool_)
     np.not_equal(running[1:], running[:-1], out=changes[1:])

@@ -1,4 +1,4 @@
-"""Keys: which ones are the same, their hashes, and the subtask of each.
+"""Keys: which values are one key, their hashes, and the subtask of each.
 
 Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
 """

@@ -1,23 +1,22 @@
-"""From a key to what a dictionary can tell apart, and from that to its hash, its key group and its bytes.
+"""Exact keys: the stand-ins of keys that a dictionary can tell apart; their hashes, key groups and bytes.
 
 ``NamespacedKey``: a key of the stream together with a namespace, such as a window, under which state is kept.
-``ExactKey``: a key of which only the stand-in is known.
+``ExactKey``: a key of which only the exact key is known.
 
 Hot path, on misses of the caches above it: ``key_group`` of a 10-character str takes about 1 us.
 
 Side:       pure.
-Invariants: a hash is the same in every process, run and version of Python (Python's ``hash`` of a str is not);
-            ``exact_key(a) == exact_key(b)`` exactly when ``a`` and ``b`` are the same key; the same key has one hash,
-            and the same bytes in every process and version.
-            The key group of a ``NamespacedKey`` is that of the key alone, so that it moves with the key; its exact key
-            equals another one's exactly if both keys and both namespaces do.
+Invariants: ``exact_key(a) == exact_key(b)`` exactly when ``a`` and ``b`` are one key.  A key has one hash and one form
+            in bytes, which do not depend on the process, the run or the version of Python (Python's ``hash`` of a str
+            does).  The key group of a ``NamespacedKey`` is that of the key alone, so that it moves with the key; its
+            exact key equals another one's exactly if both keys and both namespaces do.
 Rules:      1, 1.0 and True are three keys, and so are 0.0 and -0.0; all NaNs are one key.  An instance of a subclass of
-            str, int, float, bytes, tuple, date, ... (``StrEnum``, ``IntEnum``, a named tuple) is the same key as the
-            plain value that it holds: Python's ``==`` says so, too, in every process.  It is a key of its class only
-            where that has an ``__eq__`` of its own and holds more.  An ``Enum`` goes by class and name, a ``Flag`` by
-            class and value; lists, tuples, Rows (kind and names count) and frozensets by what they hold, and a list is
+            str, int, float, bytes, tuple, date, ... (``StrEnum``, ``IntEnum``, a named tuple) is one key with the plain
+            value that it holds: Python's ``==`` says so, too, in every process.  It is a key of its class only where
+            the class has an ``__eq__`` of its own and holds more.  An ``Enum`` goes by class and name, a ``Flag`` by
+            class and value; lists, tuples, Rows (kind and names count) and frozensets by their elements, and a list is
             no tuple; dates, times, decimals and numpy's scalars as ``key_scalars`` says; instances of other classes by
-            their content (``key_content``), whose parts obey the same rules.
+            their content (``key_content``), whose parts obey these rules, too.
 Source:     The hashes are those of Java's ``String``, ``Integer`` (an int of 32 bits), ``Long``, ``BigInteger`` (beyond
             64 bits), ``Boolean``, ``Double``, ``Arrays.hashCode(byte[])``, ``UUID``, ``List``, ``Set``, of null (0) and
             of Flink's ``Tuple``.  Key groups: Flink ``KeyGroupRangeAssignment``, ``MathUtils.murmurHash``.  Namespaces:
@@ -53,11 +52,11 @@ from netstack.late import numpy as np
 
 
 class NamespacedKey:
-    """A key and a namespace; nobody changes it.
+    """A key and a namespace; must not change.
 
     Args:
-        key: as the user knows it.
-        namespace: something that can be a key, too.
+        key: the user's key.
+        namespace: a value that can be a key, too.
     """
 
     __slots__ = ("exact", "key", "namespace")
@@ -82,20 +81,20 @@ class NamespacedKey:
 
 @dataclass(frozen=True, slots=True)
 class ExactKey:
-    """A key of which only the stand-in is known: what ``exact_key`` gave for it."""
+    """A key of which only the exact key is known."""
 
     exact: Any
 
 
 _UINT32_MASK: Final = (1 << 32) - 1
 PLAIN_TYPES: Final = frozenset((str, int, bytes))
-# Whose values are their own stand-ins: none of them equals one of another type, and equal ones are the same key.
+# Types whose values are their own stand-ins: no value equals one of another type, and equal values are one key.
 _OWN_STAND_INS: Final = PLAIN_TYPES | {NoneType, datetime.date, datetime.timedelta}
 _time_zone_of = attrgetter("tzinfo")
 
 
 def key_hash(key: Any) -> int:
-    """The 32-bit signed hash of a key, the same in every process.
+    """The 32-bit signed hash of a key, equal in every process.
 
     Raises:
         KeyTypeError: the key, or a part of it, is of a type without such a hash.
@@ -113,8 +112,9 @@ def exact_key_hash(exact: Any) -> int:
 
 
 def exact_key(key: Any) -> Any:
-    """A hashable stand-in that equals another key's exactly if both are the same key; str, int, bytes, None and dates
-    are their own.
+    """The exact key of a key: a hashable stand-in; two stand-ins are equal exactly if both values are one key.
+
+    Values of str, int and bytes, None and dates are their own stand-ins.
 
     Raises:
         KeyTypeError: the key, or a part of it, is of a type that cannot be a key.
@@ -151,7 +151,9 @@ def exact_keys(keys: list[Any]) -> list[Any]:
 
 
 def _exact_tuples(keys: list[tuple[Any, ...]]) -> list[Any]:
-    """Field by field, where all have as many: 550 ns per (str, float), and 1,700 tuple by tuple."""
+    """The exact keys of tuples, made field by field if all are of one length: 550 ns per (str, float); tuple by tuple
+    it takes 1,700.
+    """
     if _OWN_STAND_INS.issuperset(map(type, itertools.chain.from_iterable(keys))):
         return keys
     if len(set(map(len, keys))) > 1:
@@ -163,7 +165,7 @@ def _exact_tuples(keys: list[tuple[Any, ...]]) -> list[Any]:
 
 
 def are_plain(keys: Sequence[Any]) -> bool:
-    """Whether every key is exactly a str, int or bytes, so that equal keys are the same key."""
+    """Whether every key is exactly a str, int or bytes, so that equal values are one key."""
     types = list(map(type, keys))
     if not types:
         return True
@@ -174,7 +176,7 @@ def are_plain(keys: Sequence[Any]) -> bool:
 
 
 # ---------------------------------------------------------------- keys that hold keys
-# No user's key contains a type, so what begins with one can never equal a tuple that is a key.
+# No user's key contains a type, so a stand-in that begins with a type never equals a tuple that is a key.
 
 
 def _exact_tuple(key: Iterable[Any]) -> Any:
@@ -208,7 +210,7 @@ _Form = Callable[[Any], Any]  # makes the stand-ins of the keys of one class; do
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """In the place of a form, for a class whose instances cannot be keys."""
+    """Takes the place of a form, for a class whose instances cannot be keys."""
 
     message: str
 
@@ -240,8 +242,8 @@ _KNOWN: Final[dict[type, _Form]] = {
     NamespacedKey: _exact_namespaced,
     ExactKey: lambda key: key.exact,
 }
-# Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its
-# instants and durations.
+# Types whose subclasses are always plain values, whatever attributes they hold: pandas keeps cached results in the
+# attributes of its instants and durations.
 _NEVER_MORE: Final = {list, Row, datetime.datetime, datetime.timedelta}
 
 
@@ -313,8 +315,8 @@ def _form_of(key: Any) -> _Form:
         if isinstance(form, _Refusal):
             _FORMS[cls] = form
         else:
-            # Another thread may have refused the class meanwhile: its look at the same key came first, and changed the
-            # key.
+            # setdefault: another thread may have refused the class meanwhile.  It looked at this key first, and its
+            # look changed the key, so this thread saw no change.
             form = _FORMS.setdefault(cls, form)
     return form
 
@@ -335,7 +337,9 @@ def _new_form(key: Any, cls: type) -> _Form:
 
 
 def _form_unless_more(cls: type, base: type, form: _Form) -> _Form:
-    """That of the plain value, but not for instances with attributes: the class's own ``__eq__`` may look at them."""
+    """The form of the plain value, except for instances with attributes, at which the class's own ``__eq__`` may look:
+    their form is their content.
+    """
     has_slots = any(vars(derived).get("__slots__") for derived in cls.__mro__[: cls.__mro__.index(base)])
     if not has_slots and not cls.__dictoffset__:
         return form
@@ -356,14 +360,14 @@ def _form_of_content(key: Any, cls: type) -> _Form:
     parts_of, is_pickled = content_of(cls)
     form = _form_by(parts_of, qualified_name(cls))
     if is_pickled and _is_changed_by_hashing(key, form):
-        # For good: an instance that keeps its hash already shows it no more.
+        # For good: later instances may hold their hash already, and a look would not change them any more.
         reason = "it keeps its hash, which is another one in every process: leave that out in __getstate__"
         return _Refusal(str(refusal(cls, reason)))
     return form
 
 
 def _is_changed_by_hashing(key: Any, form: _Form) -> bool:
-    """Whether a class keeps Python's hash of its instances, which is the hash of a text mostly."""
+    """Whether a class stores Python's hash in its instances, which for texts differs from process to process."""
     before = form(key)
     try:
         hash(key)
@@ -400,7 +404,7 @@ def key_group(key: Any, max_parallelism: int) -> int:
     """The key group of a key: 0 <= group < max_parallelism.
 
     Raises:
-        KeyTypeError: the key has no hash that is the same in every process.
+        KeyTypeError: the key has no hash that is equal in every process.
     """
     return group_of_hash(key_hash(key), max_parallelism)
 
@@ -426,8 +430,8 @@ def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> ran
 
 
 # ---------------------------------------------------------------- bytes
-# Of the rows in RocksDB, hence of checkpoints; BATCH mode sorts by them keys that are neither integers nor texts.  A
-# letter for the type, then the content; parts of tuples and sets have their sizes in front.
+# The keys of rows in RocksDB, and so of checkpoints; BATCH mode sorts keys by them that are neither integers nor texts.
+# A letter for the type, then the content; parts of tuples and sets have their sizes in front.
 
 READABLE_TYPES: Final = PLAIN_TYPES | {NoneType}
 """Keys of these types are their own exact keys, and can be read back from their bytes."""
@@ -452,7 +456,7 @@ def key_bytes(exact: Any) -> bytes:
 
 
 def _decimal_bytes(exact: decimal.Decimal) -> bytes:
-    """Equal decimals are one key, and may have other digits."""
+    """The bytes of the value as a fraction: equal decimals are one key, and may differ in their digits."""
     return b"m" + (str(exact).encode() if exact.is_infinite() else key_bytes(exact.as_integer_ratio()))
 
 

@@ -1,4 +1,4 @@
-"""Key groups of a whole column of keys at once, or of many stand-ins of keys (``exact_key``).
+"""Key groups of a whole column of keys at once, or of many exact keys (``exact_key``).
 
 Hot path.  A list of plain keys, a numpy array or an Arrow array is hashed without a loop in Python where its type
 allows it.  A numpy array of texts or bytes is made a list first.  ``KeyWindow`` looks integers up that lie close
@@ -10,12 +10,12 @@ Invariants: every result equals that of ``exact_keys`` for each key that the col
             ``to_pylist`` (Arrow) gives; of numpy's instants and durations, for each scalar: in some units ``tolist``
             gives bare counts.  A null is None.  The table of a window has at most ``MAX_PLACES`` entries; the work of
             filling tables is at most an eighth of the keys that were looked at.
-Rules:      a window grows around the keys that come, or begins anew with them where both do not fit into one.
+Rules:      a window grows around new keys, or begins anew with them if the former and the new ones do not fit into one.
 Units:      hashes are signed 32-bit integers; key groups and subtasks count from 0.
 Source:     Flink ``KeyGroupRangeAssignment``, ``MathUtils.murmurHash``; MurmurHash3 x86_32 of 4 bytes with seed 0 (its
             reference code).
-Absent:     anything but numbers, texts, bytes, dates and instants is hashed one by one, and integers beyond 64 bits
-            are, too; so are lists with keys of several types.
+Absent:     fast ways for other keys than numbers, texts, bytes, dates and instants, for integers beyond 64 bits, and
+            for lists with keys of several types: these are hashed one by one.
 """
 
 import datetime
@@ -40,7 +40,7 @@ _MARGIN: Final = 255  # windows begin and end at multiples of one more, so that 
 
 
 class KeyWindow:
-    """Where the table is, and what is in it."""
+    """A table for the integers of a range that moves with the keys, and the place of each key in it."""
 
     __slots__ = ("_budget", "_first", "_last", "table")
 
@@ -56,8 +56,8 @@ class KeyWindow:
     def places(self, keys: Int64Array, function: Callable[[Int64Array], NDArray[Any]]) -> NDArray[np.intp] | None:
         """The place of each key in ``table``; None if not all are in the window, and it does not move.
 
-        There is at least one key.  ``function`` fills the table, the same at each call: of an array of int64, gives an
-        array as long; what it says of a key is true until the owner writes into ``table``.
+        There is at least one key.  ``function`` fills the table: it gives a value for each key of an array.  All calls
+        must pass one function; its value for a key holds until the owner writes into ``table``.
         """
         low, high = int(keys.min()), int(keys.max())
         self._budget = min(self._budget + len(keys), _MAX_BUDGET)
@@ -95,7 +95,7 @@ _MODULUS: Final = 1 << 32
 _BLOCK_KEYS: Final = 1 << 13
 _DAYS: Final = np.dtype("datetime64[D]")
 _INSTANTS: Final = np.dtype("datetime64[us]")
-# What Python's datetime can hold; beyond it numpy's instants are keys of their own (``key_scalars``).
+# The range of Python's datetime; beyond it numpy's instants are keys of their own (``key_scalars``).
 _FIRST_INSTANT: Final = np.datetime64("0001-01-01", "us")
 _LAST_INSTANT: Final = np.datetime64("9999-12-31T23:59:59.999999", "us")
 _NULL_HASH: Final = key_hash(None)
@@ -164,7 +164,7 @@ class ChannelTable:
         return self._of_int64(column) if places is None else self._window.table.take(places)
 
     def _of_int64(self, keys: NDArray[np.int64]) -> NDArray[np.uint16]:
-        # Block by block: all that is in between stays in the cache.
+        # Block by block, so that intermediate arrays stay in the processor's cache.
         channels = np.empty(len(keys), np.uint16)
         for start in range(0, len(keys), _BLOCK_KEYS):
             part = slice(start, start + _BLOCK_KEYS)
@@ -190,7 +190,7 @@ def column_hashes(column: Any) -> Int32Array:
             array of texts or bytes is hashed through a list.
 
     Raises:
-        KeyTypeError: a key is of a type without a hash that is the same in every process.
+        KeyTypeError: a key is of a type without a hash that is equal in every process.
         ValueError: the numpy array has another number of dimensions.
     """
     if isinstance(column, np.ndarray):
@@ -202,9 +202,9 @@ def column_hashes(column: Any) -> Int32Array:
 
 
 def try_hashes(keys: Sequence[Any]) -> Int32Array | None:
-    """The hash of each key if there is a way without a loop in Python; else None.
+    """The hash of each key, if no loop in Python is needed; else None.
 
-    There is one where all keys are of one type: str, bytes, bool, float, date, datetime without a time zone, or int of
+    So it is for keys that are all of one type: str, bytes, bool, float, date, datetime without a time zone, or int of
     at most 64 bits.
     """
     kinds = set(map(type, keys))
@@ -290,7 +290,7 @@ def _hash_floats(keys: NDArray[Any]) -> Int32Array:
 
 
 def _hash_counts(times: NDArray[Any]) -> Int32Array:
-    """Of days or microseconds."""
+    """The hashes of dates or instants, by their number of days or microseconds."""
     return _hash_signed(times.view(np.int64))
 
 
@@ -318,7 +318,7 @@ def _hash_segments(units: NDArray[Any], lengths: NDArray[np.int64], initial: int
 
 
 def _polynomials(units: NDArray[Any], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The polynomials in 31 over the runs from each start up to its end; what is between an end and the next start must
+    """The polynomials in 31 over the runs from each start up to its end; units between an end and the next start must
     be 0.
 
     31 has an inverse modulo 2**32, so ``sum(u[i] * 31**(end - 1 - i))`` is ``31**(end - 1) * sum(u[i] * 31**-i)``: the
@@ -364,7 +364,7 @@ _SHIFTS: Final = tuple(map(np.uint64, (8, 16, 32)))
 _MASKS: Final = tuple(map(np.uint64, (0x00FF00FF00FF00FF, 0x0000FFFF0000FFFF, 0x00000000FFFFFFFF)))
 _FEW_POWERS: Final = tuple(np.uint64(31**count) for count in (1, 2, 4))
 _HALF_POWER: Final = np.uint64(31**8)
-# A text is as if it had 16 characters: that many powers are taken away again.
+# Each text is hashed as if it had 16 characters; this factor takes the surplus powers away again.
 _SURPLUS: Final = np.array(
     [pow(31, length - PACKED16_BYTES, _MODULUS) for length in range(PACKED16_BYTES + 1)], np.uint32
 )
@@ -471,9 +471,7 @@ def _hash_arrow_text(column: Any, offset_type: type[np.int32] | type[np.int64]) 
 
 
 def exact_key_groups(exact: Sequence[Any], max_parallelism: int) -> Int32Array:
-    """The key group of each key, of which ``exact`` has the stand-ins; without a loop in Python for keys of one plain
-    type.
-    """
+    """The key group of each exact key; without a loop in Python if all are of one plain type."""
     hashes = None if any(type(each) is tuple for each in exact) else try_hashes(exact)
     if hashes is None:
         hashes = np.fromiter(map(exact_key_hash, exact), np.int32, len(exact))
@@ -481,7 +479,7 @@ def exact_key_groups(exact: Sequence[Any], max_parallelism: int) -> Int32Array:
 
 
 def key_for(exact: Any) -> Any:
-    """A key whose stand-in is ``exact``."""
+    """A key whose exact key is ``exact``."""
     if _is_key(exact):
         return exact
     match exact:
@@ -494,7 +492,7 @@ def key_for(exact: Any) -> Any:
 
 
 def _is_key(exact: Any) -> bool:
-    """Whether it is a key itself: no key contains a type."""
+    """Whether an exact key is a user's key itself: no key contains a type."""
     if type(exact) is tuple:
         return all(map(_is_key, exact))
     return not isinstance(exact, type)

@@ -1,14 +1,14 @@
-"""What a key of a user's class consists of, by which it is the same key in every process; and why other keys are
-refused.
+"""The content of a key of a user's class, which is equal in every process; and the reasons why other keys are refused.
 
 Side:       pure.
-Invariants: equal contents mean the same key, whatever the class's own ``__eq__`` says; a content says nothing about
-            where an object lies in memory, and nothing that Python's ``hash`` of a text decides.
-Rules:      the content is the fields that count for ``==`` (dataclasses, attrs, msgspec), else what pickle would write,
-            without what ``cached_property`` keeps.  A class goes by its qualified name, since processes have different
-            objects for it.  Refused: what compares by identity; what has no hash, since it may change.
-Absent:     a class whose ``__reduce__`` says something else on another run (the order of a set, a hash that it keeps)
-            is not found out, except where taking its hash changes what pickle would write
+Invariants: instances with equal contents are one key, whatever the class's own ``__eq__`` says.  A content depends
+            neither on the place of an object in memory nor on Python's ``hash`` of a text.
+Rules:      the content is the fields that count for ``==`` (dataclasses, attrs, msgspec), else the parts that pickle
+            would write, without the values that ``cached_property`` keeps.  A class goes by its qualified name, since
+            processes have different objects for it.  Refused: instances that compare by identity; instances without a
+            hash, since they may change.
+Absent:     a class whose ``__reduce__`` gives other parts on another run (the order of a set, a hash that it keeps) is
+            not detected, unless taking its hash changes the parts that pickle would write
             (``flowlet.keys.exact_keys``).
 """
 
@@ -26,7 +26,7 @@ from flowlet.former_names import first_name
 Parts = tuple[Any, ...]
 PartsOf = Callable[[Any], Parts]
 
-_PROTOCOL: Final = 2  # of pickle: the first that knows slots; later ones take the same parts
+_PROTOCOL: Final = 2  # of pickle: the first that knows slots; later ones take no other parts
 _NUM_REDUCED: Final = 5
 # Of functions: a class method's class, a built-in function's module.
 _OWNERS: Final = (type, types.ModuleType, types.NoneType)
@@ -51,16 +51,16 @@ def refusal(cls: type, reason: str) -> KeyTypeError:
 
 
 def qualified_name(named: Any) -> str:
-    """Name a class or function, in the same way in every process, and our own in every version."""
+    """The name of a class or function, equal in every process; for our own equal in every version, too."""
     return first_name(named.__module__, named.__qualname__)
 
 
 def content_of(cls: type) -> tuple[PartsOf, bool]:
-    """How an instance of a class is taken apart into keys; and whether pickle does it so, since the class does not name
-    its fields.
+    """The function that takes an instance of a class apart into keys; and whether it takes pickle's parts, because the
+    class does not name its fields.
 
     Raises:
-        KeyTypeError: its instances are not sure to be the same key in every process; the message says why.
+        KeyTypeError: an instance might not be one key in every process; the message says why.
     """
     if cls.__hash__ is None:
         raise refusal(cls, "it has no hash, since it may change")
@@ -75,7 +75,7 @@ def content_of(cls: type) -> tuple[PartsOf, bool]:
 
 
 def _compared_fields(cls: type) -> list[str] | None:
-    """The names of the fields that count for ``==``; None: the class does not say."""
+    """The names of the fields that count for ``==``; None: the class does not declare them."""
     if dataclasses.is_dataclass(cls):
         return [field.name for field in dataclasses.fields(cls) if field.compare]
     if hasattr(cls, "__attrs_attrs__"):
@@ -88,7 +88,7 @@ def _compared_fields(cls: type) -> list[str] | None:
     return None
 
 
-# ---------------------------------------------------------------- as pickle takes things apart
+# ---------------------------------------------------------------- the parts that pickle takes
 
 
 def _reduced_by(cls: type) -> PartsOf:
@@ -113,7 +113,7 @@ def _reduced_by(cls: type) -> PartsOf:
 
 
 def _named(part: Any) -> Any:
-    """The name of a class or function, which are no keys; any other part as it is, also a method of an instance."""
+    """The name of a class or function, which cannot be keys; any other part itself, even a method of an instance."""
     is_function = (
         callable(part) and hasattr(part, "__qualname__") and isinstance(getattr(part, "__self__", None), _OWNERS)
     )
@@ -121,7 +121,7 @@ def _named(part: Any) -> Any:
 
 
 def _state(state: Any, cached: set[str]) -> Any:
-    """Attributes in the order of their names; a state of any other form as it is."""
+    """The attributes, without cached ones, in the order of their names; a state of any other form itself."""
     match state:
         case dict():
             attributes = state

@@ -9,7 +9,7 @@ dictionary.
 
 Side:       pure.
 Invariants: codes and slots are 0, 1, 2, ... in the order in which keys were first seen.  At most a quarter of a table
-            is filled, so probes are short.  Two keys share a slot exactly if they are the same key
+            is filled, so probes are short.  Two values share a slot exactly if they are one key
             (``flowlet.keys.exact_keys``).  All keys of an index are of one kind; a column of another kind is refused.
 Source:     multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, 6.4), linear probing.
 """
@@ -71,14 +71,14 @@ def grown(array: NDArray[Any], num_rows: int, filler: Any = 0) -> NDArray[Any]:
 
 
 class _OpenCodes:
-    """Key -> code, for keys in an array; grows, and never removes a key.
+    """The codes of keys that are in an array; grows, and never removes a key.
 
-    A kind of keys says how they are handled: ``_hashes`` gives a number for each key whose upper bits are good for a
-    place in the table; ``_differ`` tells where two arrays of keys are not the same; ``_take`` gives those at some
-    positions; ``_distinct`` the distinct ones, in order of first sight.
+    A subclass has four functions for its kind of keys.  ``_hashes`` gives a number for each key whose upper bits are
+    good for a place in the table.  ``_differ`` tells where two arrays of keys differ.  ``_take`` gives the keys at some
+    positions, and ``_distinct`` the distinct keys in order of first sight.
 
     Args:
-        no_keys: an array of such keys with room for the first ones.
+        no_keys: an array of this kind of keys, with room for the first ones.
     """
 
     __slots__ = ("_keys", "_shift", "_table", "num_codes")
@@ -125,8 +125,8 @@ class _OpenCodes:
         return codes
 
     def _wrong(self, codes: CodeArray, keys: NDArray[Any]) -> NDArray[np.intp]:
-        """Indexes of codes that belong to another key."""
-        # A code of -1 reads the last key.
+        """The positions whose code belongs to another key."""
+        # A code of -1 reads the last key, so such positions are taken out again below.
         wrong: NDArray[np.intp] = np.flatnonzero(self._differ(self._take(self._keys, codes), keys))
         known: NDArray[np.intp] = wrong[codes.take(wrong) != _EMPTY]
         return known
@@ -150,8 +150,8 @@ class _OpenCodes:
         self._table = np.full(1 << bits, _EMPTY, np.intp)
 
     def _insert(self, first: int) -> None:
-        """Enter the keys from code ``first`` on into the table: all at once, then those again whose place another key
-        took.
+        """Enter the keys from code ``first`` on into the table, all at once; then repeat it for the keys whose place
+        another key took.
         """
         codes = np.arange(first, self.num_codes)
         places = self._homes(self._keys[first : self.num_codes])
@@ -182,13 +182,13 @@ class Int64Codes(_OpenCodes):
         return self._keys[: self.num_codes]
 
     def add(self, keys: Int64Array) -> CodeArray:
-        """See ``_OpenCodes``."""
+        """The code of each key, by the window if the keys lie close together; new keys get the next codes, in order."""
         places = self._window.places(keys, self._find) if len(keys) else None
         if places is None:
             return super().add(keys)
         codes: CodeArray = self._window.table.take(places)
         if codes.min() == _EMPTY:
-            # The window does not contain keys that were learned without it.
+            # Keys that were learned without the window, and new ones.
             missing = np.flatnonzero(codes == _EMPTY)
             codes[missing] = found = super().add(keys[missing])
             self._window.table[places[missing]] = found
@@ -227,7 +227,7 @@ class TextCodes(_OpenCodes):
         is_first = np.ones(len(order), np.bool_)
         np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
         repeated = np.flatnonzero(~is_first)
-        # Two texts, one hash.
+        # Two texts may share a hash: then the texts themselves are sorted.
         if differ(take_packed16(keys, order[repeated]), take_packed16(keys, order[repeated - 1])).any():
             _, positions = np.unique(keys.view(f"S{PACKED16.itemsize}")[:, 0], return_index=True)
         else:
@@ -246,7 +246,7 @@ _INSTANTS: Final = frozenset({datetime.datetime, datetime.date})
 
 
 class KeyKind(Enum):
-    """What kind all keys of an index are."""
+    """The kind of all keys of an index."""
 
     INT = "int"
     FLOAT = "float"
@@ -254,7 +254,7 @@ class KeyKind(Enum):
 
 
 class Slots(dict[Any, int]):
-    """Exact key -> slot; a new key gets the next one."""
+    """The slots of exact keys; a look-up of a new key gives it the next slot."""
 
     __slots__ = ()
 
@@ -264,7 +264,7 @@ class Slots(dict[Any, int]):
 
 
 class KeyIndex(ColumnVisitor[SlotArray | None]):
-    """Key -> slot; grows, and never removes a key.
+    """The slots of keys; grows, and never removes a key.
 
     ``allows_null``: keys come from a column (``ColumnKey``), whose instants and dates are numbers; else columns of
         instants are refused.
@@ -288,7 +288,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         return f"<KeyIndex of {self.num_slots} keys>"
 
     def close(self) -> None:
-        """Let its memory go at once; nothing is called afterwards."""
+        """Free most of the memory at once; the index must not be used afterwards."""
         del self._numbers
 
     @property
@@ -299,7 +299,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
 
     @property
     def are_plain(self) -> bool:
-        """Whether keys with the same slot are bitwise equal, so that any of them may stand for the first one."""
+        """Whether keys that share a slot are bitwise equal, so that any of them may stand for the first one."""
         return self._are_plain and self._kind is not KeyKind.FLOAT
 
     def keys(self) -> list[Any]:
@@ -341,20 +341,20 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         return True
 
     def slots(self, column: Column) -> SlotArray | None:
-        """The slot of each key; None if they are of another kind than the keys before, or cannot be keys."""
+        """The slot of each key; None if the values are of another kind than the keys before, or cannot be keys."""
         return self.visit(column)
 
     def visit_coded(self, column: CodedColumn) -> SlotArray | None:
-        """By what is known of each code of the table."""
+        """Look up each code in an array of slots that is kept for its table of names."""
         return self._of_codes(column.codes, column.names.names, self._table(column.names))
 
     def visit_constant(self, column: ConstantColumn) -> SlotArray | None:
-        """One look at the value."""
+        """Look up the one value."""
         slots = self._of_values([column.value])
         return None if slots is None else np.full(len(column), slots[0], np.intp)
 
     def visit_list(self, column: ListColumn) -> SlotArray | None:
-        """By values."""
+        """Look up the values one by one, or as numbers or texts if they are all of one type."""
         return self._of_values(column.values, column.value_type)
 
     def _is_of(self, kind: KeyKind) -> bool:
@@ -365,7 +365,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
     # -- numbers
 
     def visit_any(self, column: Column) -> SlotArray | None:
-        """See ``ColumnVisitor``."""
+        """Look up numbers as an array of 64 bits, other values one by one; instants only from a column of keys."""
         numbers = column.numbers()
         if numbers is None:
             return self._of_values(column.to_list())
@@ -432,7 +432,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
             exact = exact_keys(values)
         except KeyTypeError:
             return None
-        # Two datetimes without a time zone can be the same key and differ in ``fold``.
+        # Two datetimes without a time zone can be one key and differ in ``fold``.
         self._are_plain = self._are_plain and exact is values and datetime.datetime not in kinds
         return np.fromiter(map(self._objects.__getitem__, exact), np.intp, len(values))
 
@@ -445,7 +445,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         return True
 
     def visit_short_texts(self, column: ShortTextColumn) -> SlotArray | None:
-        """Slots of texts of up to 16 bytes, by their packed form; by their values beside other keys."""
+        """Look up texts of up to 16 bytes by their packed form; by their values if the index has other objects."""
         if self._objects or not self._are_objects():
             return self._of_values(column.to_list(), str)
         if self._texts is None:
@@ -453,7 +453,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         return self._texts.add(column.packed16)
 
     def _try_texts(self, values: list[str]) -> SlotArray | None:
-        """The slots if all texts, now and before, are short; None: they must become objects."""
+        """The slots, if these texts and all keys before are short texts; None: the texts must become objects."""
         if self._objects or (self._texts is None and len(values) < _MIN_TEXTS):
             return None
         short = try_short_texts(values)
@@ -462,7 +462,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
     # -- codes
 
     def _table(self, names: NameTable) -> SlotArray:
-        """Code -> slot, -1 for codes not used so far; as long as the table."""
+        """The slot of each code of the table, -1 for codes that were not used so far."""
         if self._tables is None:
             self._tables = WeakKeyDictionary()
         remap = self._tables.get(names)
@@ -476,8 +476,8 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         slots: SlotArray = remap.take(codes)
         if slots.min(initial=0) != _UNKNOWN:
             return slots
-        # Only names that occur are keys: others may belong to records that a filter dropped.  In order of first sight;
-        # usually few.
+        # Only names that occur are keys: others may belong to records that a filter dropped.  In order of first sight,
+        # as slots are given; there are few of them mostly.
         fresh = np.array([*dict.fromkeys(codes[slots == _UNKNOWN].tolist())], np.intp)
         added = self._of_values([names[code] for code in fresh.tolist()])
         if added is None:
@@ -486,7 +486,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
         return remap.take(codes)
 
     def visit_arrow(self, column: ArrowColumn) -> SlotArray | None:
-        """Slots by the names of texts and dictionaries; other columns are slots as ``visit_any`` has them."""
+        """Look up texts and dictionaries by their distinct names, other columns as ``visit_any`` does."""
         import pyarrow as pa
 
         array, kinds, kind = column.array, pa.types, column.array.type

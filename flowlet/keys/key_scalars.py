@@ -1,17 +1,16 @@
-"""Keys that hold no other key: what each one is the same as, and its hash.
+"""Keys that hold no other key: the exact key of each, and its hash.
 
 Hot path, on misses of the caches above it.
 
 Side:       pure.
-Invariants: ``exact_x(a) == exact_x(b)`` exactly when ``a`` and ``b`` are the same key; then ``hash_x`` gives the same
-            number for both, in every process and on every version of Python.  Values of one ``exact`` function never
-            equal those of another.
-Rules:      a date and time with a time zone is its instant, whatever the zone; one without is never the same as one
-            with.  ``fold`` counts only where it changes the instant.  Decimals are compared by value, so ``1.0`` is
-            ``1.00``; all their NaNs are one key.  What numpy holds is the value that ``item()`` gives, and its NaT is
-            None.
+Invariants: ``exact_x(a) == exact_x(b)`` exactly when ``a`` and ``b`` are one key; then ``hash_x`` gives one number for
+            both, in every process and on every version of Python.  Values of one ``exact`` function never equal those
+            of another.
+Rules:      a date and time with a time zone is its instant, whatever the zone; it never equals one without a time zone.
+            ``fold`` counts only where it changes the instant.  Decimals are compared by value, so ``1.0`` is ``1.00``;
+            all their NaNs are one key.  A numpy scalar is the value that ``item()`` gives, and its NaT is None.
 Units:      hashes are ints of any size, of which the low 32 bits count.  Instants and durations are hashed as
-            microseconds, dates as days, both since 1970, so that columns of numbers have the same hashes.
+            microseconds, dates as days, both since 1970, so that columns of numbers have equal hashes.
 Source:     Java's ``hashCode`` of ``String``, ``Integer``, ``Long``, ``BigInteger``, ``Boolean``, ``Double``, ``UUID``
             and ``Arrays.hashCode(byte[])``.
 """
@@ -89,7 +88,7 @@ def hash_bytes(key: bytes) -> int:
 
 
 def exact_path(key: pathlib.PurePath) -> Any:
-    """A path is its text; Windows knows no capitals."""
+    """The exact key of a path: its text; in small letters for Windows, where capitals do not count."""
     if isinstance(key, pathlib.PureWindowsPath):
         return pathlib.PureWindowsPath, str(key).lower()
     return pathlib.PurePosixPath, str(key)
@@ -113,7 +112,7 @@ def hash_int(key: int) -> int:
 
 
 def double_bits(key: float) -> int:
-    """The bits of a double; those of all NaNs are the same."""
+    """The bits of a double; all NaNs have those of one NaN."""
     return _CANONICAL_NAN if key != key else int.from_bytes(_pack_double(key), "big")
 
 
@@ -123,7 +122,7 @@ def hash_double_bits(bits: int) -> int:
 
 
 def hash_decimal(exact: decimal.Decimal | str) -> int:
-    """Of the text without trailing zeros, of what stands for a decimal in its exact key."""
+    """The hash of a decimal, from the second part of its exact key: that of its text without trailing zeros."""
     if isinstance(exact, str):
         return hash_str(exact)
     # A zero has a sign and an exponent, which do not count.
@@ -131,7 +130,7 @@ def hash_decimal(exact: decimal.Decimal | str) -> int:
 
 
 def exact_decimal(key: decimal.Decimal) -> Any:
-    """By value; a NaN equals nothing, so all of them become one."""
+    """The exact key of a decimal: its value; one text stands for all NaNs, since a NaN equals not even itself."""
     return decimal.Decimal, _NAN if key.is_nan() else decimal.Decimal(key)
 
 
@@ -145,22 +144,22 @@ def hash_uuid(bits: int) -> int:
 
 
 def hash_date(key: datetime.date) -> int:
-    """That of the number of days since 1970."""
+    """The hash of a date: that of the number of days since 1970."""
     return hash_int(key.toordinal() - _EPOCH_DAY)
 
 
 def exact_date(key: datetime.date) -> datetime.date:
-    """A plain date equals nothing but dates, so it is its own stand-in."""
+    """The exact key of a date: the date itself, since a plain date equals only dates."""
     return key if type(key) is datetime.date else datetime.date(key.year, key.month, key.day)
 
 
 def hash_datetime(exact: datetime.datetime) -> int:
-    """That of the number of microseconds since 1970, without a time zone."""
+    """The hash of a datetime without a time zone: that of the number of microseconds since 1970."""
     return hash_int((exact - _EPOCH) // _MICROSECOND)
 
 
 def exact_datetime(key: datetime.datetime) -> Any:
-    """Without a time zone its own stand-in: it equals no other type, and nothing that has a zone."""
+    """The exact key of a datetime: itself without a time zone, since it equals no value with one; else its instant."""
     if type(key) is not datetime.datetime:
         if key != key:
             return None  # NaT of pandas: a missing value
@@ -172,18 +171,18 @@ def exact_datetime(key: datetime.datetime) -> Any:
         return (datetime.datetime, plain, nanosecond) if nanosecond else plain
     if key.tzinfo is None:
         return key
-    # Not by ==, which looks at the local parts alone where both have the same zone.
+    # Not by ==, which looks at the local parts alone where both have one zone.
     return key.replace(tzinfo=None) if key.utcoffset() is None else (datetime.datetime, key - _EPOCH_UTC)
 
 
 def microseconds_of(key: datetime.time) -> int:
-    """Since midnight."""
+    """The number of microseconds since midnight."""
     return ((key.hour * 60 + key.minute) * 60 + key.second) * _MICROSECONDS_PER_SECOND + key.microsecond
 
 
 def exact_time(key: datetime.time) -> Any:
-    """As of dates: with a known offset by what it is in UTC, which may be before or after that day; else without a time
-    zone.
+    """The exact key of a time: with a known offset its microseconds in UTC, which may lie before or after the day; else
+    the time without a time zone.
     """
     offset = key.utcoffset()
     if offset is not None:
@@ -194,12 +193,12 @@ def exact_time(key: datetime.time) -> Any:
 
 
 def hash_timedelta(exact: datetime.timedelta) -> int:
-    """That of the number of microseconds."""
+    """The hash of a duration: that of its number of microseconds."""
     return hash_int(exact // _MICROSECOND)
 
 
 def exact_timedelta(key: datetime.timedelta) -> Any:
-    """A plain one equals nothing but durations, so it is its own stand-in."""
+    """The exact key of a duration: the duration itself, since a plain one equals only durations."""
     if type(key) is datetime.timedelta:
         return key
     nanoseconds = getattr(key, "nanoseconds", 0)  # of pandas
@@ -211,7 +210,7 @@ def exact_timedelta(key: datetime.timedelta) -> Any:
 
 
 def value_of_numpy(key: np.generic[Any]) -> Any:
-    """What a numpy scalar stands for.
+    """The value that a numpy scalar stands for.
 
     Returns:
         A value of Python; the scalar itself where Python has none like it.
@@ -221,8 +220,7 @@ def value_of_numpy(key: np.generic[Any]) -> Any:
         return key
     if type(value) is not int or not isinstance(key, np.datetime64 | np.timedelta64):
         return value
-    # Finer than a microsecond, or in no unit at all: item() gives the bare count, which says something else in each
-    # unit.
+    # Finer than a microsecond, or in no unit at all: item() gives the bare count, whose meaning depends on the unit.
     if np.datetime_data(key.dtype)[0] in _FINER_UNITS:
         coarse = key.astype(np.dtype(f"{key.dtype.kind}8[us]"))
         if coarse == key:

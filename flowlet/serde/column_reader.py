@@ -1,5 +1,5 @@
-"""Decodes columns of bytes: as lists of values, and as columns of records, which are Python objects only where there is
-no array for them.  ``ChannelDictionary``: the texts that the dictionary codes of one channel stand for.
+"""Decodes columns of bytes: as lists of values, and as columns of records, which hold Python objects only where no
+array can.  ``ChannelDictionary``: the texts that the dictionary codes of one channel stand for.
 
 Hot path: C code per column.
 
@@ -78,7 +78,7 @@ MAX_CHARACTERS: Final = 16 << 20  # four times the limit of our senders
 _INTS: Final = frozenset({*NUMBERS, Kind.OFFSETS} - {Kind.FLOAT64})
 _ARRAYS: Final = _INTS | {Kind.FLOAT64, Kind.BOOL}
 _INT64: Final = np.iinfo(np.int64)
-# The innermost tuple may hold a column of sizes, and that a constant column.
+# The innermost tuple may hold a column of sizes, and the sizes a constant column.
 _MAX_COLUMN_DEPTH: Final = MAX_TUPLE_DEPTH + 2
 _FIELD_DEPTH: Final = 1
 _unpack: Final = msgspec.msgpack.Decoder(list[tuple[Any, ...]]).decode
@@ -192,7 +192,7 @@ def _unpickled_each(payload: memoryview, num_values: int) -> list[Any]:
 
 
 def _sizes(view: memoryview, offset: int, num_values: int) -> tuple[list[int], int]:
-    """Decode a column of sizes: integers from 0, and nothing else."""
+    """Decode a column of sizes; any values but integers from 0 on are an error."""
     kind, payload, is_constant, end = constant_at(view, offset)
     if kind not in _INTS or _num_ints(kind, payload) != (1 if is_constant else num_values):
         raise SerdeError(f"{num_values} sizes in a column of kind {kind} with {len(payload)} bytes")
@@ -289,7 +289,7 @@ class _ObjectsHead:
 def _head_of_objects(kind: int, payload: memoryview, depth: int) -> _ObjectsHead:
     """Decode the head of OBJECTS or DICTS.
 
-    What another program wrote is made of its classes first, and then of those of the running program.
+    Objects that another program wrote are made of its classes first, and then of the running program's classes.
     """
     if kind == Kind.DICTS:
         names, start = _names(payload, depth)
@@ -320,7 +320,7 @@ def _names(payload: memoryview, depth: int) -> tuple[tuple[str, ...], int]:
 
 
 def _names_of_rows(payload: memoryview, depth: int) -> tuple[tuple[str, ...] | None, int]:
-    """As ``_names``; None: unnamed rows."""
+    """The names of the fields, None for unnamed rows, and the offset after them."""
     num_fields = num_fields_of(payload)
     names, end = decode_column(payload, FIELDS.size, num_fields, depth=depth + 1)
     if num_fields and list(names) == [None] * num_fields:
@@ -391,7 +391,7 @@ class ChannelDictionary:
 
 
 def _texts(view: memoryview, offset: int, num_texts: int) -> tuple[Sequence[str], int]:
-    """Decode a column of texts, and nothing else."""
+    """Decode a column of texts; values of any other kind are an error."""
     kind, payload, is_constant, end = constant_at(view, offset)
     if kind not in (Kind.TEXT, Kind.TEXT_SIZES):
         raise SerdeError(f"other values than texts, in a column of kind {kind}")
@@ -455,9 +455,7 @@ def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple[
 def _columns(
     payload: memoryview, start: int, num_fields: int, num_records: int, dictionary: ChannelDictionary
 ) -> tuple[tuple[Column, ...], int | None]:
-    """The fields, and which of them is the key: the first one in codes, for senders have dictionaries of keys, and of
-    nothing else.
-    """
+    """The fields, and the position of the key: the first field in codes, for senders have dictionaries of keys only."""
     fields, kinds = [], []
     for _ in range(num_fields):
         kind, inner, start = column_at(payload, start)

@@ -15,22 +15,22 @@ Format:     ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the 
             bytes per text (1 to 16), then ASCII, each text filled up with NULs.  CODED: u32 generation, u32 number of
             texts known before, u32 number of new ones, a column of the new ones if there are any, then u16 codes; see
             ``column_reader``.  ARRAY: u8 index into ``ARRAY_TYPES``, then raw numbers.  ARROW: a record batch of one
-            field as an Arrow IPC stream.  TUPLES: u16 number of fields, then a column for each.  ROWS: the same after a
-            column of field names (None for unnamed rows).  DICTS: u16 number of keys, a column of these, then a column
-            of values for each key.  OBJECTS: u32 size of a head; the head: u16 number of fields, a column of their
-            names, a class reference; a column for each field.  PICKLES: u16 number of class tables; if there are any, a
-            column of these (bytes), and a column with the 1-based place of each record's table, or 0; then a column of
-            sizes, and the pickles of all records.  BATCH: an Arrow message with records of a declared type
-            (``types/declared_records``), whose others are PACKED.  CODED, ARRAY, ARROW and SHORT_TEXTS occur as records
-            or their fields, PACKED, PICKLES and BATCH only as records.
+            field as an Arrow IPC stream.  TUPLES: u16 number of fields, then a column for each.  ROWS: u16 number of
+            fields, a column of field names (None for unnamed rows), then a column for each field.  DICTS: u16 number of
+            keys, a column of these, then a column of values for each key.  OBJECTS: u32 size of a head; the head: u16
+            number of fields, a column of their names, a class reference; a column for each field.  PICKLES: u16 number
+            of class tables; if there are any, a column of these (bytes), and a column with the 1-based place of each
+            record's table, or 0; then a column of sizes, and the pickles of all records.  BATCH: an Arrow message with
+            records of a declared type (``types/declared_records``); few of them are PACKED.  CODED, ARRAY, ARROW and
+            SHORT_TEXTS occur as records or their fields, PACKED, PICKLES and BATCH only as records.
 Invariants: values come back with exactly the types, signs, NaN bits and (lone) surrogates that they went in with,
             whatever the kind of column; numbers, codes and Arrow arrays keep their representation, too.  Identity
             within a record is kept.  Two records never share a mutable object afterwards, unless the whole list is one
             PICKLE.
-Rules:      a reader gets what it would get from pickles.  A pickle keeps two fields of a record that are the same
-            mutable object one object, columns do not: so columns are made only if no mutable object occurs twice,
-            and none is of a class that cannot be looked into.  That two records are the same
-            object is not kept, as every record is a value of its own.
+Rules:      a reader gets the values that it would get from pickles.  If two fields of a record are one mutable object,
+            a pickle keeps them one object and columns do not: so columns are made only if no mutable object occurs
+            twice, and none is of a class that cannot be looked into.  Two records that are one object arrive as two, as
+            every record is a value of its own.
 """
 
 import struct
@@ -90,7 +90,7 @@ class ElementTooLargeError(SerdeError):
 # An element may stand for so many cells, and one more for each of its bytes: constants, nulls and containers cost few
 # bytes or none.  2 Mi cells are a chunk of 65,536 rows with 32 such columns.
 FREE_CELLS: Final = 1 << 21
-# Of 17 records of a declared type an Arrow message takes twice the time of msgpack, of 64 the same.
+# For 17 records of a declared type an Arrow message takes twice the time of msgpack, for 64 as long as msgpack.
 MAX_PACKED_DECLARED: Final = 32
 HAS_KINDS: Final = 1  # flags of BATCH
 TEXTS_ARE_BYTES: Final = 2
@@ -145,7 +145,10 @@ def column_at(view: memoryview, offset: int) -> tuple[int, memoryview, int]:
 
 
 def constant_at(view: memoryview, offset: int) -> tuple[int, memoryview, bool, int]:
-    """As ``column_at``; of a CONSTANT column the kind and payload of the one in it, and whether it is constant."""
+    """The kind and payload of the column at ``offset``, whether it is constant, and the offset after it.
+
+    Kind and payload of a CONSTANT column are those of the column in it.  Raises as ``column_at``.
+    """
     kind, payload, end = column_at(view, offset)
     if kind != Kind.CONSTANT:
         return kind, payload, False, end
@@ -187,8 +190,8 @@ _BLOCK_TEXTS: Final = 64
 # 2 instead of 8, which counts when every record travels alone.  From about 32 records on, columns are faster.
 _MAX_PACKED: Final = 16
 _MAX_DEPTH: Final = 4  # of mutable objects in mutable objects; deeper ones are pickled
-# Fewer objects are pickled: the headers of their columns have more bytes.  At 12 instances of six fields both ways take
-# the same time.
+# Fewer objects are pickled: the headers of their columns have more bytes.  At 12 instances of six fields both ways are
+# equally fast.
 MIN_OBJECTS: Final = 12
 # Kinds that may hold mutable objects.
 _MAY_SHARE: Final = frozenset({Kind.PICKLE, Kind.TUPLES, Kind.OBJECTS, Kind.DICTS, Kind.ROWS})
@@ -317,7 +320,7 @@ def _encode_tuples(values: Sequence[tuple[Any, ...]], depth: int) -> bytes:
     if columns is None or len(columns) > MAX_FIELDS:
         return _encode_pickle(values)
     fields = [encode_column(column, depth=depth + 1) for column in columns]
-    # Two fields of a tuple may hold the same mutable object: columns would make two of it, a pickle keeps one.
+    # Two fields of a tuple may hold one mutable object: columns would make two of it, a pickle keeps one.
     unclear = [
         column for column, field in zip(columns, fields, strict=True) if field[0] in _MAY_SHARE and _can_change(column)
     ]
@@ -386,7 +389,7 @@ def _try_encode_objects(values: Sequence[Any], kind: type, depth: int) -> bytes 
 
 
 def _taken_apart(values: Sequence[Any], kind: type) -> tuple[_Names, list[Sequence[Any]]] | None:
-    """The names of the fields, None for each of an unnamed row, and their columns; None: they must be pickled."""
+    """The names of the fields, each None for unnamed rows, and their columns; None: the values must be pickled."""
     if kind is dict:
         # Parsed JSON: the decoded dicts share their keys, so the next step is faster.  Dicts made from a program's
         # literals share them already: a pickle writes each key once, and takes two thirds of the time.
@@ -429,7 +432,7 @@ def are_apart(columns: Sequence[Sequence[Any]]) -> bool:
 
 
 def _can_change(column: Sequence[Any]) -> bool:
-    """Whether a value may be mutable, or hold something mutable, as a tuple may."""
+    """Whether a value may be mutable, or hold a mutable object, as a tuple may."""
     return not all(map(_never_changes, set(map(type, column))))
 
 
@@ -489,7 +492,7 @@ class CodeWriter(Protocol):
     """
 
     def try_encode(self, column: CodedColumn) -> bytes | None:
-        """Encode a column as codes, with the texts that the channel does not know; None if its codes are of another
+        """Encode a column as codes, with the texts that the channel does not know; None if its codes belong to another
         dictionary.
         """
 

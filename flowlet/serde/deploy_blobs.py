@@ -4,12 +4,12 @@ Side:       shared.  Each task opens its blobs on its own thread.
 Invariants: only one blob is opened at a time: opening imports modules, and two threads that enter a circle of imports
             at different places deadlock (Python detects that and fails one of them).  Only a client writes blobs.  Only
             a TaskManager, or a producer of a remote gate, opens them, and only after the JobManager that sent them has
-            proved who it is.  No other part of the control plane is a pickle.
+            proved its identity.  No other part of the control plane is a pickle.
 Rules:      functions of ``__main__``, lambdas and nested functions are pickled by value, those of modules by name.  In
             the process of the program that made them, classes have the methods that the tasks brought only while tasks
             run.
-Format:     a blob is one pickle, or several that one unpickler reads: first the containers that other blobs have, too,
-            at last the object.
+Format:     a blob is one pickle, or several that one unpickler reads: first the containers that it shares with other
+            blobs, at last the object.
 """
 
 import contextlib
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 _ADVICE: Final = "make what cannot be pickled in open() of a function class, which runs on the TaskManager"
 _NO_CODE: Final = ProgramBundle()
-# Below, a piece is not worth its name; Python's pickler writes contents from 64 KiB on separately.
+# A smaller piece is not worth its name; Python's pickler writes contents from 64 KiB on separately.
 MIN_PIECE_BYTES: Final = 256 * 1024
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset, deque)
-_MIN_CONTAINER_ITEMS: Final = 64  # one with fewer, which is large all the same, has large contents
+_MIN_CONTAINER_ITEMS: Final = 64  # a large container with fewer items has large contents, which are pieces
 OPENING: Final = threading.RLock()
 """Held while modules of users are imported; no other lock of ours is taken under it."""
 
@@ -56,9 +56,9 @@ class _ProgramClasses:
 
     @contextlib.contextmanager
     def lent(self) -> "Iterator[None]":
-        """In the block, a task runs, which may open blobs.
+        """Lend the classes to a task, which runs in the block and may open blobs.
 
-        After the last one the program has its classes as they were.
+        When no task runs any more, the program has its classes as they were.
         """
         with self._lock:
             self._num_tasks += 1
@@ -67,18 +67,19 @@ class _ProgramClasses:
         finally:
             with self._lock:
                 self._num_tasks -= 1
-            if self._replaced and not self._num_tasks:  # not in a TaskManager that is a process of its own
+            # Never in a TaskManager that is a process of its own.  No lock: the count is read again under OPENING.
+            if self._replaced and not self._num_tasks:
                 with OPENING:
                     if not self._num_tasks:  # else the next task has opened its blobs meanwhile, and puts them back
                         put_back(self._replaced)
 
     def change(self) -> "contextlib.AbstractContextManager[None]":
-        """In the block, which holds ``OPENING``, a blob is opened."""
+        """Let a blob change the classes; it is opened in the block, which holds ``OPENING``."""
         return program_classes_change(self._replaced) if self._num_tasks else contextlib.nullcontext()
 
 
 PROGRAM_CLASSES: Final = _ProgramClasses()
-"""Those of this process: a class is one object for all its threads."""
+"""The program classes of this process: a class is one object for all its threads."""
 
 
 class DeploymentError(FlowletError):
@@ -86,12 +87,12 @@ class DeploymentError(FlowletError):
 
 
 class SharedGeneratorWarning(UserWarning):
-    """A generator of random numbers is copied to several subtasks, which draw the same numbers."""
+    """A generator of random numbers is copied to several subtasks, which then draw equal numbers."""
 
 
 def _is_piece(part: bytes) -> bool:
-    """Whether a part of a pickle is a large content, of a text, bytes, an array or a buffer, and not what lies between
-    them.
+    """Whether a part of a pickle is the large content of a text, bytes, an array or a buffer, and not the data between
+    such contents.
     """
     return len(part) >= MIN_PIECE_BYTES
 
@@ -99,11 +100,10 @@ def _is_piece(part: bytes) -> bool:
 def dump_chain(
     chain: "Sequence[Chained]", vertex: str, parallelism: int = 1, pieces: dict[bytes, bytes] | None = None
 ) -> bytes:
-    """Serialize the operators of a vertex; warns of generators of random numbers that its subtasks would have copies
-    of.
+    """Serialize the operators of a vertex; warn of generators of random numbers that would be copied to its subtasks.
 
-    ``pieces`` takes what is large in it, by name, so that it travels once for all vertices of the job; None: it stays
-    in the blob.
+    ``pieces`` takes the large pieces of the blob by name, so that they travel once for all vertices of the job; None:
+    they stay in the blob.
 
     Raises:
         JobSubmissionError: an operator cannot be pickled; the message names it, the variable and the reason.
@@ -124,10 +124,9 @@ def dump_chain(
 
 
 def share_containers(roots: "Sequence[Any]", blobs: "Sequence[bytes]", pieces: dict[bytes, bytes]) -> list[bytes]:
-    """Write blobs that are large again, so that containers of many small objects that several of them have travel once,
-    too.
+    """Write large blobs again, so that containers of many small objects that several of them have travel once, too.
 
-    ``roots``: what was serialized as ``blobs``; ``pieces`` takes the containers.
+    ``roots``: the object of each of ``blobs``; ``pieces`` takes the containers.
     """
     numbers = [number for number, blob in enumerate(blobs) if len(blob) >= MIN_PIECE_BYTES]
     if len(numbers) < 2:
@@ -157,7 +156,7 @@ class _ContainerFinder(program_pickle.ProgramPickler):
         self.found: dict[int, Any] = {}  # By identity; kept, so that no other object gets it.
 
     def persistent_id(self, obj: Any) -> int | None:
-        """That of a container; None for another object."""
+        """The identity of a container; None for any other object."""
         if isinstance(obj, _CONTAINERS) and len(obj) >= _MIN_CONTAINER_ITEMS:
             self.found[id(obj)] = obj
             return id(obj)
@@ -171,7 +170,7 @@ def _is_large(container: Any) -> bool:
 
 
 def _dump_behind(containers: list[Any], root: Any, pieces: dict[bytes, bytes]) -> bytes:
-    """The blob of an object, behind those of containers in it, to which it then refers."""
+    """The blob of an object, with the pickles of some of its containers in front, to which its own pickle refers."""
     file = program_pickle.PickleWriter()
     pickler = program_pickle.ProgramPickler(file)
     parts: list[tuple[bytes, bool]] = []
@@ -234,7 +233,7 @@ def load_chain(blob: bytes, task_name: str, code: ProgramBundle = _NO_CODE) -> "
 
 
 def load_partitioner(blob: bytes, task_name: str, code: ProgramBundle = _NO_CODE) -> "Partitioner":
-    """Open the partitioner of an output; ``code``, and what it raises: as ``load_chain``."""
+    """Open the partitioner of an output; ``code`` and errors are those of ``load_chain``."""
     partitioner: Partitioner = load_object(blob, f"the partitioner of an output of task {task_name!r}", code)
     return partitioner
 

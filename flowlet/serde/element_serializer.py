@@ -1,14 +1,14 @@
 """Serializes stream elements; assembles them from the buffers of one channel, and decodes them.  ``SpillFile`` has the
 bytes of a large, incomplete element.
 
-Hot path, per buffer, chunk and element; per record see ``columns``.
+Hot path, per buffer, chunk and element; per record see ``column_writer`` and ``column_reader``.
 
 Side:       task.  ``StreamElementSerializer`` is pure.
-Invariants: every byte is used, or it is an error; the decoded element holds no reference to the bytes.  The file has no
-            name, so nothing is left however the process ends.  An element comes out exactly once, with its last byte,
-            wherever the bytes are cut.  No reference to a view remains after ``feed``.  After an error every further
-            ``feed`` raises it again.  A length is accepted only up to the limit, and memory is taken only as the bytes
-            arrive.
+Invariants: a byte that is not used is an error; the decoded element holds no reference to the bytes.  A spill file has
+            no name, so no file is left however the process ends.  An element comes out exactly once, with its last
+            byte, wherever the bytes are cut.  No reference to a view remains after ``feed``.  After an error every
+            further ``feed`` raises it again.  A length is accepted only up to the limit, and memory is taken only as
+            the bytes arrive.
 Format:     ``i32 length``, then the bytes, of which the first is the tag; big-endian: 2, watermark: i64 milliseconds.
             3, latency marker: i64 milliseconds, 16 bytes operator id, i32 subtask.  4, watermark status: i32, 0 active,
             -1 idle.  5, record attributes: u8, 1 for backlog.  6, watermark of one subpartition: i32 subpartition, i64
@@ -68,7 +68,7 @@ DICTIONARY_VERSION: Final = 1
 FLAG_TIMESTAMPS: Final = 1
 FLAG_KEYS: Final = 2
 FLAG_KEY_FIELD: Final = 4
-# Up to this many records are checked for a key that is a field of theirs; larger chunks with such keys are columns
+# Up to this many records are checked for a key that is one of their fields; larger chunks with such keys are columns
 # already.
 _MAX_COMPARED_KEYS: Final = 32
 _MAX_PLACE: Final = 255
@@ -81,7 +81,7 @@ _FRAMED_CHUNK_HEADER: Final = struct.Struct(">iBBBI")
 
 
 class ControlForm(NamedTuple):
-    """The bytes of a control element: its tag, then its fields in a layout."""
+    """The form of a control element in bytes: its tag, then its fields in a layout."""
 
     tag: int
     layout: struct.Struct
@@ -110,7 +110,7 @@ class StreamElementSerializer:
 
     Args:
         max_element_bytes: the receiver's limit.
-        declared: of chunks whose reader knows their type and unpickles nothing.  They are sent without keys.
+        declared: the type of records whose reader knows it and unpickles no bytes; such chunks are sent without keys.
     """
 
     max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes
@@ -188,8 +188,8 @@ def _encode_keys(keys: list[Any], values: list[Any]) -> tuple[int, bytes]:
 
 
 def serialize_dictionary(dictionary: ChannelDictionary) -> bytes:
-    """The element (tag 65) from which another reader of the channel gets the same dictionary; empty if the dictionary
-    is.
+    """The element (tag 65) from which another reader of the channel gets an equal dictionary; empty bytes for an empty
+    dictionary.
     """
     definition = dictionary.definition()
     if definition is None:
@@ -231,7 +231,7 @@ def _decode_chunk(body: memoryview, dictionary: ChannelDictionary, declared: "De
             records = records.with_key_position(key_position)
         if keys is None and records.shape is not Shape.OBJECT:
             return Chunk.of_columns(records, timestamps)
-        # From here on only lists are known for objects of a class, so the keys must be taken out of the columns now.
+        # Objects of a class go on as lists, so the keys must be taken out of the columns now.
         if keys is None and records.key_position is not None:
             keys = records.fields[records.key_position].to_list()
         records = records.to_list()
@@ -262,8 +262,8 @@ class SpillFile:
 
     Args:
         directory: of the file; None: the system's folder for temporary files.
-        what: is in it, for errors.
-        error_type: of these.
+        what: names the content of the file in errors.
+        error_type: the class of errors.
         buffering: the bytes of memory through which small pieces are written; 0: none.
 
     Raises:
@@ -304,14 +304,14 @@ class SpillFile:
         self._size += len(data)
 
     def view(self) -> memoryview:
-        """All bytes, memory-mapped; call ``append`` no more."""
+        """All bytes, memory-mapped; ``append`` must not be called afterwards."""
         with self._translated():
             self._file.flush()
             self._map = mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ)
         return memoryview(self._map)
 
     def read(self, start: int, num_bytes: int) -> bytes:
-        """So many bytes from an offset on, or up to the end; ``append`` may follow."""
+        """``num_bytes`` bytes from an offset on, or fewer at the end of the file; ``append`` may follow."""
         data = b""
         with self._translated():
             self._file.flush()
@@ -350,7 +350,8 @@ class ElementDeserializer:
 
     Args:
         limits: the largest element, and the size from which an incomplete one is kept in a file.
-        declared: of the records, if their sender is not trusted: nothing else is read; None: chunks of any objects.
+        declared: the type of the records, if their sender is not trusted: no other records are read; None: chunks may
+            have any objects.
     """
 
     name: str = "channel"
@@ -380,8 +381,8 @@ class ElementDeserializer:
     def unconsumed(self, piece_bytes: int) -> Iterator[bytes]:
         """The dictionary and the bytes of the incomplete element, in pieces; exhaust it before the next ``feed``.
 
-        Another deserializer that is fed these pieces is in the same state.  An unaligned checkpoint keeps them (Flink's
-        ``getUnconsumedBuffer``).
+        Another deserializer that is fed these pieces has the state of this one.  An unaligned checkpoint keeps them
+        (Flink's ``getUnconsumedBuffer``).
         """
         definition = serialize_dictionary(self._dictionary)
         for start in range(0, len(definition), piece_bytes):

@@ -1,4 +1,4 @@
-"""Finds classes whose instances are nothing but named values, and takes such instances apart and makes them.
+"""Finds classes whose instances are nothing but named values, takes such instances apart, and makes them.
 
 Hot path: C code or a generated loop per list of instances.  Writing and reading instances of six fields by columns
 costs half of one pickle of the whole list (``bench serde``); classes with pickling methods of their own are left to
@@ -6,10 +6,9 @@ pickle.
 
 Side:       pure.
 Rules:      instances are made as pickle makes them: without a call of ``__init__``, but with the constructor of a
-            ``msgspec.Struct``.  All instances must have the same attributes in the same order.  A class is not flat if
+            ``msgspec.Struct``.  All instances must have equal names of attributes in one order.  A class is not flat if
             it customizes pickling, construction or attribute lookup, or has both slots and a ``__dict__``.
-Invariants: ``maker_of`` turns the columns of ``take_apart`` into equal instances with equal attributes in the same
-            order.
+Invariants: ``maker_of`` turns the columns of ``take_apart`` into equal instances, with equal attributes in their order.
 """
 
 import abc
@@ -66,11 +65,11 @@ class FlatClass:
     """Takes instances of one class apart and makes them.  Threading: any.
 
     Attributes:
-        names: of the fields, the same for all instances; empty: each has attributes of its own.
-        is_frozen: whether an instance cannot change if its values cannot: the class says so, and
+        names: of the fields of all instances; empty: each instance has attributes of its own.
+        is_frozen: whether an instance cannot change if its values cannot: the class declares it, and
             ``object.__setattr__`` is not considered.
         take_apart: gives the names of the attributes, and a column of values for each, of instances of exactly this
-            class, at least one; None if the instances do not have the same names.
+            class, at least one; None if the instances differ in their names.
         maker: gives the maker for these names, which are those of the class if it has some.
     """
 
@@ -81,7 +80,7 @@ class FlatClass:
 
 
 def flat_class_of(cls: type) -> FlatClass | None:
-    """How to take instances of a class apart; None if they must be pickled."""
+    """The ``FlatClass`` of a class; None if its instances must be pickled."""
     return _flat_class_of(cls) if type(cls) in _METACLASSES else None
 
 
@@ -107,11 +106,10 @@ def slot_names_of(cls: type) -> tuple[str, ...] | None:
 
 
 def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -> Parts | None:
-    """The keys and a column of values for each; None unless all dicts have the same keys, exactly ``str``, in the same
-    order.
+    """The keys and a column of values for each; None unless all dicts have equal keys, exactly ``str``, in one order.
 
-    ``dicts``: at least one.  ``are_keys_checked``: whether the type of every key is checked, or only those of the first
-        dict.
+    ``dicts``: at least one.  ``are_keys_checked``: whether the types of all keys are checked, or only those of the
+        first dict's keys.
     """
     names, keys = list(dicts[0]), list(chain.from_iterable(dicts))
     # A dict has no key twice: if all keys in a row are the first dict's keys repeated, every dict has just these.
@@ -149,8 +147,8 @@ def maker_of(kind: Any, names: tuple[str, ...]) -> Maker:
 
 @lru_cache(_MAX_CLASSES)
 def instance_maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any] | None:
-    """A function that makes one instance from a value for each attribute; None if an attribute cannot simply be
-    assigned.
+    """A function that makes one instance from a value for each attribute; None if an assignment might call code of the
+    class.
 
     Seven attributes take 200 ns.  Copying ``__dict__`` takes 470 ns and creates dicts for both instances, which stay.
     """
@@ -195,9 +193,7 @@ def _is_pickled_as(cls: type, base: type, but: Sequence[str] = ()) -> bool:
 
 
 def _is_without_state_in_c(cls: type, num_slots: int) -> bool:
-    """Whether instances hold nothing but attributes (as CPython's ``object_getstate_default`` checks), and can be
-    created.
-    """
+    """Whether instances can be created, and hold only attributes, as CPython's ``object_getstate_default`` checks."""
     num_pointers = (
         num_slots + (cls.__weakrefoffset__ > 0) + bool(cls.__dictoffset__ and not cls.__flags__ & _MANAGED_DICT)
     )
@@ -218,8 +214,8 @@ def _is_plain_named_tuple(cls: type) -> bool:
         return False
     if not _is_pickled_as(cls, tuple, but=_OF_NAMED_TUPLE):
         return False
-    # Compare with the code that ``namedtuple`` generates for these names, because a class pickled by value has equal
-    # but not the same code.
+    # Compare with the code that ``namedtuple`` generates for these names: the code of a class that was pickled by value
+    # is equal to it, but another object.
     template = collections.namedtuple("_", names)  # type: ignore[misc]  # the names are those of a class
     return all(_code(cls, name) == _code(template, name) for name in _OF_NAMED_TUPLE)
 
@@ -245,7 +241,7 @@ def _code(cls: type, name: str) -> Any:
 
 
 def _flat_attributes(cls: type) -> FlatClass:
-    """Instances with a ``__dict__`` and no slots."""
+    """The ``FlatClass`` of a class whose instances have a ``__dict__`` and no slots."""
 
     def maker(names: tuple[str, ...]) -> Maker:
         if _are_plain(names) and _can_assign(cls, names):
@@ -258,14 +254,14 @@ def _flat_attributes(cls: type) -> FlatClass:
         return _instances_maker(cls, names, steps)
 
     def take_apart(values: Sequence[Any]) -> Parts | None:
-        # Not checked, because an attribute works the same under an equal name of a subclass of str.
+        # Not checked: an attribute whose name is of a subclass of str is found under the equal str, too.
         return parts_of_dicts([value.__dict__ for value in values], are_keys_checked=False)
 
     return FlatClass((), _is_frozen_dataclass(cls), take_apart, maker)
 
 
 def _flat_slots(cls: type, names: tuple[str, ...]) -> FlatClass:
-    """Instances with slots and no ``__dict__``."""
+    """The ``FlatClass`` of a class whose instances have slots and no ``__dict__``."""
 
     def maker(_: tuple[str, ...]) -> Maker:
         if _inherited(cls, "__setattr__") is _inherited(object, "__setattr__"):
@@ -285,7 +281,7 @@ def _flat_slots(cls: type, names: tuple[str, ...]) -> FlatClass:
 
 
 def _flat_named_tuple(cls: Any) -> FlatClass:
-    """Classes made by ``NamedTuple`` or ``namedtuple``, and their subclasses with methods."""
+    """The ``FlatClass`` of a class made by ``NamedTuple`` or ``namedtuple``, or of a subclass with methods."""
     names = cls._fields
     make = partial(tuple.__new__, cls)
 
@@ -302,7 +298,7 @@ def _flat_named_tuple(cls: Any) -> FlatClass:
 
 
 def _reader_of(names: tuple[str, ...]) -> Callable[[Sequence[Any]], Parts | None]:
-    """``take_apart``, of instances with attributes of these names."""
+    """The ``take_apart`` for instances with attributes of these names."""
     read = _maker(f" return [{', '.join([f'[instance.{name} for instance in columns]' for name in names])}]")
 
     def take_apart(values: Sequence[Any]) -> Parts | None:

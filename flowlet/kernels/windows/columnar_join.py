@@ -1,7 +1,7 @@
-"""Joins of two streams of columns: rows with equal keys in the same window.
+"""Joins of two streams of columns: rows with equal keys that are in one window.
 
-Hot path.  Rows wait in arrays by their pane, which a window that ends later does
-not touch; windows that end are joined by one sort of each side.
+Hot path.  Rows wait in arrays, in the order of their panes, so the rows of later windows are not touched.  Windows that
+end are joined by one sort of each side.
 
 Side:       pure.
 Invariants: each pair of rows comes out once per window that holds both.  A row that is late for all its windows is left
@@ -40,7 +40,7 @@ _NO_ROW: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class JoinedColumn:
-    """A column of the results: ``name``, and the ``column`` of a ``side`` that it is."""
+    """A column of the results: its ``name``, and the ``column`` of a ``side`` from which it is taken."""
 
     name: str
     side: int
@@ -50,10 +50,10 @@ class JoinedColumn:
 
 @dataclass(frozen=True, slots=True)
 class ColumnJoin:
-    """What is joined.
+    """The description of a join.
 
     Args:
-        windows: in which rows meet.
+        windows: the windows in which rows meet.
         keys: the key's column on each side.
         key_type: its Arrow type, of plain values.
         kind: one of ``JOIN_KINDS``.
@@ -145,7 +145,14 @@ class ColumnarJoin(WindowTables[AlignedWindows]):
     def _results(
         self, runs: Sequence[Run], places: Sequence[IndexArray], starts_ms: Int64Array, slots: Int64Array
     ) -> EmittedWindows:
-        """The rows of pairs: where each is in the run of either side, its window, and the slot of its key."""
+        """The result rows of pairs.
+
+        Args:
+            runs: the rows of each side.
+            places: for each side, the row of each pair in its run; -1: the side has none.
+            starts_ms: the start of each pair's window.
+            slots: of each pair's key.
+        """
         join, ends_ms = self._join, starts_ms + self._shape.size
         arrays = self._leading_columns(slots, starts_ms, ends_ms)
         taken = []
@@ -160,13 +167,12 @@ class ColumnarJoin(WindowTables[AlignedWindows]):
 def matched_rows(
     left: IndexArray, right: IndexArray, num_groups: int, kind: str
 ) -> Iterator[tuple[IndexArray, IndexArray]]:
-    """The rows of both sides that are in the same group, in pieces of a bounded number of pairs; -1 where a side has
-    none.
+    """The pairs of rows of both sides that share a group, in pieces of about 65,536 pairs; -1 where a side has no row.
 
     Args:
-        left: the group of each row.
-        right: the same of the other side.
-        num_groups: groups are below it.
+        left: the group of each row of the left side.
+        right: the group of each row of the right side.
+        num_groups: all groups are below it.
         kind: one of ``JOIN_KINDS``.
     """
     left_order, right_order = left.argsort(kind="stable"), right.argsort(kind="stable")

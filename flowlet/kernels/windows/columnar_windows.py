@@ -7,16 +7,16 @@ Hot path.  Per chunk one grouping of the rows, or a sort by key and time, and on
 work only if a window ends.
 
 Side:       pure.
-Local:      rows of one chunk become parts before they travel to the subtask that has their key.  Nothing is kept from
-            one chunk to the next but keys and their numbers, which nobody sees.  The parts of a chunk give the results
-            that its rows give, and where a row is too late, its part is, too: all rows of a pane belong to the same
-            windows.
+Local:      rows of one chunk become parts before they travel to the subtask that has their key.  From one chunk to the
+            next only keys and their numbers are kept, which no other part of the program sees.  The parts of a chunk
+            give the results that its rows give.  A part is too late exactly if its rows are: all windows that hold one
+            row of a pane hold the others, too.
 Invariants: a row counts once in its pane, however many windows share it.  Two sessions of a key are more than a gap
             apart once they are merged.  A window is emitted once when the watermark passes its end, and again after
             each chunk with late rows for it, as long as these are allowed.  The state is bounded by the keys and panes
             of windows that have not ended.
-Rules:      rows of one chunk have no order among each other: one that would be late by itself is taken if the others
-            join it to a session that still lives.
+Rules:      rows of one chunk have no order among each other: a row that would be late by itself is taken if other rows
+            of the chunk join it to a session that still lives.
 Source:     Flink ``WindowOperator``, whose windows are emitted in the order of their ends; ``EventTimeSessionWindows``,
             ``MergingWindowSet``, ``TimeWindow.mergeWindows``: windows that touch are one; the local half of Flink SQL's
             two-phase aggregation (``LocalWindowAggregate``).
@@ -75,7 +75,7 @@ _NO_ROWS: Final = np.empty(0, np.intp)
 
 @dataclass(frozen=True, slots=True)
 class WindowedAggregation:
-    """What is computed.
+    """The description of aggregations over windows.
 
     Args:
         shape: of the windows.
@@ -93,8 +93,8 @@ class WindowedAggregation:
 
     @property
     def can_be_local(self) -> bool:
-        """Whether parts of rows can be made before the rows are where their key is: if all windows of a row are known
-        from its time.
+        """Whether rows can become parts before they travel to the subtask of their key: the time of a row must tell all
+        its windows.
         """
         return (
             isinstance(self.shape, AlignedWindows) and self.shape.is_event_time and self.shape.slide <= self.shape.size
@@ -110,7 +110,7 @@ class WindowedAggregation:
 
 @dataclass(frozen=True, slots=True)
 class AddedRows:
-    """What became of a chunk: the rows that were too late, and windows whose results changed."""
+    """The effects of a chunk: the rows that were too late, and the windows whose results changed."""
 
     late_rows: IndexArray
     changed: tuple[EmittedWindows, ...] = ()
@@ -122,7 +122,8 @@ class ColumnarWindows(WindowTables[Kind]):
     Args:
         shape: of the windows.
         aggregation: what is computed.
-        received: where the parts come from, if they were made of rows elsewhere.
+        received: for each kind of part, the columns in which it arrives, if another task made the parts; None: they are
+            made of rows here.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class ColumnarWindows(WindowTables[Kind]):
     @staticmethod
     @abstractmethod
     def _merged(partials: Sequence[Partial], run: Run) -> Run:
-        """Rows of several runs in the order of a run, with one row for each key and pane or session."""
+        """The rows of several runs as one run in its order, with one row for each key and pane or session."""
 
     @abstractmethod
     def add(self, inputs: ColumnInputs) -> AddedRows:
@@ -151,7 +152,7 @@ class ColumnarWindows(WindowTables[Kind]):
 
     @abstractmethod
     def reopened(self, inputs: ColumnInputs) -> IndexArray:
-        """The rows that may belong to windows that were emitted, and still have rows."""
+        """The rows that may belong to windows that were emitted and still take rows."""
 
     def _emitted(
         self, slots: Int64Array, starts_ms: Int64Array, ends_ms: Int64Array, parts: tuple[Part, ...]
@@ -164,7 +165,7 @@ class ColumnarWindows(WindowTables[Kind]):
 
 
 def run_of_rows(partials: Sequence[Partial], panes: Int64Array, slots: Int64Array, inputs: ColumnInputs) -> Run | None:
-    """The parts of rows by pane and key; None: a sort would be needed (``try_group_cells``)."""
+    """The parts of rows, one for each pane and key; None: a sort would be needed (``try_group_cells``)."""
     groups = try_group_cells(panes, slots)
     if groups is None:
         return None
@@ -185,7 +186,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
     # -- rows
 
     def add(self, inputs: ColumnInputs) -> AddedRows:
-        """See ``ColumnarWindows``."""
+        """Take rows as parts of their panes; rows that are late for all their windows are left out."""
         slots, panes = self._keys.slots(inputs), self._shape.panes(inputs.timestamps)
         late_rows, horizon = _NO_ROWS, self._progress.of(slots, self._keys) - self._lateness_ms
         found = self._shape.sorted_out(inputs.timestamps, panes, horizon)
@@ -196,7 +197,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
             return AddedRows(late_rows)
         run = run_of_rows(self._partials, panes, slots, inputs)
         if run is None:
-            # Rows of the same key and pane are rare, and are merged later with many others.
+            # Rows that share key and pane are rare, and are merged later with many others.
             parts = tuple([each.of_rows(inputs) for each in self._partials])
             run = Run(slots, panes, (), parts).in_order()
         self._rows.add(run)
@@ -205,7 +206,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
     # -- windows
 
     def reopened(self, inputs: ColumnInputs) -> IndexArray:
-        """See ``ColumnarWindows``."""
+        """The rows at or before the latest watermark, where windows take late rows; else none."""
         return (inputs.timestamps <= self.latest_emitted()).nonzero()[0] if self._lateness_ms else _NO_ROWS
 
     def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
@@ -220,7 +221,9 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
             self._rows.add(run if is_kept.all() else run.take(is_kept.nonzero()[0]))
 
     def _results(self, run: Run, after: Any, limit: Any) -> Iterator[EmittedWindows]:
-        """The windows of merged rows that end after what was emitted, up to a limit."""
+        """The windows of merged rows that begin behind ``after`` and not behind ``limit``, both given by their first
+        panes.
+        """
         if self._shape.is_tumbling:
             is_due = (run.starts > after) & (run.starts <= limit)
             if is_due.any():
@@ -232,7 +235,13 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
             yield self._spread_over(run, *self._shape.spread(run.starts, low, min(limit, stop - 1)))
 
     def _spread_over(self, run: Run, rows: IndexArray, windows: Int64Array) -> EmittedWindows:
-        """The windows, each of which stands beside one of its rows."""
+        """The results of windows.
+
+        Args:
+            run: the rows.
+            rows: numbers of rows; a row stands here once for each of its windows.
+            windows: beside each of ``rows``, the first pane of the window.
+        """
         slide, spread = self._shape.slide_panes, run.take(rows)
         groups = group_cells(windows // slide, spread.slots)
         parts = combined_parts(self._partials, spread.parts, groups.codes, len(groups))
@@ -254,7 +263,7 @@ class PaneWindows(ColumnarWindows[AlignedWindows]):
             yield int(batch[0]), int(batch[-1]) + 1
 
     def _changed(self, added: Run) -> Iterator[EmittedWindows]:
-        """The windows that were emitted before these rows came, and still take rows."""
+        """The windows of these rows that were emitted before and still take rows, with their new results."""
         shape, emitted = self._shape, self._progress.of(added.slots, self._keys)
         limit, oldest = shape.last_ended(emitted), shape.last_ended(emitted - self._lateness_ms)
         rows, windows = shape.spread(added.starts, oldest, limit)
@@ -274,9 +283,9 @@ def _pairs(windows: Int64Array, slots: Int64Array) -> NDArray[Any]:
 
 
 def sessions_of(slots: Int64Array, starts: Int64Array, ends: Int64Array) -> tuple[IndexArray, Run]:
-    """The session of each part, and the sessions, by key and time; without parts.
+    """The number of each part's session, and the sessions in the order of key and time, as a run without parts.
 
-    A run's marks: when each session ends, and whether it changed since it was emitted.
+    The marks of the run: the end of each session, and whether it changed since it was emitted.
     """
     order = np.lexsort((starts, slots))
     in_order, first, last = slots.take(order), starts.take(order), ends.take(order)
@@ -291,7 +300,7 @@ def sessions_of(slots: Int64Array, starts: Int64Array, ends: Int64Array) -> tupl
 
 
 def _merged_with_codes(partials: Sequence[Partial], whole: Run) -> tuple[IndexArray, Run]:
-    """Where each row went, and the sessions that rows of sessions become."""
+    """The number of the session of each row, and the sessions, into which rows that are sessions were merged."""
     ends, were_changed = whole.marks
     codes, run = sessions_of(whole.slots, whole.starts, ends)
     is_changed = np.zeros(len(run), np.bool_)
@@ -308,7 +317,7 @@ class ColumnSessions(ColumnarWindows[SessionWindows]):
         return _merged_with_codes(partials, run)[1]
 
     def add(self, inputs: ColumnInputs) -> AddedRows:
-        """See ``ColumnarWindows``."""
+        """Take rows as sessions; only if one may be late are they merged with all others at once."""
         slots, ends = self._keys.slots(inputs), inputs.timestamps + self._shape.gap
         codes, run = sessions_of(slots, inputs.timestamps, ends)
         parts = tuple([each.of_groups(inputs, codes, len(run)) for each in self._partials])
@@ -330,11 +339,11 @@ class ColumnSessions(ColumnarWindows[SessionWindows]):
         return AddedRows(late_rows, tuple(self._take_changed(merged, emitted)))
 
     def next_end(self) -> int | None:
-        """A session may end later than each of its parts, but not earlier than the earliest."""
+        """The earliest end of a part: a session may end later than each of its parts, but never before all of them."""
         return min((int(run.marks[0].min()) - 1 for run in self._rows.runs()), default=None)
 
     def reopened(self, inputs: ColumnInputs) -> IndexArray:
-        """See ``ColumnarWindows``."""
+        """The rows whose session, if they are alone in it, ended by the latest watermark."""
         return (inputs.timestamps + (self._shape.gap - 1) <= self.latest_emitted()).nonzero()[0]
 
     def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
@@ -347,7 +356,10 @@ class ColumnSessions(ColumnarWindows[SessionWindows]):
         self._rows.replace(run if is_kept.all() else run.take(is_kept.nonzero()[0]))
 
     def _take_changed(self, run: Run, watermark: Any) -> Iterator[EmittedWindows]:
-        """Emit the sessions that ended by a watermark, or one for each, and changed; ``run`` has all of them."""
+        """Emit the sessions that changed and that ended by a watermark: one for all, or one for each session.
+
+        ``run`` has all sessions.
+        """
         ends, is_changed = run.marks
         is_due = is_changed & (ends - 1 <= watermark)
         if is_due.any():
@@ -358,7 +370,7 @@ class ColumnSessions(ColumnarWindows[SessionWindows]):
 
 
 def _running_maxima(slots: Int64Array, values: Int64Array) -> Int64Array:
-    """The largest value so far among those of the same slot, which lie together."""
+    """The largest value so far of each slot, whose values lie together."""
     if len(values) == 0 or (values[1:] >= values[:-1])[slots[1:] == slots[:-1]].all():
         return values
     distinct, ranks = np.unique(values, return_inverse=True)
@@ -387,7 +399,7 @@ _NUM_ROWS: Final = CountPartial(None)
 
 @dataclass(frozen=True, slots=True)
 class ReceivedPartial(Partial):
-    """A part that was made of rows elsewhere and came in columns.
+    """A part that another task made of rows, and that arrives in columns.
 
     ``names``: of the columns, which are its arrays in their order.  ``are_numbers``: whether each is an array of
         numpy's.
@@ -407,12 +419,13 @@ class ReceivedPartial(Partial):
         )
 
     def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
-        """As parts of rows."""
+        """Combine the parts like parts of rows."""
         return self.partial.combined(part, codes, num_groups)
 
 
 class PartsLayout:
-    """How parts travel: a column of keys, if there is one, and those of the parts; each part counts its rows.
+    """The columns in which parts travel: the key, if there is one, and the arrays of the parts; each part counts its
+    rows.
 
     Args:
         aggregation: what is computed.
@@ -435,7 +448,7 @@ class PartsLayout:
         self.schema = pa.schema(fields)
 
     def num_rows(self, parts: ColumnInputs, chosen: IndexArray) -> int:
-        """Of how many rows the parts at these positions are."""
+        """How many rows went into the parts at these positions."""
         (counts,) = self.received[_NUM_ROWS].of_rows(parts)
         return int(counts.take(chosen).sum())
 
@@ -472,7 +485,7 @@ class LocalWindows:
         return Chunk.of_columns(self._columns(len(run), keys, run.parts), stamps)
 
     def forget_keys(self) -> None:
-        """Begin anew."""
+        """Forget the keys and their numbers."""
         if self._keys.num_bytes:
             self._keys.forget()
 

@@ -1,16 +1,16 @@
-"""What a window keeps of its rows for an aggregation, how two such parts become one, and which aggregations there are.
-The keys of windows of columns: a number for each, as long as a window holds it; rows by pairs of a window and a key.
+"""The parts that a window keeps of its rows for an aggregation, how two parts become one, and the aggregations.  The
+keys of windows of columns: a number for each, as long as a window holds it; rows by pairs of a window and a key.
 
 Hot path: C code per chunk and aggregation.  Where the pairs of a window and a key that are possible are not many more
 than the rows, each has a place in an array and nothing is sorted.
 
 Side:       pure.
 Invariants: numbers are int64 or float64; a column is converted once, however many aggregations read it.  A part of some
-            rows is the same however the rows were divided before, but for the rounding of sums of floats.  Sums of
-            integers are exact, or an error.  Groups are in the order of their windows, those of one window in the order
+            rows does not depend on how the rows were divided before, but for the rounding of sums of floats.  Sums of
+            integers are exact, or an error.  Groups are in the order of their windows, and within a window in the order
             of their slots.  Equal keys have one slot; ``WindowKeys.array`` has the key of each slot in its Arrow type.
 Units:      timestamps in milliseconds.
-Rules:      nulls are left out, as in Arrow; a smallest or largest float is NaN only where there is nothing else.
+Rules:      nulls are left out, as in Arrow; a smallest or largest float is NaN only where all others are NaN, too.
             "First" and "last" go by event time, and where that is equal, by arrival.
 Source:     the names are those of Arrow's and pandas' aggregations.
 """
@@ -93,7 +93,7 @@ class ColumnInputs:
 
 
 def no_rows(schema: Any) -> ColumnInputs:
-    """Nothing, in columns of a ``pyarrow.Schema``."""
+    """Columns of a ``pyarrow.Schema`` without a row."""
     empty = [pa.nulls(0, field.type) for field in schema]  # of unions, too, which no list becomes
     columns = columns_of_batch(pa.RecordBatch.from_arrays(empty, schema=schema))
     return ColumnInputs(columns, schema, np.empty(0, np.int64))
@@ -126,40 +126,40 @@ class Partial(ABC):
 
     @abstractmethod
     def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
-        """The parts of each group as one.
+        """Combine the parts of each group into one.
 
         Args:
-            part: earlier ones first.
-            codes: the group of each.
-            num_groups: each has at least one.
+            part: the parts, earlier ones first.
+            codes: the group of each part.
+            num_groups: the number of groups; each has at least one part.
 
         Raises:
             OverflowError: a sum is too large; names the column.
         """
 
     def of_groups(self, inputs: ColumnInputs, codes: IndexArray, num_groups: int) -> Part:
-        """A part for each group of rows; raises as the others."""
+        """A part for each group of rows; raises OverflowError as ``of_rows`` and ``combined``."""
         return self.combined(self.of_rows(inputs), codes, num_groups)
 
 
 @dataclass(frozen=True, slots=True)
 class CountPartial(Partial):
-    """The number of rows; with a column, of those in which it is not null."""
+    """The number of rows; with a column, the number of rows in which it is not null."""
 
     column: str | None
 
     def of_rows(self, inputs: ColumnInputs) -> Part:
-        """Ones and zeros."""
+        """A one for each row; a zero where the column is null."""
         is_valid = self._is_valid(inputs)
         return (np.ones(len(inputs), np.int64) if is_valid is None else is_valid.astype(np.int64),)
 
     def of_groups(self, inputs: ColumnInputs, codes: IndexArray, num_groups: int) -> Part:
-        """Without an array of ones."""
+        """The number of rows of each group, counted without an array of ones."""
         is_valid = self._is_valid(inputs)
         return (np.bincount(codes if is_valid is None else codes[is_valid], minlength=num_groups),)
 
     def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
-        """Added up."""
+        """Add up the counts of each group."""
         counts = np.zeros(num_groups, np.int64)
         np.add.at(counts, codes, part[0])
         return (counts,)
@@ -186,14 +186,14 @@ class NumberPartial(Partial):
     kind: str
 
     def of_rows(self, inputs: ColumnInputs) -> Part:
-        """The values; for a null what changes no other value."""
+        """The values; for a null the number that changes no other value."""
         numbers = inputs.numbers(self.column)
         if numbers.is_valid is None:
             return (numbers.array,)
         return (np.where(numbers.is_valid, numbers.array, self._identity(numbers.array.dtype)),)
 
     def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
-        """Combined one after the other."""
+        """Combine the values of each group one after the other; sums that may overflow are computed in halves."""
         values = part[0]
         is_int = values.dtype == np.int64
         if self.kind == "sum" and is_int and magnitude(values) * len(values) > INT64_MAX:
@@ -237,7 +237,7 @@ class RankedPartial(Partial):
         return (inputs.array(self.column),)
 
     def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
-        """By the rank of each distinct value among the values."""
+        """The value of each group with the lowest or highest rank among the distinct values."""
         encoded = part[0].dictionary_encode()
         order = pc.array_sort_indices(encoded.dictionary)
         ranks = np.empty(len(order) + 1, np.int64)
@@ -260,7 +260,7 @@ class EdgePartial(Partial):
     is_last: bool
 
     def of_rows(self, inputs: ColumnInputs) -> Part:
-        """When, and what."""
+        """The timestamps and the values."""
         return (inputs.timestamps, inputs.array(self.column))
 
     def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
@@ -286,7 +286,7 @@ class EdgePartial(Partial):
 
 
 def value_type(kind: Any) -> Any:
-    """An Arrow type, of the values if it is that of a dictionary."""
+    """The Arrow type itself; for a dictionary the type of its values."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -300,7 +300,7 @@ class WindowAggregate:
     Args:
         name: of the column.
         kind: one of ``AGGREGATES``.
-        column: that is aggregated; None: the rows are counted.
+        column: the column that is aggregated; None: the rows are counted.
         column_type: its Arrow type.
     """
 
@@ -321,7 +321,7 @@ class WindowAggregate:
         return value_type(self.column_type)
 
     def partials(self) -> tuple[Partial, ...]:
-        """What must be kept; the same parts serve several aggregations."""
+        """The kinds of parts that the aggregation needs; several aggregations may share a kind."""
         column = self.column
         kind = self.kind
         if kind == "count" or column is None:
@@ -351,7 +351,7 @@ def distinct_partials(aggregates: tuple[WindowAggregate, ...]) -> tuple[Partial,
 
 
 def _typed(array: Any, kind: Any) -> Any:
-    """Numbers as values of the type, whose bits they are, or of which they are values."""
+    """Numbers as an array of the type: times by their bits, numbers by their values."""
     if array.type == kind:
         return array
     if pa.types.is_temporal(kind):
@@ -405,7 +405,7 @@ def group_cells(windows: Int64Array, slots: Int64Array) -> CellGroups:
 
 
 def try_group_cells(windows: Int64Array, slots: Int64Array) -> CellGroups | None:
-    """As ``group_cells``; None: a sort would be needed, for the pairs that are possible are many more than the rows."""
+    """Group rows without a sort, as ``group_cells`` does; None: there are many more possible pairs than rows."""
     low, num_slots = int(windows.min()), int(slots.max()) + 1
     span = int(windows.max()) - low + 1
     if span * num_slots > max(_MAX_CELLS_PER_ROW * len(windows), _MIN_CELLS):
@@ -432,7 +432,7 @@ _NO_GROUPS: Final = np.empty(0, np.int64)
 
 
 class WindowKeys:
-    """Key -> slot.
+    """The slots of keys: a number for each.
 
     Args:
         name: of the key's column; None: there are no keys, and one slot.
@@ -476,7 +476,7 @@ class WindowKeys:
         return slots
 
     def slots_of(self, keys: Any) -> Int64Array:
-        """The slot of each of these keys, an Arrow array as ``array`` gave it once; raises TypeError as ``slots``."""
+        """The slot of each key of an Arrow array that ``array`` returned once; raises TypeError as ``slots``."""
         if self._name is None:
             return np.zeros(len(keys), np.int64)
         slots = self._index.slots(ArrowColumn(keys))
@@ -499,11 +499,11 @@ class WindowKeys:
         return self._arrays[0]
 
     def are_sparse(self, num_rows: int) -> bool:
-        """Whether most slots belong to no row, if there are so many rows of state."""
+        """Whether most slots surely belong to no row, as the state has ``num_rows`` rows."""
         return self._name is not None and self.num_slots > max(_MIN_SLOTS, 2 * num_rows)
 
     def keep(self, is_live: Any) -> Int64Array:
-        """Forget the keys of other slots; returns the new slot at each former one that stays."""
+        """Keep only the keys of live slots; returns an array with the new slot of each former slot that stays."""
         live = is_live.nonzero()[0]
         keys = self.array().take(live)
         self.forget()

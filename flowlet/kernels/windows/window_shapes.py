@@ -1,5 +1,5 @@
-"""Windows of columns: which rows belong to which; the rows of a window's state in arrays, and how far the windows of
-each key have been emitted; what all windows of a subtask do with both.
+"""Windows of columns: the windows of each row; the rows of a window's state in arrays, and how far the windows of each
+key have been emitted; the tables of one subtask.
 
 Hot path.  One division per row and chunk.
 
@@ -37,7 +37,7 @@ _KEY_BYTES: Final = 100  # of a ``KeyIndex``, per key
 class AlignedWindows:
     """Windows of ``size`` that begin at every ``slide``: tumbling ones if both are equal.
 
-    All windows consist of whole panes, which they share.
+    All windows consist of whole panes, which overlapping windows share.
     """
 
     size: int
@@ -57,7 +57,7 @@ class AlignedWindows:
 
     @property
     def slide_panes(self) -> int:
-        """From the start of one window to the next, in panes."""
+        """The distance from the start of one window to the next, in panes."""
         return self.slide // self.pane
 
     @property
@@ -67,7 +67,7 @@ class AlignedWindows:
 
     @property
     def max_windows(self) -> int:
-        """To how many windows a row belongs at most."""
+        """How many windows a row belongs to at most."""
         return -(-self.size // self.slide)
 
     def panes(self, timestamps: Int64Array) -> Int64Array:
@@ -83,17 +83,19 @@ class AlignedWindows:
         return found
 
     def holds(self, panes: Int64Array, windows: Int64Array) -> NDArray[np.bool_]:
-        """Whether the windows, which do not begin behind the panes, reach as far."""
+        """Whether each window reaches its pane; a window does not begin behind its pane."""
         found: NDArray[np.bool_] = windows > panes - self.size_panes
         return found
 
     def sorted_out(
         self, timestamps: Int64Array, panes: Int64Array, horizon: Any
     ) -> tuple[IndexArray, IndexArray] | None:
-        """The rows that a window takes, and of the others those that are late: for all their windows, or for the
-        windows before the gap that they lie in; None: a window takes each row.
+        """The rows that a window takes, and the late rows among the others; None: a window takes each row.
 
-        ``horizon``: windows that end at or before it take no rows; of all rows, or of each.
+        A row is late if all its windows take no rows any more, or, for a row in a gap between windows, if the windows
+        before the gap do not.
+
+        ``horizon``: windows that end at or before it take no rows; one for all rows, or an array with one for each.
         """
         last, limit = self.last_windows(panes), self.last_ended(horizon)
         if self.slide <= self.size and isinstance(limit, int) and int(last.min()) > limit:
@@ -104,8 +106,9 @@ class AlignedWindows:
         return is_taken.nonzero()[0], (~is_taken & (timestamps <= horizon)).nonzero()[0]
 
     def each_spread(self, panes: Int64Array, after: Any, limit: Any) -> Iterator[tuple[IndexArray, Int64Array]]:
-        """Rows of panes, each with a window that holds it and begins behind ``after`` and not behind ``limit``: first
-        those in the last window of their pane, then those in the one before it, and so on.
+        """Rows of panes, each with a window that holds it and begins behind ``after`` and not behind ``limit``.
+
+        The first item has the last window of each pane, the next one the window before it, and so on.
         """
         last = self.last_windows(panes)
         for number in range(self.max_windows):
@@ -114,30 +117,31 @@ class AlignedWindows:
             yield rows, starts.take(rows)
 
     def spread(self, panes: Int64Array, after: Any, limit: Any) -> tuple[IndexArray, Int64Array]:
-        """As ``each_spread``, all at once."""
+        """All items of ``each_spread`` as one."""
         rows, windows = zip(*self.each_spread(panes, after, limit), strict=True)
         return np.concatenate(rows), np.concatenate(windows)
 
     def last_ended(self, watermark: Any) -> Any:
-        """The last window, by its first pane, all of whose timestamps are at or below a watermark, if one began at
+        """The first pane of the last window all of whose timestamps are at or below a watermark, if a window began at
         every pane.
         """
         return (watermark + 1 - self.offset) // self.pane - self.size_panes
 
     def starts_before(self, watermark: int) -> int:
-        """The panes of windows that end at or before a watermark are before this one."""
+        """The first pane that is behind all windows that end at or before a watermark."""
         return int(self.last_ended(watermark) + self.size_panes)
 
     def first_end(self, pane: int, emitted: int) -> int:
-        """The last timestamp of the first window that ends behind what was emitted, and holds this pane or a later
-        one.
+        """The last timestamp of the first window that holds this pane or a later one and was not emitted.
+
+        ``emitted``: the watermark up to which windows were emitted.
         """
         first = -(-(pane - self.size_panes + 1) // self.slide_panes)
         after = self.last_ended(emitted) // self.slide_panes + 1
         return int(self.start_ms(max(first, after) * self.slide_panes) + self.size - 1)
 
     def start_ms(self, windows: Any) -> Any:
-        """When windows begin, given by their first panes."""
+        """The start of windows, given by their first panes."""
         return windows * self.pane + self.offset
 
 
@@ -146,17 +150,17 @@ _ALL_STARTS: Final = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Windows of rows with the same key, of which each is at most ``gap`` behind the one before."""
+    """Windows of rows of one key, each of which is at most ``gap`` behind the row before it."""
 
     gap: int
     is_event_time: bool = True
 
     def starts_before(self, watermark: int) -> int:
-        """Each row starts before this: a session that ends may have rows behind those that start as early."""
+        """A bound behind all rows: rows that start late may belong to a session that ends."""
         return _ALL_STARTS
 
     def first_end(self, start: int, emitted: int) -> int:
-        """The last timestamp of the shortest session with a row that starts there, or later."""
+        """The last timestamp of the shortest session with a row that starts at ``start`` or later."""
         return start + self.gap - 1
 
 
@@ -169,12 +173,11 @@ _LOWEST_FLOOR: Final = -(1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Parts of windows.
+    """Rows of a window's state, as arrays.
 
-    ``slots``: of the key of each.  ``starts``: a pane, or when a session starts.  ``marks``: what the kind of window
-        needs besides.
-    ``parts``: for each kind of part its arrays.  ``num_held``: how many rows the arrays have from which these were cut;
-        0: no others.
+    ``slots``: the slot of each row's key.  ``starts``: the pane of each row, or the start of its session.  ``marks``:
+        more arrays, if the kind of window needs them.  ``parts``: the arrays of each kind of part.  ``num_held``: how
+        many rows the arrays have from which these rows were cut; 0: these rows only.
     """
 
     slots: Int64Array
@@ -188,7 +191,7 @@ class Run:
 
     @property
     def num_bytes(self) -> int:
-        """What the arrays take."""
+        """The size of the arrays in bytes."""
         return sum([int(each.nbytes) for part in ((self.slots, self.starts), self.marks, *self.parts) for each in part])
 
     def take(self, rows: IndexArray) -> "Run":
@@ -201,8 +204,8 @@ class Run:
         )
 
     def cut(self, start: int, stop: int) -> "Run":
-        """The rows from ``start`` to before ``stop``, without a copy unless they would hold more than twice their
-        memory.
+        """The rows from ``start`` to before ``stop``; copied only if they would keep more than twice their own memory
+        alive.
         """
         num_held = self.num_held or len(self)
         if num_held > 2 * (stop - start):
@@ -211,11 +214,11 @@ class Run:
         return Run(self.slots[start:stop], self.starts[start:stop], _cut(self.marks, start, stop), parts, num_held)
 
     def with_slots(self, slots: Int64Array) -> "Run":
-        """The same rows with other slots."""
+        """These rows with other slots."""
         return Run(slots, self.starts, self.marks, self.parts, self.num_held)
 
     def in_order(self) -> "Run":
-        """The rows in the order of their starts; equal ones stay as they are."""
+        """The rows in the order of their starts; rows with equal starts keep their order."""
         order = stable_order(self.starts)
         return self if order is None else self.take(order)
 
@@ -239,8 +242,8 @@ class WindowRuns:
     """The rows of windows of all keys, in runs that are joined now and then.
 
     Args:
-        joined: the rows of several runs in the order in which a run has them, of which some may have become one.
-        saves_rows: whether some do; else only many runs are a reason to join them.
+        joined: puts the rows of several runs into the order of a run; may merge some of them into one.
+        saves_rows: whether it merges rows; else only many runs are a reason to join them.
 
     ``first``: the start of the first row, if the rows of a run are in order; None: there are no rows.
     """
@@ -259,16 +262,16 @@ class WindowRuns:
         return self._num_rows
 
     def runs(self) -> tuple[Run, ...]:
-        """All rows."""
+        """The runs, which have all rows."""
         return tuple(self._runs)
 
     @property
     def num_bytes(self) -> int:
-        """What the rows take, about: as those of the newest run."""
+        """The estimated size of the rows in bytes: as if each were as large as a row of the newest run."""
         return self._num_rows * self._runs[-1].num_bytes // len(self._runs[-1]) if self._runs else 0
 
     def put_first(self, run: Run) -> None:
-        """Take rows that are in no order, and came before all others."""
+        """Take rows that arrived before all others, and are in no order."""
         self._replace([self._joined(run), *self._runs])
         if len(self._runs) > _MAX_RUNS:
             self.joined()
@@ -295,15 +298,15 @@ class WindowRuns:
         return run
 
     def replace(self, run: Run) -> None:
-        """Have these rows and no others."""
+        """Replace all rows by these."""
         self._replace([run] if len(run) else [])
 
     def forget(self) -> None:
-        """Have no rows."""
+        """Forget all rows."""
         self._replace([])
 
     def take_before(self, start: int) -> list[Run]:
-        """Take the rows out that start earlier, if the rows of a run are in order."""
+        """Take out the rows that start before ``start``; the rows of each run must be in order."""
         if self.first is None or self.first >= start:
             return []
         due, rest = [], []
@@ -317,7 +320,7 @@ class WindowRuns:
         return due
 
     def replace_slots(self, slots: Int64Array) -> None:
-        """Give each key the slot that stands at its former one."""
+        """Replace each slot by the number that ``slots`` has at it."""
         self._runs = [run.with_slots(slots.take(run.slots)) for run in self._runs]
 
     def _replace(self, runs: list[Run]) -> None:
@@ -335,17 +338,17 @@ class WindowRuns:
 def combined_parts(
     partials: Sequence[Partial], parts: Sequence[Part], codes: IndexArray, num_groups: int
 ) -> tuple[Part, ...]:
-    """The parts of each group as one."""
+    """Combine the parts of each group into one."""
     return tuple([partial.combined(part, codes, num_groups) for partial, part in zip(partials, parts, strict=True)])
 
 
 class Progress:
-    """How far windows have been emitted: up to a watermark, and after a restore in another parallelism those of some
-    keys further.
+    """How far windows have been emitted: up to a watermark, and after a restore in another parallelism further for some
+    keys.
 
     Args:
         emitted: the watermark.
-        floors: by key group, below which no window is emitted; None: the watermark says it all.
+        floors: for each key group, the watermark up to which its windows were emitted; None: ``emitted`` holds for all.
     """
 
     __slots__ = ("emitted", "floors")
@@ -356,7 +359,7 @@ class Progress:
 
     @classmethod
     def of_groups(cls, emitted: Mapping[int, int], max_parallelism: int) -> "Progress":
-        """What is known of key groups; those that are not here have no windows yet."""
+        """The progress of several key groups, each with its watermark; other groups have no windows yet."""
         lowest = min(emitted.values(), default=MIN_TIMESTAMP)
         if max(emitted.values(), default=MIN_TIMESTAMP) <= max(lowest, _LOWEST_FLOOR):
             return cls(lowest)
@@ -365,7 +368,7 @@ class Progress:
         return cls(lowest, floors)
 
     def of(self, slots: Int64Array, keys: WindowKeys) -> Any:
-        """The watermark of the keys with these slots: a number for all, or an array."""
+        """The watermark of the keys with these slots: one number for all, or an array with one for each."""
         if self.floors is None:
             return self.emitted
         floors = self.floors.take(keys.groups(len(self.floors)).take(slots))
@@ -380,7 +383,7 @@ class Progress:
         return self.emitted if self.floors is None else int(self.floors.max(initial=self.emitted))
 
     def advance(self, watermark: int) -> None:
-        """Windows up to the watermark have been emitted."""
+        """Note that windows up to the watermark have been emitted."""
         self.emitted = max(self.emitted, watermark)
         if self.emitted >= self.latest():
             self.floors = None
@@ -388,9 +391,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class WindowsState:
-    """The state at one moment, which nobody changes.
+    """The state at one moment; its arrays never change.
 
-    ``keys``: of each slot.  ``tables``: of the windows; of a join, for each side.
+    ``keys``: the key of each slot.  ``tables``: the rows of the windows; of a join, one table for each side.
     """
 
     keys: Any
@@ -416,7 +419,7 @@ class WindowTables(ABC, Generic[Kind]):
         shape: of the windows.
         key: the key's column; None: there are no keys.
         key_type: its Arrow type, of plain values.
-        tables: that are filled by the subclass.
+        tables: the tables, which the subclass fills.
     """
 
     def __init__(self, shape: Kind, key: str | None, key_type: Any, *tables: WindowRuns) -> None:
@@ -431,12 +434,12 @@ class WindowTables(ABC, Generic[Kind]):
 
     @abstractmethod
     def _ended(self, watermark: int) -> Iterator[EmittedWindows]:
-        """The windows that end at or before a watermark and were not emitted yet; forgets rows that no window needs."""
+        """Emit the windows that end at or before a watermark, each once; forget the rows that no window needs."""
 
     def fire(self, watermark: int, batches: Iterable[None] = (None,)) -> Iterator[EmittedWindows]:
-        """The windows that end at or before a watermark, those of a key in the order of their ends.
+        """Emit the windows that end at or before a watermark, those of a key in the order of their ends.
 
-        ``batches``: at each item all rows of some keys are here, and in the end those of each key were.
+        ``batches``: at each item all rows of some keys are loaded; the rows of every key are loaded at one of them.
 
         Raises:
             OverflowError: a sum is too large; names the column.
@@ -448,20 +451,20 @@ class WindowTables(ABC, Generic[Kind]):
             self._forget_keys()
 
     def latest_emitted(self) -> int:
-        """The latest watermark up to which windows of any key were emitted."""
+        """The highest watermark up to which the windows of some key were emitted."""
         return self._progress.latest()
 
     @property
     def are_in_panes(self) -> bool:
-        """Whether the starts of rows are panes; else each row may have a start of its own."""
+        """Whether the starts of rows are panes, which many rows share; else each row may have a start of its own."""
         return isinstance(self._shape, AlignedWindows)
 
     def starts_before(self, watermark: int) -> int:
-        """The rows of windows that end at or before a watermark start before this."""
+        """The bound before which all rows of windows start that end at or before a watermark."""
         return self._shape.starts_before(watermark)
 
     def first_end(self, start: int) -> int:
-        """A time before which no window ends that was not emitted, and has a row that starts there, or later."""
+        """A time before which no window ends that was not emitted and has a row that starts at ``start`` or later."""
         return self._shape.first_end(start, self._progress.emitted)
 
     def next_end(self) -> int | None:
@@ -472,9 +475,9 @@ class WindowTables(ABC, Generic[Kind]):
     # -- all rows
 
     def state(self, *, in_order: bool = False) -> WindowsState:
-        """What a snapshot needs; nobody changes it.
+        """The state for a snapshot; it never changes.
 
-        ``in_order``: the rows of a table are one run, in the order of their panes.
+        ``in_order``: join the rows of each table into one run first, in the order of their panes.
         """
         if in_order:
             for table in self._tables:
@@ -484,11 +487,11 @@ class WindowTables(ABC, Generic[Kind]):
         return WindowsState(self._keys.array(), progress, tuple([table.runs() for table in self._tables]))
 
     def restore(self, progress: Progress) -> None:
-        """Go on from there; before the first rows."""
+        """Set how far windows have been emitted; call it before the first rows."""
         self._progress = progress
 
     def put_first(self, table: int, keys: Any, run: Run) -> None:
-        """Take rows that came before all others, and the Arrow array of their keys in place of slots.
+        """Take rows that arrived before all others; ``keys`` has the key of each as an Arrow array, in place of slots.
 
         Raises:
             TypeError: see ``WindowKeys.slots``.
@@ -496,19 +499,19 @@ class WindowTables(ABC, Generic[Kind]):
         self._tables[table].put_first(run.with_slots(self._keys.slots_of(keys)))
 
     def forget_rows(self) -> None:
-        """Go on without rows, from where windows were emitted."""
+        """Forget all rows and keys; how far windows have been emitted stays."""
         for table in self._tables:
             table.forget()
         self._keys.forget()
 
     @property
     def num_bytes(self) -> int:
-        """What rows and keys take, about."""
+        """The estimated size of rows and keys in bytes."""
         keys = self._keys.num_bytes + _KEY_BYTES * self._keys.num_slots
         return keys + sum([table.num_bytes for table in self._tables])
 
     def _forget_keys(self) -> None:
-        """Forget the keys without rows, if they are most."""
+        """Forget the keys without rows, if most keys have none."""
         if not self._keys.are_sparse(sum(map(len, self._tables))):
             return
         is_live = np.zeros(self._keys.num_slots, np.bool_)

@@ -1,24 +1,25 @@
-"""Pickles of users' functions and classes by value, whole: with the names of their files, and with what Python's own
-tools made of them.
+"""Pickles of users' functions and classes by value, whole: with the names of their files, and with the objects that
+Python's own tools made of them.
 
-Names the part of a program's object that cannot be pickled, or that makes it large: the variable, and the function that
-refers to it.
+It also names the part of a program's object that cannot be pickled, or that makes it large: the variable, and the
+function that refers to it.
 
 cloudpickle 3.1.3 writes ``<dynamic-code>`` in the place of a file's name, so that equal functions of different files
 have equal pickles.  A user's traceback would then name no file and show no line.
 
 Side:   pure.
-Rules:  cloudpickle's, and for what it does not know: classes: ``class_pickle``. what ``functools`` makes of a function
-        of the main module (``cache``, ``lru_cache``, ``singledispatch``, ``cached_property``) goes by value; a cache
-        arrives empty. names of the main module that are types (``NewType``, ``ParamSpec``, ``type X = ...``) go by
-        value. the generators of random numbers that a process shares (of the functions of ``random`` and
-        ``numpy.random``) go by name: each process has its own. what ``dataclasses`` marks the absence of a default with
-        goes by name: fields of a class by value have the very object. a file of text is refused as other files are,
-        even if it was opened for reading; cloudpickle would send its content.  The standard output and the standard
-        error go by name.  A part is what a pickle of the object has in it: globals, closure, defaults and attributes of
-        a function by value, attributes of a class by value or of an object, items of containers.  Objects of installed
-        packages and of Python are not looked into, but for containers.
-Absent: speed, where a part is named.  Each part is pickled again, and only when something is wrong.
+Rules:  cloudpickle's, and more for objects that it does not know.  Classes: see ``class_pickle``.  An object that
+        ``functools`` makes of a function of the main module (``cache``, ``lru_cache``, ``singledispatch``,
+        ``cached_property``) goes by value; a cache arrives empty.  Names of the main module that are types
+        (``NewType``, ``ParamSpec``, ``type X = ...``) go by value.  The generators of random numbers that a process
+        shares (of the functions of ``random`` and ``numpy.random``) go by name: each process has its own.  The markers
+        with which ``dataclasses`` marks a missing default go by name, so fields of a class by value have the reader's
+        own marker.  A file of text is refused as other files are, even if it was opened for reading; cloudpickle would
+        send its content.  The standard output and the standard error go by name.  The parts of an object are those in
+        its pickle: globals, closure, defaults and attributes of a function by value, attributes of a class by value or
+        of an object, items of containers.  Objects of installed packages and of Python are not looked into, but for
+        containers.
+Absent: speed, where a part is named: each part is pickled again, but only after a failure or for a large object.
 """
 
 import collections
@@ -50,12 +51,12 @@ _MAIN: Final = "__main__"
 _PYTHON: Final = sys.version_info[:2]  # bytecode is of one minor version
 _PARTS_BY_VALUE: Final = 6  # of cloudpickle's reduction of a class by value
 _MARKERS: Final = {type(getattr(dataclasses, name)): name for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")}
-# That the functions of these modules belong to.
+# The module and name of each generator whose methods are the functions of a module.
 _SHARED_GENERATORS: Final = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))
 
 
 def _code_of_file(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
-    """The code; called by pickles of flowlets that did not say which Python wrote it."""
+    """The code; called by pickles of former versions of flowlet, which do not name the Python that wrote it."""
     return make(*arguments).replace(co_filename=filename)
 
 
@@ -91,7 +92,7 @@ def _reduce_file(file: io.TextIOWrapper) -> _Reduction:
     raise TypeError("cannot pickle '_io.TextIOWrapper' object")  # in Python's own words for other files
 
 
-# ---------------------------------------------------------------- what functools makes
+# ---------------------------------------------------------------- objects that functools makes
 
 
 def _reduce_cache(cache: Any) -> Any:
@@ -145,7 +146,7 @@ def _reduce_descriptor(descriptor: Any) -> Any:
 
 
 def _by_name_or(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The reducer of what goes by name if another process finds it under its name."""
+    """A reducer that names an object if another process finds it under its name, and else calls ``reduce``."""
 
     def reduced(each: Any) -> Any:
         module_name = getattr(each, "__module__", None)
@@ -170,7 +171,7 @@ def _make_type_alias(name: str, value: Any, type_params: tuple[Any, ...]) -> Any
     return typing.TypeAliasType(name, value, type_params=type_params)  # type: ignore[attr-defined, unused-ignore]  # Python 3.12
 
 
-# ---------------------------------------------------------------- what a module has once
+# ---------------------------------------------------------------- objects that a module has once
 
 
 def _reduce_marker(marker: Any) -> Any:
@@ -207,7 +208,7 @@ class ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
     """cloudpickle's pickler, for whole programs.
 
     Attributes:
-        generators: the generators of random numbers that are in the pickle with their states: all copies give the same
+        generators: the generators of random numbers that are in the pickle with their states: all copies give equal
             numbers.
     """
 
@@ -222,7 +223,7 @@ class ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
         self._stateless_types = _types_of("random", "SystemRandom")
 
     def reducer_override(self, obj: Any) -> Any:
-        """How to take an object apart; NotImplemented: as pickle does it."""
+        """The reduction of an object; NotImplemented: pickle's own."""
         cls = type(obj)
         if issubclass(cls, type):
             send_programs_by_value(obj)
@@ -252,12 +253,12 @@ class PickleWriter:
 
     def write(self, piece: Any) -> int:
         """Keep a frame, or one large value."""
-        self.pieces.append(bytes(piece))  # of bytes, this is the same object
+        self.pieces.append(bytes(piece))  # no copy if it is bytes
         return len(self.pieces[-1])
 
 
 def _types_of(module: str, *names: str) -> frozenset[type]:
-    """Classes of a module that the program has imported: if it has not, there are no objects of them."""
+    """Classes of a module, if the program has imported it; else none, for then there are no objects of them."""
     attributes = getattr(sys.modules.get(module), "__dict__", {})
     return frozenset(each for name in names if isinstance(each := attributes.get(name), type))
 
@@ -280,7 +281,9 @@ _OURS: Final = ("flowlet", "netstack")
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``suffix`` follows the name of the variable that its owner is in; without one the part is
+    """A part of an object.
+
+    ``suffix`` follows the name of the variable that has the object; without such a variable the part is called
     ``name``, at ``place``.
     """
 
@@ -313,8 +316,9 @@ class FoundPart:
 
 
 def describe_unpicklable(value: object, error: Exception, name: str = "") -> str:
-    """Which part of ``value``, which is called ``name``, cannot be pickled, and why; ``error`` is what pickling all of
-    it raised.
+    """Name the part of ``value`` that cannot be pickled, and the reason.
+
+    ``error``: pickling all of ``value`` raised it.  ``name``: of ``value``.
     """
     found = FoundPart("", value, 0, _pickle(value)[1])
     if found.error is not None:
@@ -337,9 +341,7 @@ def _innermost(
     *,
     skipped: tuple[type, ...] = (),
 ) -> FoundPart:
-    """Go from a part to a part of it as long as there is one that ``is_wanted``; parts of ``skipped`` types are not
-    pickled.
-    """
+    """Go from a part to one of its own parts while one ``is_wanted``; parts of ``skipped`` types are not pickled."""
     seen = {id(found.value)}
     for _ in range(_MAX_DEPTH):
         for part in _parts_of(found.value):
@@ -358,7 +360,7 @@ def _innermost(
 
 
 def find_objects(value: object, wanted: Sequence[object]) -> list[FoundPart]:
-    """The place of each of the ``wanted`` objects is in ``value``."""
+    """The place in ``value`` of each of the ``wanted`` objects."""
     found: dict[int, FoundPart] = {}
     ids = {id(each) for each in wanted}
     waiting, seen = collections.deque([(value, _Trail())]), {id(value)}
@@ -377,7 +379,7 @@ def find_objects(value: object, wanted: Sequence[object]) -> list[FoundPart]:
 
 @dataclass(frozen=True, slots=True)
 class _Trail:
-    """The variable that leads to a part, with what of it, and where the variable is."""
+    """The way to a part: the variable, with the attribute or item of it, and the place of the variable."""
 
     name: str = ""
     place: str = ""
@@ -506,7 +508,7 @@ def _parts_of_object(value: Any) -> Iterator[_Part]:
     is_ours = (module_name_of(kind) or "").partition(".")[0] in _OURS
     for name, attribute in _attributes_of(value).items():
         if is_ours:
-            yield _Part(attribute)  # how we keep it is no business of the user's
+            yield _Part(attribute)  # unnamed: the attributes of our own objects mean nothing to users
         else:
             yield _Part(attribute, f".{name}", name, f"an attribute of a `{_short(kind)}`")
     yield _Part(kind)

@@ -6,8 +6,8 @@ C's pickler asks about each object, and the classes are kept beside the pickle, 
 class once.
 
 Side:       pure.
-Invariants: reading gives what pickle gives, with identity within the value.  The same bytes give the same class for all
-            records of a process, unless its module is reloaded.
+Invariants: reading gives the value that pickle gives, with identity within the value.  Equal bytes give one class for
+            all records of a process, unless its module is reloaded.
 Rules:      stored state may name our classes by former names (``flowlet.former_names``).  A class that other processes
             can import is sent by name.  A class of the main module, or one that is not found under its name, is sent by
             value, as cloudpickle does.  It is sent as it was the first time: later changes to a class stay in its
@@ -103,7 +103,7 @@ def class_of(reference: bytes) -> type:
             return cls  # not cached: its module may be reloaded
         if len(_classes) >= MAX_CLASSES:
             _classes.clear()
-        # If two threads read the same bytes at once, both must keep the same class.
+        # If two threads read equal bytes at once, both must get one class.
         cls = _classes.setdefault(reference, cls)
     return cls
 
@@ -124,7 +124,7 @@ _is_program: Final = (getattr(sys.modules.get("__main__"), "__package__", None) 
 # Types of records whose last pickle had classes by value: they skip the first attempt.  Any thread; single set
 # operations.
 _with_classes: Final[set[type]] = set()
-# What finds a class of a class table: as it was sent, unless another program has written the pickle.
+# The function that finds a class of a class table: as it was sent, unless another program has written the pickle.
 _find_class: ContextVar[Callable[[bytes], Any]] = ContextVar("what finds classes of class tables", default=class_of)
 _classes_at_hand: ContextVar[tuple[type, ...]] = ContextVar("classes of the pickle that is being read", default=())
 
@@ -133,7 +133,7 @@ class PickleWithClasses(bytes):
     """A pickle that refers to classes sent by value.
 
     Attributes:
-        table: its class table; the same object for all records with the same classes.
+        table: its class table; one object for all records with equal class tables.
     """
 
     table: bytes
@@ -178,17 +178,17 @@ def classes_found_by(find_class: Callable[[bytes], Any]) -> AbstractContextManag
 
 
 def is_of_another_program() -> bool:
-    """Whether ``classes_found_by`` is in force: what this thread reads was written by another program."""
+    """Whether ``classes_found_by`` is in force: this thread reads pickles that another program wrote."""
     return _find_class.get(class_of) is not class_of
 
 
 def of_running_program(values: Iterable[Any]) -> list[Any]:
-    """Make what ``is_of_another_program`` instances of the running program's classes.  Raises as ``loads_value``."""
+    """Turn values of another program's classes into instances of the running program's.  Raises as ``loads_value``."""
     return [loads_value(dumps_value(value)) for value in values]
 
 
 def has_class_table(data: bytes | memoryview) -> bool:
-    """Whether what ``dumps_value`` gave brings classes along."""
+    """Whether bytes of ``dumps_value`` bring classes along."""
     return data[:1] == _HEADER.pack(_WITH_CLASSES, 0)[:1]
 
 
