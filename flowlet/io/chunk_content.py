@@ -1,10 +1,10 @@
-"""Hands chunks to a task of the same process without serializing them.
+"""Hands chunks to another task of the process without serializing them.
 
 Hot path, per chunk: no record is looked at.
 Side:       task.  The producer's thread makes a content, the consumer's thread takes it.
-Invariants: the producer drops a chunk that it wrote, and nobody can change its records (``chain.record_shape``) or
-            writes into the arrays of its columns (``columns.column``); so the consumer may have the very objects and
-            arrays.
+Invariants: the producer drops a chunk that it wrote.  Its records cannot change any more (``chain.record_shape``), and
+            the arrays of its columns are not written again (``columns.column``); so the consumer may have the objects
+            and arrays themselves.
 Source:     none in Flink; see ``netstack.buffer.buffer_builder``.
 """
 
@@ -31,8 +31,7 @@ from netstack.late import dataclass
 # Fewer records are serialized: sharing a buffer with others is cheaper than a buffer for them alone.  Not measured
 # closely.
 MIN_CONTENT_RECORDS: Final = 64
-# Larger lists are serialized and larger columns cut, so that a channel's buffers hold at most this much times their
-# number.
+# Larger lists are serialized and larger columns are cut, so that each buffer of a channel holds at most this much.
 MAX_CONTENT_BYTES: Final = 1024 * 1024
 _NUM_SAMPLES: Final = 8
 # A larger element is cut in two: so a consumer never holds more than a quarter of its limit of 64 MiB.  Not measured.
@@ -44,7 +43,7 @@ _FIELD_BYTES: Final = 16  # assumed for a value of unknown size
 class ChunkContent:
     """A chunk in the place of its serialized bytes; owns the chunk until ``take`` gives it away.
 
-    ``max_element_bytes``: the limit of whoever reads the bytes.
+    ``max_element_bytes``: the limit of the reader, if it reads bytes.
     """
 
     _chunk: Chunk

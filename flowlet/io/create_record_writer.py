@@ -1,5 +1,5 @@
-"""The record writer for each partitioner of an edge: by key; to one channel, to all, to the next one, to a random one;
-by a function of the user.
+"""The record writers, one for each partitioner: by key; to one channel, to all, to the next one, to a random one; by a
+user's function.
 
 Hot path.  If the key is a field of records in columns (or the record itself), or stands in a column beside them, it is
 routed by column: a text becomes a code, and numpy does the rest.  A few records in a list cost a dictionary probe and
@@ -62,7 +62,7 @@ KeyedColumn = tuple[Column, LaneArray | Route]
 
 
 class _Lanes(dict[Any, int]):
-    """Exact key -> its channel; bounded, emptied when full."""
+    """The channel of each exact key that was looked up; bounded, emptied when full."""
 
     __slots__ = ("_channels",)
 
@@ -81,8 +81,8 @@ class _Lanes(dict[Any, int]):
 class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
     """Finds the channel of each key, and the representation in which the keys are sent.
 
-    There are three ways: texts by codes while they come again, numbers and texts that do not by hashes of a whole
-    column, all else by a dictionary.
+    There are three ways: texts by codes, while most of them come again; numbers, and texts that do not come again, by
+    hashes of a whole column; all other keys by a dictionary.
 
     Ownership: the task's thread; the dictionary is shared with the codes of each channel.
 
@@ -103,11 +103,12 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         self._routes: dict[Any, Route] = {}  # by the position of the key, and how
 
     def lanes_of(self, keys: list[Any]) -> list[int]:
-        """The channel of each key of a few."""
+        """The channel of each key, one by one; for few keys."""
         return list(map(self._lanes.__getitem__, exact_keys(keys)))
 
     def try_route(self, column: Column, position: int, shape: Shape) -> KeyedColumn | None:
-        """The keys as they are to be sent, and the channel of each; None if keys of this kind go beside their records.
+        """The keys as they will be sent, and the channel of each; None if keys of this kind are sent beside their
+        records.
 
         Args:
             column: the keys.
@@ -119,10 +120,10 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         return self.visit(column)
 
     def visit_any(self, column: Column) -> None:
-        """Beside their records."""
+        """Return None: other keys are sent beside their records."""
 
     def visit_constant(self, column: ConstantColumn) -> KeyedColumn | None:
-        """One look at the key."""
+        """Route by one look-up of the key."""
         value = column.value
         if type(value) is str:
             codes = np.full(len(column), self._usable_dictionary().encode([value])[0], np.uint16)
@@ -132,12 +133,12 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         return column, np.full(len(column), self.lanes_of([value])[0], np.uint16)
 
     def visit_coded(self, column: CodedColumn) -> KeyedColumn | None:
-        """By the codes of this writer's dictionary."""
+        """Route by the codes of this writer's dictionary."""
         recoded = self._usable_dictionary().try_recode(column)
         return None if recoded is None else self._with_codes(recoded, column)
 
     def visit_list(self, column: ListColumn) -> KeyedColumn | None:
-        """Texts; others by hashes, or one by one."""
+        """Route texts by codes or past the dictionary, other keys by hashes, or one by one."""
         keys = column.values
         if column.value_type is str:
             return self._of_texts(keys)
@@ -152,15 +153,15 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
             return None  # looked at one by one, the record is found
 
     def visit_short_texts(self, column: ShortTextColumn) -> KeyedColumn | None:
-        """As other texts."""
+        """Route short texts as other texts."""
         return self._of_texts(column.to_list())
 
     def visit_array(self, column: ArrayColumn) -> KeyedColumn | None:
-        """Of numbers, later: many at once are cheaper."""
+        """Route numbers later, because many at once are cheaper; instants are sent beside their records."""
         return None if column.array.dtype.kind == _INSTANT else (column, self._route_by(_lanes_of_numbers))
 
     def visit_arrow(self, column: ArrowColumn) -> KeyedColumn | None:
-        """By hashes."""
+        """Route by the hashes of the whole array."""
         try:
             hashes = column_hashes(column.array)
             return column, self._channels.of_hashes(hashes)
@@ -168,7 +169,7 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
             return None  # looked at one by one, the record is found
 
     def _of_texts(self, keys: Sequence[str]) -> KeyedColumn:
-        """As codes, or past the dictionary."""
+        """Route texts by codes of the dictionary, or past it by hashes."""
         if len(keys) > MAX_CHUNK_KEYS or self.bypass.is_taken():
             return self._past_dictionary(keys)
         dictionary = self._usable_dictionary()
@@ -193,7 +194,7 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         return dictionary
 
     def _with_codes(self, codes: LaneArray, keys: Column | Sequence[str]) -> KeyedColumn:
-        """The keys by these codes; by themselves if they are too large to be kept on both sides."""
+        """The keys as these codes, and their channels; the texts themselves if the dictionary has become too large."""
         lanes = self.dictionary.channel_of.take(codes)
         if not self.dictionary.is_too_large:
             return CodedColumn(codes, self.dictionary.table), lanes
@@ -201,7 +202,10 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         return keys if isinstance(keys, Column) else ListColumn(list(keys), str), lanes
 
     def _route_by(self, lanes_of: Callable[[ChannelTable, Any], LaneArray]) -> Route:
-        """The same one for the same arguments."""
+        """The function that routes by the key column.
+
+        One object for each position of the key and each function, so that chunks that share a route can be joined.
+        """
         found = self._routes.get((self._position, lanes_of))
         if found is None:
             found = self._routes[self._position, lanes_of] = partial(
@@ -225,7 +229,7 @@ def _lanes_of_short_texts(channels: ChannelTable, key: ShortTextColumn) -> LaneA
 
 
 class KeyGroupsRecordWriter(RecordWriter):
-    """Sends records with equal keys to the same channel: key -> hash -> key group -> channel.
+    """Sends all records with equal keys to one channel: key -> hash -> key group -> channel.
 
     ``partitioner`` holds the user's key selector and the consumer's number of key groups.
     """
@@ -260,7 +264,7 @@ class KeyGroupsRecordWriter(RecordWriter):
         self._add_columns(Chunk.of_columns(columns.with_field(position, column), chunk.timestamp_array), lanes)
 
     def _beside_keys(self, chunk: Chunk, key: Column | None) -> Chunk:
-        """Records whose column of keys is not sent as it is; ``key``: None: the selector gives their keys."""
+        """Records as lists beside their keys; ``key``: the column of keys; None: the selector gives the keys."""
         assert self.keys is not None, "a writer by key has a key extractor"
         listed = Chunk(chunk.values, chunk.timestamps)
         listed.keys = self.keys.keys_of(listed.values) if key is None else key.to_list()

@@ -1,20 +1,20 @@
-"""Leads data from the gates of a task to the head of its chain, or to the inputs of its head, if that has several.
+"""Leads data from the gates of a task to the head of its chain, or to each input of a head that has several.
 
 Hot path.  Per buffer one ``feed`` and one poll, or a share of a poll that yields a run; per element one ``type`` test
-and one call.  Choosing an input costs one look at each that has nothing.
+and one call.  Choosing an input costs one look at each input without data.
 Side:       task.
 Invariants: each channel has its own deserializer, so parts of records never mix.  A buffer is recycled before its
             elements are processed: so its credit travels meanwhile.  A small buffer is recycled after them, because
-            then the records are urgent.  Nothing of a channel is processed after its end of data.  Inputs with data
+            then the records are urgent.  No data of a channel is processed after its end of data.  Inputs with data
             take turns, so none starves; each turn is as many buffers as the caller allows.  Each end is reported once.
-Runs:       where it pays, a gate is polled for several buffers at once, unless another gate has data, too.  What is
-            left of a run when a mail comes is processed before the next poll, and counts as data in flight until then.
-            An event is polled alone, after everything before it was processed.  Buffers are recycled one by one: so
-            each credit returns as early as it can, and several at once are no cheaper (0.8 us each, 1.0 us in two
-            halves of a run of 8).
+Runs:       where it pays, a gate is polled for several buffers at once, unless another gate has data, too.  The rest of
+            a run when a mail comes is processed before the next poll, and counts as data in flight until then.  An
+            event is polled alone, after all data before it was processed.  Buffers are recycled one by one: so each
+            credit returns as early as it can, and several at once are no cheaper (0.8 us each, 1.0 us in two halves of
+            a run of 8).
 Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``.  The
             gates of a union take turns; channels are numbered across gates, in order.  Flink
-            ``StreamMultipleInputProcessor``; ``StreamTwoInputProcessor`` is the same with two inputs.  Flink
+            ``StreamMultipleInputProcessor``, and ``StreamTwoInputProcessor`` for two inputs.  Flink
             ``MultipleInputSelectionHandler``, ``InputSelection.fairSelectNextIndex``, which does not check the other
             inputs when the last one to end was stopped without draining; here both kinds of end are treated alike.
 """
@@ -72,11 +72,11 @@ IN_FLIGHT_PIECE_BYTES = 32 * 1024
 # before them (bench: latency).  Not measured otherwise.
 _LITTLE_BYTES: Final = 1024
 
-# One poll for several costs more than single polls if it finds 1 buffer, as much for 2, half for 4, a third for 8
-# (bench: transport).
+# Compared with single polls, one poll for several costs more if it finds 1 buffer, as much for 2, half for 4, a third
+# for 8 (bench: transport).
 _LEAST_RUN: Final = 3
-# After a poll for several that found fewer, this many single polls must find a buffer and report more before the next
-# one.  Records that come alone, local channels, and few channels that all have data yield no runs.  Not measured.
+# After a poll for several that found too few, the next one waits until this many single polls have found a buffer and
+# reported more.  Single records, local channels, and few channels that all have data yield no runs.  Not measured.
 _POLLS_AFTER_NO_RUN: Final = 16
 
 # Events that a checkpointed gate has already handled when it hands them over.
@@ -92,13 +92,13 @@ class InputProcessor:
         head: gets the elements.
         name: the task's, for error messages.
         on_end: called once when all data has ended and is drained, after the last watermark.
-        on_mark: gets a channel, and the completion mark that arrived on it; None: its data has ended.
+        on_mark: called with a channel, and the completion mark that arrived on it, or None when its data has ended.
         are_checkpointed: whether the gates handle barriers; if not, a barrier is the producer's error.
         limits: of the elements that arrive.
         takes_late_data: whether producers may send records behind their end of data, such as sinks after their last
             commit.
-        slices: holds what was read, so that a mail or a barrier need not wait for a whole chunk; by default chunks are
-            not cut.
+        slices: holds elements that were read, so that a mail or a barrier need not wait for a whole chunk; by default
+            chunks are not cut.
     """
 
     gates: Sequence[ReadableGate]
@@ -134,7 +134,7 @@ class InputProcessor:
         self._watched: list[AvailabilityFuture | None] = [None] * len(self.gates)
         self._serializer = StreamElementSerializer(max_element_bytes=self.limits.max_element_bytes)
         self._is_at_end_of_event_time = False
-        self.stop_mode = StopMode.DRAIN  # what the ends of data so far ask for
+        self.stop_mode = StopMode.DRAIN  # of the ends of data so far: NO_DRAIN if one of them was
 
     def __repr__(self) -> str:
         return f"<InputProcessor of {self.name}: {self.waiting_for}, {self.valve!r}>"
@@ -146,7 +146,7 @@ class InputProcessor:
 
     @property
     def waiting_for(self) -> str:
-        """What the task waits for if there is no input, in words."""
+        """The input that the task waits for, in words for people."""
         unfinished = [gate for gate in self.gates if not gate.is_finished]
         awaited = "data" if self._num_channels_with_data else "the end of partition"
         return (
@@ -157,7 +157,7 @@ class InputProcessor:
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
         """Process up to ``max_buffers`` buffers or events; calls ``should_stop`` after each of them.
 
-        0: only what was read already.
+        With 0 it processes only elements that were read already.
 
         Raises:
             UserFunctionError: a user function failed.
@@ -184,7 +184,7 @@ class InputProcessor:
         return InputStatus.MORE_AVAILABLE
 
     def process_events(self) -> InputStatus:
-        """Process an event that is next, such as a barrier, and nothing else: timers in front of the next element have
+        """Process the next element only if it is an event, such as a barrier: timers in front of the next record have
         not all fired.
 
         Raises:
@@ -204,7 +204,7 @@ class InputProcessor:
         return InputStatus.MORE_AVAILABLE
 
     def process_pending(self, should_stop: Callable[[], bool]) -> bool:
-        """Process what was read and waits, until ``should_stop``; returns whether nothing waits any more.
+        """Process elements that were read and wait, until ``should_stop``; returns whether none waits any more.
 
         Raises as ``process_input``.
         """
@@ -216,27 +216,27 @@ class InputProcessor:
     def process_recovered(
         self, gate_position: int, channel_index: int | None, elements: Sequence[StreamElement]
     ) -> None:
-        """Take elements that were in flight in a checkpoint, before anything is polled; ``process_pending`` processes
-        them.
+        """Take elements that were in flight in a checkpoint, before the first poll; ``process_pending`` processes them.
 
-        ``channel_index``: the channel they were in; None: it is no more, so only the records are processed.
+        ``channel_index``: the channel that they were in; None: this channel does not exist any more, so only the
+            records are processed.
         """
         channel = self._first_channel[gate_position] + (channel_index or 0)
         for element in elements:
-            # A producer begins active, and tells changes alone.
+            # Statuses are left out: a producer begins as active, and sends changes only.
             if isinstance(element, Chunk) or (channel_index is not None and isinstance(element, Watermark)):
                 self.slices.add(channel, (element,))
 
     @property
     def is_available(self) -> bool:
-        """Whether ``process_input`` would find something, including an end."""
+        """Whether ``process_input`` would find data, an event or an end."""
         if self._run or self.slices:
             return True
         return all(gate.is_finished for gate in self.gates) or any(map(_has_next, self.gates))
 
     @property
     def has_rest(self) -> bool:
-        """Whether elements were read that are not processed."""
+        """Whether elements were read and are not processed."""
         return bool(self.slices)
 
     @property
@@ -261,7 +261,7 @@ class InputProcessor:
         self.head.process_control(MAX_WATERMARK)
 
     def close(self) -> None:
-        """Release polled buffers, incomplete elements and their files; idempotent.  Nothing is processed afterwards."""
+        """Release polled buffers, incomplete elements and their files; idempotent.  No data is processed afterwards."""
         polled = [item.buffer for item in self._run if item.buffer is not None]
         self._run.clear()
         self.slices.waiting.clear()
@@ -271,9 +271,8 @@ class InputProcessor:
                 deserializer.close()
 
     def in_flight(self, gate_position: int, channel_index: int) -> Iterator[bytes]:
-        """Serialized data that was read from a channel but not processed, in stream order.
-
-        That is: queued records, the beginning of an incomplete one, and the rest of a run.
+        """Serialized data that was read from a channel but not processed, in stream order: queued records, the
+        beginning of an incomplete one, and the rest of a run.
         """
         channel = self._first_channel[gate_position] + channel_index
         for element in self.slices.of_origin(channel):
@@ -297,7 +296,7 @@ class InputProcessor:
             yield serialized[start : start + IN_FLIGHT_PIECE_BYTES]
 
     def has_polled(self, gate_position: int, channel_index: int) -> bool:
-        """Whether polled data of a channel is unprocessed: what follows it must not be looked at yet."""
+        """Whether polled data of a channel is unprocessed: the data behind it must not be looked at yet."""
         channel = self._first_channel[gate_position] + channel_index
         if any(True for _ in self.slices.of_origin(channel)):
             return True
@@ -306,7 +305,7 @@ class InputProcessor:
     def watch(self, on_available: Callable[[], None]) -> None:
         """Have ``on_available`` called, on any thread, when an empty gate gets data; at once if one has data already.
 
-        Pass the same callable each time: then no future calls it twice.
+        All calls must pass one callable: a future that has it already does not get it again.
         """
         if self._run or self.slices:
             on_available()
@@ -321,7 +320,7 @@ class InputProcessor:
                 future.add_done_callback(on_available)
 
     def _poll(self, max_items: int) -> BufferOrEvent | None:
-        """The next item of the next gate that has one; with up to ``max_items - 1`` more items in the run."""
+        """The next item of the next gate that has one; up to ``max_items - 1`` more items become the run."""
         num_gates = len(self.gates)
         for turn in range(num_gates):
             index = (self._next_gate + turn) % num_gates
@@ -380,7 +379,7 @@ class InputProcessor:
             slices.add(channel, elements)
 
     def _elements_of(self, channel: int, buffer: NetworkBuffer) -> list[StreamElement]:
-        """The elements that the buffer completes; recycles the buffer."""
+        """The elements that the buffer completes; recycles the buffer, even after an error."""
         try:
             return self._feed(channel, buffer)
         finally:
@@ -483,15 +482,15 @@ class MultipleInputProcessor:
 
     @property
     def waiting_for(self) -> str:
-        """What the task waits for if there is no input, in words."""
+        """The inputs that the task waits for, in words for people."""
         return "; ".join(f"input {index + 1}: {self._inputs[index].waiting_for}" for index in sorted(self._unfinished))
 
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
-        """As ``InputProcessor.process_input``, on the input whose turn it is."""
+        """Process buffers or events of the input whose turn it is (``InputProcessor.process_input``)."""
         return self._process(lambda each: each.process_input(max_buffers, should_stop), InputStatus.NOTHING_AVAILABLE)
 
     def process_events(self) -> InputStatus:
-        """As ``InputProcessor.process_events``, on the input whose turn it is."""
+        """Process the next element of the input whose turn it is, only if it is an event."""
         return self._process(InputProcessor.process_events, InputStatus.MORE_AVAILABLE)
 
     def _process(
@@ -508,7 +507,7 @@ class MultipleInputProcessor:
         return status_without_input
 
     def _after(self, index: int, status: InputStatus) -> InputStatus:
-        """The status of all inputs together after that of one."""
+        """The status of all inputs together, after one input returned ``status``."""
         match status:
             case InputStatus.MORE_AVAILABLE:
                 return status
@@ -534,12 +533,12 @@ class MultipleInputProcessor:
 
     @property
     def is_available(self) -> bool:
-        """Whether ``process_input`` would find something, including an end."""
+        """Whether ``process_input`` would find data, an event or an end."""
         return any(each.is_available for each in self._awaited())
 
     @property
     def has_rest(self) -> bool:
-        """As ``InputProcessor.has_rest``, of the inputs that have not ended."""
+        """Whether an input that has not ended has elements that were read and are not processed."""
         return any(each.has_rest for each in self._awaited())
 
     @property
@@ -549,16 +548,16 @@ class MultipleInputProcessor:
         return bool(available) and all(each.next_is_event for each in available)
 
     def advance_to_end_of_event_time(self) -> None:
-        """As ``InputProcessor.advance_to_end_of_event_time``, for every input."""
+        """Send ``MAX_WATERMARK`` to every input that has not had it."""
         for each in self._inputs:
             each.advance_to_end_of_event_time()
 
     def close(self) -> None:
-        """As ``InputProcessor.close``, for every input."""
+        """Close every input; idempotent."""
         for each in self._inputs:
             each.close()
 
     def watch(self, on_available: Callable[[], None]) -> None:
-        """As ``InputProcessor.watch``, for the inputs that have not ended."""
+        """Have ``on_available`` called, on any thread, when an input that has not ended gets data."""
         for each in self._awaited():
             each.watch(on_available)

@@ -41,7 +41,7 @@ _MAX_BYPASS = 256
 
 
 class BypassState(Enum):
-    """What happens to the next chunk: it goes through the dictionary, or past it."""
+    """The way of the next chunk: through the dictionary, or past it."""
 
     LEARNING = "learning"
     """Through the dictionary, whose misses do not count before it is full."""
@@ -54,7 +54,7 @@ class BypassState(Enum):
 class DictionaryBypass:
     """Decides chunk by chunk whether keys go through a dictionary, from its recent misses.
 
-    They do not count until the dictionary is full.  After a failure they count at once, until it does well again.
+    Misses do not count until the dictionary is full.  After a failure they count at once, until a chunk has few.
     """
 
     __slots__ = ("_length", "_num_left", "_state")
@@ -96,12 +96,12 @@ UNKNOWN: Final = (1 << 16) - 1  # never a code
 # One chunk may add this many keys to a dictionary that is almost full: with them all but one of the 16-bit codes are
 # used.
 MAX_CHUNK_KEYS: Final = (1 << 16) - 1 - MAX_KEYS
-# Far more than 16,384 words take: it only keeps long texts from filling the memory of both sides.  Not measured.
+# Far more than 16,384 words need: the limit only keeps long texts from filling the memory of both sides.  Not measured.
 MAX_CHARACTERS: Final = 4 << 20
 
 
 class _Codes(dict[str, int]):
-    """Text -> code; a new text gets the next code."""
+    """The codes of texts; a look-up of a new text gives it the next code."""
 
     __slots__ = ("names", "num_characters")
 
@@ -118,7 +118,7 @@ class _Codes(dict[str, int]):
 
 
 class KeyDictionary:
-    """Codes and channels of text keys; ``channels`` maps their hashes to ``num_channels`` consumers."""
+    """The codes and channels of text keys; ``channels`` maps their hashes to ``num_channels`` consumers."""
 
     def __init__(self, channels: ChannelTable, num_channels: int) -> None:
         self._channels = channels
@@ -134,18 +134,18 @@ class KeyDictionary:
 
     @property
     def is_full(self) -> bool:
-        """Whether it must be emptied before it encodes another chunk."""
+        """Whether the dictionary must be emptied before it encodes another chunk."""
         return len(self._codes) >= MAX_KEYS
 
     @property
     def is_too_large(self) -> bool:
-        """Whether its texts (in characters) are too long: then it must be emptied, and the last chunk is sent without
-        codes.
+        """Whether all texts together have too many characters: then the dictionary must be emptied, and the last chunk
+        is sent without codes.
         """
         return self._codes.num_characters > MAX_CHARACTERS
 
     def restart(self) -> None:
-        """Empty it and start the next generation; columns encoded before are sent as texts."""
+        """Empty the dictionary and start the next generation; columns encoded before are sent as texts."""
         self.generation += 1
         self.table = NameTable()
         self.texts_of_channel: list[list[str]] = [[] for _ in range(self._num_channels)]
@@ -199,7 +199,7 @@ class KeyDictionary:
 
 
 class ChannelCodes:
-    """What one channel has received of a writer's dictionary."""
+    """The part of a writer's dictionary that one channel has received."""
 
     __slots__ = ("_channel", "_dictionary", "_generation", "_num_encoded", "_num_sent")
 

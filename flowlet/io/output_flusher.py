@@ -2,7 +2,7 @@
 
 Side:       shared.  The task thread arms the timer; it fires on the loop thread.
 Invariants: a timer is armed while written bytes are unflushed or the task works, at most one per timeout; an idle task
-            arms none.  After a failed flush the next write raises its error.
+            arms none.  After a failed flush the next write raises the error.
 Units:      milliseconds.
 Source:     Flink ``OutputFlusher``, ``RecordWriter.checkErroneous``.  Flink flushes at every timeout, even if nothing
             was written.  Here the first write arms the timer: it flushes as early and costs an idle task nothing.
@@ -22,7 +22,7 @@ def _is_over() -> bool:
 
 
 class Flushable(Protocol):
-    """A result partition, or anything else with buffered bytes."""
+    """A result partition, or another object with buffered bytes."""
 
     def flush_all(self) -> None:
         """Make buffered bytes visible to readers; any thread."""
@@ -35,12 +35,12 @@ class OutputFlusher:
     Threading: ``arm`` and ``close`` on the task thread; the timer fires on the loop thread.
 
     Args:
-        targets: what to flush.
+        targets: the partitions to flush.
         timeout_ms: milliseconds.
         schedule_timer: calls a function on the loop thread after a delay in seconds; may be called from any thread.
         on_error: gets the error of a failed flush, on the loop thread.
-        on_time: called with each flush, on the loop thread: results that were not written yet are due, too.  Returns
-            whether more may come before the task arms the timer again, which then fires again.
+        on_time: called before each flush, on the loop thread: results that were not written yet are due, too.  Returns
+            whether more results may come before the task arms the timer again; then the timer is armed at once.
     """
 
     _targets: Sequence[Flushable]
@@ -53,7 +53,7 @@ class OutputFlusher:
     _is_armed: bool = field(init=False, default=False)
     # Written by the task thread; a timer that misses it flushes once more, which is harmless.
     _is_closed: bool = field(init=False, default=False)
-    _timer: Cancellable | None = field(init=False, default=None)  # Written by whoever has armed it.
+    _timer: Cancellable | None = field(init=False, default=None)  # Written by the thread that has armed it.
     # Written by the loop thread, once; read by the task thread.
     _error: Exception | None = field(init=False, default=None)
 
@@ -68,6 +68,7 @@ class OutputFlusher:
         """Schedule a flush, because bytes were written; raises the error of an earlier flush."""
         if self._error is not None:
             raise self._error
+        # Without the lock: a timer that fires just now clears the flag first, and then flushes the bytes as well.
         if not self._is_armed:
             self._start()
 
@@ -104,9 +105,9 @@ class OutputFlusher:
 class OutputFlushers:
     """The flushers of one task, one for each timeout of its outputs; task thread only.
 
-    ``outputs`` are the partitions with their buffer timeouts; 0 and -1 need no flusher.  ``on_time`` is called by the
-    one with the shortest timeout, or after ``alarm_ms``, if that is not None.  See ``OutputFlusher`` for the other
-    arguments.
+    ``outputs`` are the partitions with their buffer timeouts; 0 and -1 need no flusher.  The flusher with the shortest
+    timeout calls ``on_time``; ``alarm_ms``, if it is not None, counts as a timeout, too.  See ``OutputFlusher`` for the
+    other arguments.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class OutputFlushers:
         }
         alarm = self._flushers.get(shortest_ms)
         self.arm_alarm: Callable[[], object] = _is_over if alarm is None else alarm.arm
-        """Has ``on_time`` called after the shortest timeout, unless that is due before; raises the error of an earlier
+        """Has ``on_time`` called after the shortest timeout, if no call is due before; raises the error of an earlier
         flush.
         """
 
@@ -140,7 +141,7 @@ class OutputFlushers:
         return f"<OutputFlushers {list(self._flushers.values())!r}>"
 
     def arm_of(self, timeout_ms: int) -> Callable[[], None] | None:
-        """What a writer with this timeout calls after it wrote; None if it need not call anything."""
+        """The function that a writer with this timeout calls after each write; None: it need not call any."""
         flusher = self._flushers.get(timeout_ms)
         return None if flusher is None else flusher.arm
 

@@ -1,21 +1,21 @@
 """The base class of record writers: pending records, serialization, watermarks and statuses, flushes.
 
-Records wait in columns until they are written, and are split by channel; or they wait as they are beside their keys,
-until it is known which channel they go to.  A reader in the same process gets the records themselves.  For any other
-reader their fields become columns.
+Records wait in columns until they are written, and are split by channel; or they wait as lists beside their keys, until
+their channels are known.  A reader in this process gets the records themselves.  For any other reader their fields
+become columns.
 
 Hot path, per chunk: C code per column.
 
 Side:       task.
 Invariants: records of one channel keep their order.  Watermarks, statuses, markers and marks follow all records
             collected before them.  After ``flush_pending`` no record is pending, so flushers need not know about
-            pending records.  Records of a lane that wait in columns stay columns, which stand for records that are
-            equal in everything; no value of a field can change (``chain.record_shape``).
+            pending records.  Columns that wait stand for exactly equal records; no value of a field can change
+            (``chain.record_shape``).
 Units:      milliseconds, bytes.
-Source:     Flink ``RecordWriter``, ``RecordWriterOutput``.  Cleared lists and the bounds below: hot-path measurements.
-            So is the split.  For two or three lanes it is cheapest to find the rows of each lane (two columns into two
-            lanes: 2.4 ns per row; ``np.compress`` finds them once per column, 3.7).  For more lanes one stable sort is
-            (7.5 ns), which is a radix sort for integers of up to 16 bits.
+Source:     Flink ``RecordWriter``, ``RecordWriterOutput``.  Cleared lists, the bounds below and the split: hot-path
+            measurements.  For two or three lanes it is cheapest to find the rows of each lane (two columns into two
+            lanes: 2.4 ns per row; ``np.compress`` finds them once per column, 3.7).  For more lanes a stable sort is
+            cheapest (7.5 ns), which is a radix sort for integers of up to 16 bits.
 """
 
 import random
@@ -52,7 +52,7 @@ from netstack.loop.forks import end_stranded_child
 from netstack.partition.result_partition import ResultPartition
 
 LaneArray = NDArray[np.uint16]
-# Returns the records as they are sent, and the lane of each; takes one chunk, or several joined ones that have the same
+# Returns the records as they are sent, and the lane of each; takes one chunk, or several joined ones that share this
 # route.
 Route = Callable[[Columns], tuple[Columns, LaneArray]]
 
@@ -162,7 +162,7 @@ def beside_keys(chunk: Chunk) -> Chunk:
 
 
 def as_it_is(chunk: Chunk) -> Chunk:
-    """The chunk for a reader in the same process: records beside keys as lists, others unchanged."""
+    """The chunk for a reader in this process: records beside keys as lists, others unchanged."""
     columns = chunk.columns
     if columns is None:
         return chunk
@@ -213,7 +213,7 @@ def _columns_of_fields(values: list[Any], keys: Column, field: int | str) -> Col
 
 
 def _parts_of(values: list[Any], kind: Any) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]] | None:
-    """Names (none for tuples) and values of the fields of records of one type; None if the records differ in their
+    """The names (none for tuples) and values of the fields of records of one type; None if the records differ in their
     fields.
     """
     if kind is tuple:
@@ -230,7 +230,7 @@ def _parts_of(values: list[Any], kind: Any) -> tuple[tuple[str, ...], Sequence[S
 
 # Serialized chunks of 1,000-2,000 tuples are best; 8,000 are 25 % slower (out of cache).
 MAX_PENDING_RECORDS = 2_000
-# More records than this, kept as they are, leave the cache (bench programs, two TaskManagers: 4,000 cost 10 % more).
+# More records than this in lists leave the cache (bench programs, two TaskManagers: 4,000 cost 10 % more).
 MAX_KEYED_RECORDS = 1_000
 # Longer columns are cheaper, up to 65,536 records for numbers (hot-path measurements).  Counting by codes takes 30, 24
 # and 22 ns per record in chunks of 4,000, 8,000 and 16,000 (5,000 keys).  Longer chunks are not joined with others;
@@ -245,10 +245,11 @@ class RecordWriterOptions:
     """How one edge is written.
 
     ``buffer_timeout_ms``: 0: ``flush_pending`` flushes the partition whenever it wrote; > 0: it calls ``on_written``,
-        which must be cheap;
-    -1: it never flushes.  ``rng`` draws channels.  ``serializer``: of the elements.  ``subtask`` and ``operator`` are
-    the producer's, for error messages.  ``attention``: the task's, so that a cancelled one calls no selector; None:
-    nothing cancels it.
+        which must be cheap; -1: it never flushes.
+
+    ``rng`` draws channels.  ``serializer``: of the elements.  ``subtask`` and ``operator`` are the producer's, for
+    error messages.  ``attention``: the task's, so that no selector is called in a cancelled task; None: the writer is
+    never cancelled.
     """
 
     buffer_timeout_ms: int
@@ -270,9 +271,8 @@ class RecordWriterOptions:
 class RecordWriter(ABC):
     """One output of a chain (an operator ``Output``); task thread only.  Takes over every chunk.
 
-    There are ``num_lanes`` pending lists: one per channel, or one for all.  ``keys`` extracts the key of each record
-    when it is emitted;
-    None: the consumer needs no keys.
+    There are ``num_lanes`` pending lists: one per channel, or one for all channels.  ``keys`` extracts the key of each
+    record when it is emitted; None: the consumer needs no keys.
     """
 
     takes_pickled_records = True  # read by ChunkingOutput: a PickledRecord is written as it is
@@ -303,9 +303,7 @@ class RecordWriter(ABC):
         self._on_written = options.on_written if options.buffer_timeout_ms > 0 else None
         self._rng = options.rng
         self.num_written = [0] * num_lanes
-        """How many records each lane was written; see ``create_record_writer``: a lane is a
-        channel, or stands for all.
-        """
+        """How many records were written to each lane; a lane is one channel, or stands for all of them."""
         self._is_dirty = False  # whether bytes were written since the last flush_pending
         self._is_idle = False  # the status announced last
         self._is_stopped = False  # whether everything is dropped from now on
@@ -316,7 +314,7 @@ class RecordWriter(ABC):
 
     @property
     def has_waiting_columns(self) -> bool:
-        """Whether columns wait: then even a few rows are cheaper as columns."""
+        """Whether columns wait, so that even a few more rows are cheaper as columns."""
         return self._columns.num_rows > 0
 
     def collect(self, chunk: Chunk) -> None:
@@ -354,8 +352,8 @@ class RecordWriter(ABC):
     def emit_control(self, element: ControlElement) -> None:
         """Broadcast an element behind all records.
 
-        A watermark is dropped while the last announced status is idle, and a status if it is that one.  Behind a
-        completion mark everything is flushed at once: a producer waits for it.  A latency marker goes to one random
+        A watermark is dropped while the status announced last is idle, and so is a status that repeats it.  After a
+        completion mark all bytes are flushed at once: a producer waits for it.  A latency marker goes to one random
         channel: it measures one path, many markers measure all.
         """
         if self._is_stopped:
@@ -380,9 +378,9 @@ class RecordWriter(ABC):
                 self._partition.flush_all()
 
     def stop(self) -> None:
-        """Drop everything from now on: the data ended without draining, so consumers accept no more.
+        """Drop all elements from now on: the data ended without draining, so consumers accept no more.
 
-        Nothing may be pending.
+        No records may be pending.
         """
         self._is_stopped = True
 
@@ -407,11 +405,11 @@ class RecordWriter(ABC):
     def _lanes(self, num_records: int, keys: list[Any] | None) -> Any:
         """The lane of each of the next records, in a list or an array; None: all go to lane 0.
 
-        ``keys``: what the ``KeyExtractor`` returned for each.
+        ``keys``: the results of the ``KeyExtractor``, one for each record.
         """
 
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
-        """Append 1 to ``MAX_PENDING_RECORDS`` records, with what belongs to each, to the lists of their lanes."""
+        """Append 1 to ``MAX_PENDING_RECORDS`` records, with their timestamps and keys, to the lists of their lanes."""
         self._append_each(self._lanes(len(values), keys), values, timestamps)
 
     def _collect_columns(self, chunk: Chunk) -> None:
@@ -529,9 +527,7 @@ class RecordWriter(ABC):
         )
 
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
-        """Hand the chunk itself to a consumer in this process, large columns in parts; False if it
-        must be serialized.
-        """
+        """Hand the chunk itself to a consumer in this process, large columns in parts; False: it must be serialized."""
         takes_contents = self._partition.takes_contents(lane)
         contents = try_contents(as_it_is(chunk), self._serializer.max_element_bytes) if takes_contents else None
         if contents is None:

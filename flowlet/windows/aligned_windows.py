@@ -1,16 +1,16 @@
 """``AlignedWindowing``: tumbling and sliding windows of event time that only the watermark evaluates.
 
-While records are newer than the watermark, nothing can be evaluated.  So what a window keeps stays in a dictionary, its
-*cell*, from its first record on.  It is written to the state before a snapshot, when there are too many, and before
-anything else reads it; a window that ends before that never touches the state.  Functions are called for each record,
-in the order of the stream.
+While records are newer than the watermark, no window can be evaluated.  So the contents of a window wait in a
+dictionary, as its *cell*, from its first record on.  Cells are written to the state before a snapshot, when there are
+too many, and before other code reads the state; a window that ends before that never touches the state.  Functions are
+called for each record, in the order of the stream.
 
 Hot path, per record: one probe and one store, and the call of the function; the start of its window, if its chunk is
 not all in one; per window of a key an access of the state and a timer (bench: windows).
 
 Side:       task.
-Invariants: what a cell holds is newer than the state.  No two cells share an object that can change.  A window of a key
-            that keeps something has its timers.  There are at most ``_MAX_KEPT`` cells, and records in lists.
+Invariants: a cell is newer than the state of its window.  No two cells share an object that can change.  A window of a
+            key that has contents has its timers.  There are at most ``_MAX_KEPT`` cells, and as many records in lists.
 Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
@@ -41,8 +41,8 @@ class AlignedWindowing:
     """Puts records into windows; task thread only.
 
     Args:
-        spec: what is done with windows; ``is_aligned``.
-        contents: what is kept of them.
+        spec: of the windows; ``is_aligned`` is true.
+        contents: of the windows, in the state.
         timers: of the windows.
         ctx: of the operator, which has the current key.
     """
@@ -62,14 +62,14 @@ class AlignedWindowing:
         self._ctx = ctx
         self._combine = spec.combine
         self._aggregates = spec.aggregates
-        # By start and exact key, what is kept, or the records that the state has not got yet.
+        # By start and exact key, the accumulator, or the records that the state does not have yet.
         self._cells: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
         self._num_cells = 0
         # The keys of cells as the user knows them, where these are not the exact keys.
         self._users: dict[Cell, Any] = {}
         self._in_state: set[Cell] = set()  # Cells whose window may have an entry in the state.
         self.num_listed = 0  # Records in lists; counted by the loops.
-        self.watermark = MIN_TIMESTAMP  # Set by the operator: whether a record is newer, and cannot evaluate a window.
+        self.watermark = MIN_TIMESTAMP  # Set by the operator: newer records evaluate no window.
         self._windows: dict[int, tuple[TimeWindow, Any]] = {}  # By start, with their exact keys.
         self._loop = RecordLoop(ctx.operator_name, self._write_in_chunk, [], ctx.attention)
         self.common_starts: list[int] = []  # Of the windows of all records that a loop is given without timestamps.
@@ -114,10 +114,10 @@ class AlignedWindowing:
 
         Args:
             code: the loop.
-            record: name of a variable, as the next three.
-            timestamp: milliseconds.
-            key: as the user knows it.
-            exact: the exact key.
+            record: the variable with the record.
+            timestamp: the variable with its timestamp, in milliseconds.
+            key: the variable with the user's key.
+            exact: the variable with the exact key.
             process_late: the statement for a record that is not newer than the watermark.
         """
         with code.block(f"if {timestamp} > {code.bind(self, 'windows')}.watermark:"):
@@ -128,8 +128,8 @@ class AlignedWindowing:
                 code.line(f"{end} = {MIN_TIMESTAMP}")  # The cells that the loop knows may be gone.
 
     def _write_in_chunk(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """The statements for one record of a chunk; without a timestamp it is of the windows that are common to all
-        records.
+        """Write the statements for one record of a chunk; without a timestamp it goes into the windows that are common
+        to all records of the chunk.
         """
         assert key is not None, "the loop is given exact keys"
         self._write_windows(code, record, timestamp, key, None)
@@ -137,8 +137,8 @@ class AlignedWindowing:
     def _write_windows(
         self, code: LoopCode, record: str, timestamp: str | None, exact: str, key: str | None
     ) -> str | None:
-        """The statements that put a record into its windows; the variable with the end of the last record's, if the
-        loop knows it.
+        """Write the statements that put a record into its windows; returns the variable with the end of the window of
+        the record before, if the loop has one.
 
         ``key``: None in the loop of a chunk, whose keys are exact keys, and whose records cannot change if they are in
             several windows.
@@ -169,10 +169,10 @@ class AlignedWindowing:
         return None
 
     def _write_copier(self, code: LoopCode, record: str) -> str:
-        """Generate the test whether a record of several windows can change; the variable with what copies it for one of
-        them, or None.
+        """Write the test whether a record of several windows can change; returns the variable with the function that
+        copies it for one window, which is None in the loop if the record cannot change.
 
-        Users' functions may change what a window keeps, and no other window may see that.
+        Users' functions may change the contents of a window, and no other window may see that.
         """
         copy = code.variable("copy")
         is_flat = (
@@ -184,7 +184,7 @@ class AlignedWindowing:
         return copy
 
     def _write_window(self, code: LoopCode, timestamp: str | None, start: str, cells: str) -> str | None:
-        """The statements that find the only window of a record, which is mostly that of the record before."""
+        """Write the statements that find the only window of a record, mostly the window of the record before."""
         by_start = code.bind(self._cells, "by_start")
         if timestamp is None:
             code.at_start(f"{start}, = {code.bind(self, 'windows')}.common_starts")
@@ -203,7 +203,7 @@ class AlignedWindowing:
         return f"{timestamp} - {since} % {slide}"
 
     def _write_cell(self, code: LoopCode, record: str, exact: str, key: str | None, start: str, cells: str) -> None:
-        """The statements that put a record into the cell of a window; ``key`` is None in the loop of a chunk."""
+        """Write the statements that put a record into a window's cell; ``key`` is None in the loop of a chunk."""
         cell = f"{start}, {exact}, {exact if key is None else key}"
         if not self._are_combined:
             elements = code.variable("elements")
@@ -233,12 +233,12 @@ class AlignedWindowing:
     def _new_list(self, start: int, exact: Any, key: Any) -> list[Any]:
         cell = start, exact
         self._begin(cell, key)
-        self._in_state.add(cell)  # not asked: it would copy the list
+        self._in_state.add(cell)  # assumed: asking the state would copy the list
         self._register(key, self._window(start)[0])
         return []
 
     def _load(self, start: int, exact: Any, key: Any) -> Any:
-        """What a window keeps, which gets a cell; None: nothing."""
+        """The accumulator of a window from the state, which gets a cell; None: the state has none."""
         cell = start, exact
         self._begin(cell, key)
         self._enter(cell, key)
@@ -252,7 +252,7 @@ class AlignedWindowing:
         return kept
 
     def _begin(self, cell: Cell, key: Any) -> None:
-        """Count a new cell, of a key as the user knows it."""
+        """Count a new cell; ``key`` is the user's key."""
         if self._num_cells >= _MAX_KEPT:
             self.write_all()
         self._num_cells += 1
@@ -262,7 +262,7 @@ class AlignedWindowing:
     # -- cells and the state
 
     def take(self, key: Any, window: TimeWindow) -> list[Any] | None:
-        """What a window of a key keeps, as ``WindowContents.get`` gives it, and forget it; None: nothing."""
+        """Take out the contents of a window of a key, in the form of ``WindowContents.get``; None: there are none."""
         cell = window.start, exact_key(key)
         found = self._pop(cell)
         kept: list[Any] | None = None
@@ -280,7 +280,7 @@ class AlignedWindowing:
         return None if result is None else [result]
 
     def _pop(self, cell: Cell) -> Any:
-        """What a cell holds, which is forgotten."""
+        """Take out the contents of a cell; ``_MISSING``: there is no such cell."""
         start, exact = cell
         cells = self._cells.get(start)
         if cells is None:
@@ -296,7 +296,7 @@ class AlignedWindowing:
         return found
 
     def write(self, key: Any, window: TimeWindow) -> None:
-        """Write the cell of a window to the state, if it has one: something else will read it."""
+        """Write the cell of a window to the state, if it has one, before other code reads the state."""
         cell = window.start, exact_key(key)
         value = self._pop(cell)
         if value is not _MISSING:
@@ -305,7 +305,10 @@ class AlignedWindowing:
             self._in_state.discard(cell)
 
     def write_all(self) -> None:
-        """Write all cells to the state; a loop may be running, which knows the dictionary of a window."""
+        """Write all cells to the state.
+
+        The dictionaries of windows are cleared, not dropped: a loop that runs may hold one.
+        """
         for start, cells in self._cells.items():
             for exact, value in cells.items():
                 cell = start, exact
@@ -334,7 +337,7 @@ class AlignedWindowing:
         return known
 
     def _register(self, key: Any, window: TimeWindow) -> None:
-        """The timers of a window that may have none."""
+        """Register the timers of a window, which may have none yet."""
         self._ctx.key_context.current_key = key
         end = window.end - 1
         self._timers.register_event_time_timer(window, end)
@@ -342,7 +345,7 @@ class AlignedWindowing:
             self._timers.register_event_time_timer(window, end + self._lateness_ms)
 
     def check_invariants(self) -> None:
-        """Assert that cells were counted, and that records in lists were."""
+        """Assert the numbers of cells and of records in lists, and that each entry about a cell has its cell."""
         cells = {(start, exact): value for start, by_key in self._cells.items() for exact, value in by_key.items()}
         assert self._num_cells == len(cells), f"{self._num_cells} cells instead of {len(cells)}"
         assert self._users.keys() <= cells.keys(), "a key without its cell"

@@ -1,10 +1,10 @@
-"""The rows of windows and joins of columns as the back end keeps them, by key group.
+"""Blocks: the rows of windows and joins of columns in the form of the back end, by key group.
 
 Side:       pure.
 Format:     Arrow IPC streams: ``key``, ``start``, the marks, and the arrays of the parts; the names of columns that
             come back as numpy arrays begin with "n".  One block of each key group has the watermark up to which its
             windows were emitted.
-Invariants: a key is in one subtask's state; all its rows are there, too.
+Invariants: all rows of a key are in the state of one subtask.
 """
 
 import struct
@@ -42,13 +42,14 @@ _MIN_BLOCK_ROWS: Final = 256  # a block takes some 800 bytes and 100 us, besides
 
 
 def known_blocks(progress: Progress, key_groups: range) -> Iterator[ColumnBlock]:
-    """How far the windows of each key group were emitted."""
+    """Blocks that say how far the windows of each key group were emitted."""
     return (ColumnBlock(group, 0, 0, 0, _EMITTED.pack(progress.of_group(group))) for group in key_groups)
 
 
 def row_blocks(state: WindowsState, max_parallelism: int, *, is_cut: bool = False) -> Iterator[ColumnBlock]:
-    """The rows of a state; ``is_cut``: they are in the order of their starts, and many rows with the same start are in
-    a block of their own.
+    """The rows of a state as blocks, by key group.
+
+    ``is_cut``: the rows are in the order of their starts; many rows with one start get a block of their own.
     """
     groups = column_key_groups(state.keys, max_parallelism)
     for table, runs in enumerate(state.tables, 1):
@@ -71,7 +72,9 @@ def row_blocks(state: WindowsState, max_parallelism: int, *, is_cut: bool = Fals
 def put_blocks(
     windows: WindowTables[Any], blocks: Sequence[ColumnBlock], before: int | None, max_parallelism: int
 ) -> list[ColumnBlock]:
-    """Put rows in front of all others; returns blocks of those that start at ``before`` or later (None: all are put).
+    """Put the rows of blocks in front of all others; returns the rows that start at ``before`` or later as blocks.
+
+    ``before``: None: all rows are put.
 
     Raises:
         TypeError: the keys are not those of these windows.
@@ -101,12 +104,12 @@ def put_blocks(
 
 
 def _edges(values: NDArray[Any]) -> list[int]:
-    """Where equal neighbours begin, and the end."""
+    """The positions at which runs of equal values begin, and the end."""
     return [0, *((values[1:] != values[:-1]).nonzero()[0] + 1).tolist(), len(values)]
 
 
 def _cuts(starts: Int64Array) -> list[int]:
-    """Where blocks begin, and the end."""
+    """The positions at which blocks begin, and the end."""
     cuts = [0]
     for begin, stop in pairwise(_edges(starts)):
         if begin > cuts[-1] and max(begin - cuts[-1], stop - begin) >= _MIN_BLOCK_ROWS:
@@ -125,8 +128,9 @@ def _batch_of(keys: Any, run: Run) -> Any:
 
 
 def _run_of(batch: Any, sizes: Iterable[int], slots: Int64Array) -> Run:
-    """Rows of a batch that has two columns before those of the run; ``sizes``: how many arrays the marks and each part
-    have.
+    """The rows of a batch whose first two columns do not belong to the run.
+
+    ``sizes``: how many arrays the marks and each part have.
     """
     names = iter(batch.schema.names[2:])
     marks, *parts = [tuple([_values(batch, next(names)) for _ in range(size)]) for size in sizes]
@@ -152,7 +156,7 @@ def _read(stream: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class WindowColumnsSnapshot:
-    """What windows of columns wrote before their back end kept their rows; it is only read.
+    """A snapshot as earlier versions of flowlet wrote it, before the back end kept the rows; it is only read.
 
     Args:
         description: of the aggregation; state of another one is refused.
@@ -173,7 +177,7 @@ class WindowColumnsSnapshot:
 
 
 def former_state(snapshots: Sequence[WindowColumnsSnapshot], max_parallelism: int) -> KeyedStateSnapshot:
-    """The same rows in the form that every back end reads.
+    """The rows of snapshots in the form that every back end reads.
 
     Raises:
         StateRestoreError: the snapshots are of several aggregations, or of the time after a change of the parallelism

@@ -1,5 +1,5 @@
-"""Windows and joins of columns in a task: event time or the clock, late rows, what the back end keeps of them; and
-parts of windows, made in the task that has the rows, so that few of them travel.
+"""Windows and joins of columns in a task: event time or the clock, late rows, and their rows in the back end; and parts
+of windows, made in the task that has the rows, so that few of them travel.
 
 Hot path, per chunk and per watermark.
 
@@ -8,8 +8,8 @@ Invariants: results of a watermark are emitted before it.  In BATCH mode windows
             last watermark, and the clock ends none.  Rows that were in RocksDB are older than those that are here.
 Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``; ``WindowOperator`` with a ``CoGroupFunction``; the
             local half of Flink SQL's two-phase aggregation.
-Rules:      no part waits: those of a chunk go on at once, so there is no state, and a watermark passes behind them.
-            Where most rows have a key and pane of their own, and in small batches, each row goes on as a part.
+Rules:      no part waits: the parts of a chunk go on at once, so there is no state, and a watermark passes behind them.
+            In small batches, and where most rows have a key and pane of their own, each row goes on as a part.
 """
 
 from abc import abstractmethod
@@ -79,7 +79,7 @@ Tables = TypeVar("Tables", bound=WindowTables[Any])
 class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables]):
     """Keeps windows in columns: their rows in the back end, and their ends.
 
-    ``windows`` is made by the subclass, at first and whenever the keys have ended.
+    The subclass makes ``windows`` at first, and again whenever the keys have ended.
     """
 
     ends_keys_singly: ClassVar[bool | None] = False
@@ -91,17 +91,17 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
     @property
     @abstractmethod
     def _description(self) -> str:
-        """What the state belongs to."""
+        """The description of the aggregation or join; state with another description is refused."""
 
     @abstractmethod
     def _new_windows(self) -> Tables:
         """Windows without rows, for which no row is late."""
 
     def open(self) -> None:
-        """Open the functions, and take over what was restored.
+        """Open the functions, and take over restored rows.
 
         Raises:
-            StateRestoreError: it is of other windows, aggregations or keys.
+            StateRestoreError: the rows are of other windows, aggregations or keys.
         """
         super().open()
         if self.ctx.keyed_state is not None and self._has_checkpoints:
@@ -120,7 +120,7 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
         self.windows = self._new_windows()
 
     def _fire(self, time_ms: int) -> None:
-        """Emit the results of the windows that end at a time, or did before."""
+        """Emit the results of the windows that end at or before a time."""
         windows = self.windows
         try:
             if self._cache is None:
@@ -143,7 +143,7 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
     # -- checkpoints
 
     def initialize_state(self, state: object | None) -> None:
-        """Give the back end what an earlier flowlet wrote: a snapshot, or those of several former subtasks."""
+        """Give the back end the snapshot of an earlier version of flowlet, or those of several former subtasks."""
         parts = state if isinstance(state, tuple) else (state,)
         if state is not None:
             found = [each for each in parts if isinstance(each, WindowColumnsSnapshot)]
@@ -151,11 +151,11 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
             self.ctx.keyed_state_backend.restore(former_state(found, self.ctx.max_parallelism))
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
-        """What an earlier flowlet wrote: the back end takes the keys of this subtask's key groups."""
+        """All snapshots of earlier versions of flowlet: the back end takes the keys of this subtask's key groups."""
         return tuple([each for each in states if each is not None]) or None
 
     def held_blocks(self, *, in_order: bool) -> Callable[[], Iterable[ColumnBlock]]:
-        """See ``ColumnHolder``."""
+        """Implement ``ColumnHolder.held_blocks``.  Raises UserFunctionError: a sum overflowed as runs were joined."""
         ctx = self.ctx
         try:
             state = self.windows.state(in_order=in_order)
@@ -168,7 +168,7 @@ class _WindowTablesOperator(UserFunctionOperator, ColumnHolder, Generic[Tables])
         )
 
     def take_blocks(self, blocks: list[ColumnBlock], before: int | None = None) -> list[ColumnBlock]:
-        """See ``ColumnHolder``."""
+        """Implement ``ColumnHolder.take_blocks``."""
         return put_blocks(self.windows, blocks, before, self.ctx.max_parallelism)
 
 
@@ -179,7 +179,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         aggregation: what is computed.
         schema: of the rows, or of the parts; a ``pyarrow.Schema``.
         late_tag: the side output of rows that are too late; None: they are counted and dropped.
-        layout: how parts come that were made of the rows already; None: rows come.
+        layout: of the parts, if another task has made parts of the rows; None: rows arrive.
         is_batch: whether windows wait for the end of their keys, or of the input if it is not sorted.
         name: for people.
     """
@@ -205,7 +205,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
 
     @property
     def _description(self) -> str:
-        """What a snapshot of the state belongs to."""
+        """The description of the aggregation, which its state must have."""
         aggregation = self._aggregation
         wanted = ", ".join(f"{each.kind}({each.column or ''})" for each in aggregation.aggregates)
         return f"{wanted} of {aggregation.shape} by {aggregation.key!r}: {aggregation.key_type}"
@@ -214,12 +214,12 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         return columnar_windows(self._aggregation, None if self._layout is None else self._layout.received)
 
     def open(self) -> None:
-        """Go on with windows that the clock has to end."""
+        """Open the functions, take over restored rows, and set the timer of windows that the clock ends."""
         super().open()
         self._set_timer()
 
     def close(self) -> None:
-        """Let the state go."""
+        """Cancel the timer, and let the rows go."""
         if self._timer is not None:
             self._timer.cancel()
         super().close()
@@ -248,7 +248,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         self._set_timer()
 
     def _bring_reopened(self, inputs: ColumnInputs, cache: "CachedColumns") -> None:
-        """Have the rows of windows that were emitted, and that these rows may change."""
+        """Load the rows of windows that were emitted, and that these rows may change."""
         windows = self.windows
         rows = windows.reopened(inputs)
         if len(rows):
@@ -266,7 +266,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
         super().process_watermark(watermark)
 
     def finish(self) -> None:
-        """In BATCH mode, emit windows by the clock of rows that came behind the last watermark."""
+        """Emit, in BATCH mode, windows by the clock whose rows came behind the last watermark."""
         if self._is_batch:
             self._end_windows()
         super().finish()
@@ -295,7 +295,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
             return
         ends = [self.windows.next_end(), None if self._cache is None else self._cache.next_end]
         if any(end is not None for end in ends):
-            # Rows in RocksDB may be needed later than it knows.
+            # The cache knows only a lower bound of the next end, which may have passed.
             end = max(min([end for end in ends if end is not None]), self.windows.latest_emitted() + 1)
             self._timer = self.ctx.processing_time_service.register_timer(end, self._on_time)
 
@@ -323,7 +323,7 @@ class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStre
 
     @property
     def _description(self) -> str:
-        """What a snapshot of the state belongs to."""
+        """The description of the join, which its state must have."""
         join = self._join
         sides = [f"{join.kept_columns(side)} by {join.keys[side]!r}" for side in (LEFT, RIGHT)]
         return f"{join.kind} join of {' and '.join(sides)}, a {join.key_type}, in {join.windows}"
@@ -407,7 +407,7 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
             return self._local.single(inputs)
         try:
             parts = self._local.combined(inputs)
-        except OverflowError:  # of a sum; it may be of rows that are too late
+        except OverflowError:  # of a sum whose rows may be too late to count
             parts = None
         self._num_rows += len(inputs)
         self._num_parts += len(inputs) if parts is None else len(parts)
@@ -418,7 +418,7 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
 
     @property
     def _purpose(self) -> str:
-        """For errors: nobody has named this operator, and there may be several."""
+        """The results that the parts are for, as a hint in errors: users have not named this operator."""
         aggregation = self._aggregation
         names = ", ".join([each.name for each in aggregation.aggregates])
         return f"for {names}" if aggregation.key is None else f"for {names} by {aggregation.key}"

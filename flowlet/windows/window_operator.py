@@ -1,7 +1,7 @@
 """``WindowOperator``: puts the records of each key into windows, and evaluates these when their triggers say so.
 
 Per record, in the order of the stream: the assigner, the state of each window, the trigger.  ``aligned_windows`` does
-less where nothing else than the watermark can evaluate a window.
+less where only the watermark can evaluate a window.
 
 Side:       task.
 Invariants: the state of a window is kept until its end and the allowed lateness are over.  A record whose windows are
@@ -62,7 +62,7 @@ class WindowOperator(UserFunctionOperator):
     """Windows of a keyed stream.
 
     Args:
-        spec: what is done with windows.
+        spec: of the windows.
         key_selector: a callable, or an object with ``get_key(value)``.
         is_batch: timers fire at the end of each key (``RuntimeExecutionMode.BATCH``).
         name: for people.
@@ -122,7 +122,7 @@ class WindowOperator(UserFunctionOperator):
         self._process(chunk, self.ctx.attention)
 
     def process_some(self, chunk: Chunk) -> int:
-        """As ``process_chunk``, until a mail waits."""
+        """Put records into their windows until a mail waits; returns how many."""
         return self._process(chunk, self.ctx.interrupts)
 
     def _process(self, chunk: Chunk, interrupts: Interrupts) -> int:
@@ -143,7 +143,7 @@ class WindowOperator(UserFunctionOperator):
             self._results.flush()
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Behind a ``key_by`` in its chain: put the record into its windows."""
+        """Write the statements that put the record into its windows, behind a ``key_by`` in its chain."""
         if key is None:
             key = self._keys.write_key(code, record)
         if self._aligned is None or timestamp is None:
@@ -155,7 +155,7 @@ class WindowOperator(UserFunctionOperator):
         self._write_aligned(code, record, timestamp, key, exact)
 
     def _write_in_chunk(self, code: LoopCode, record: str, timestamp: str | None, pair: str | None) -> None:
-        """The statements for one record of a chunk, whose keys are pairs: as the user knows it, and the exact key."""
+        """Write the statements for one record of a chunk; its key is a pair of the user's key and the exact key."""
         assert timestamp is not None, "chunks without timestamps have no aligned windows"
         key = code.variable("key")
         exact = code.variable("exact")
@@ -173,7 +173,7 @@ class WindowOperator(UserFunctionOperator):
         return f"{code.bind(self._process_one, 'process_one')}({record}, {timestamp}, {key})"
 
     def _process_one(self, value: Any, timestamp: int | None, key: Any) -> None:
-        """A record by itself; its results leave before the next one."""
+        """Process a single record; its results leave before the next record."""
         try:
             self._process_each([value], None if timestamp is None else [timestamp], [key], self.ctx.attention)
         finally:
@@ -213,7 +213,7 @@ class WindowOperator(UserFunctionOperator):
             self._drop_late(value, timestamp)
 
     def _joined(self, windows: MergingWindowSet | SeparateWindows, new: Any, value: Any) -> Any:
-        """The window that a new one became a part of, or itself."""
+        """The window that a new window became a part of, or the new window itself."""
         try:
             return windows.add(new, self._on_merge)
         except FlowletError:
@@ -222,7 +222,7 @@ class WindowOperator(UserFunctionOperator):
             raise self._record_failure(value) from error
 
     def _assigned(self, value: Any, timestamp: int | None) -> Collection[Any]:
-        """The windows of a record; each of several needs a record of its own, if it can change."""
+        """The windows of a record; if there are several, each needs its own copy of a record that can change."""
         try:
             stamp = NO_TIMESTAMP if timestamp is None else timestamp
             if self._is_event_time:
@@ -241,16 +241,16 @@ class WindowOperator(UserFunctionOperator):
             result = self._trigger.on_element(value, stamp, window, self._context)
         except Exception as error:
             raise self._record_failure(value) from error
-        # A window that is to be evaluated and is empty stays as it is.
+        # An empty window that was to be evaluated gets no timer for its cleanup.
         if result is TriggerResult.CONTINUE or self._obey(result, window, state_window, timestamp):
             self._register_cleanup(window)
 
     def _obey(
         self, result: TriggerResult, window: Any, state_window: Any, timestamp: int | None, *, is_end: bool = False
     ) -> bool:
-        """Evaluate and purge a window; False: it was to be evaluated, and there is nothing.
+        """Evaluate and purge a window as a trigger said; False: it was to be evaluated, and is empty.
 
-        ``is_end``: nothing of it will be kept.
+        ``is_end``: the window ends, so its contents are not kept.
         """
         is_kept = not (is_end or result.is_purge())
         has_contents = not result.is_fire() or self._evaluate(window, state_window, timestamp, is_kept=is_kept)
@@ -260,7 +260,7 @@ class WindowOperator(UserFunctionOperator):
         return has_contents
 
     def _drop_late(self, value: Any, timestamp: int | None) -> None:
-        """A record that went into no window, which is late if its timestamp is."""
+        """Drop a record that went into no window, or emit it as late; it is late if its timestamp is."""
         stamp = NO_TIMESTAMP if timestamp is None else timestamp
         if not self._is_event_time or stamp + self._spec.allowed_lateness_ms > self._timers.current_watermark():
             self.ctx.counters.num_unassigned_records_dropped += 1
@@ -275,8 +275,7 @@ class WindowOperator(UserFunctionOperator):
     def _evaluate(self, window: Any, state_window: Any, timestamp: int | None, *, is_kept: bool) -> bool:
         """Call the window function and emit its results; False: the window is empty.
 
-        ``is_kept``: the window keeps what it has, so that functions, and whoever gets the results, are given copies of
-            what can change.
+        ``is_kept``: the window keeps its contents, so the function gets copies of the values that can change.
         """
         self._states.enter(state_window)
         contents = self._called(window, self._contents.get)
@@ -290,14 +289,14 @@ class WindowOperator(UserFunctionOperator):
         return True
 
     def _copied(self, window: Any, values: list[Any]) -> list[Any]:
-        """The values, with copies of those that can change."""
+        """The values, as copies where they can change."""
         return values if are_unchanging(values) else self._called(window, lambda: list(map(apart, values)))
 
     def _evaluate_evicting(self, window: Any, state_window: Any, elements: list[Any], timestamp: int | None) -> None:
         evictor, context, size = self._spec.evictor, self._context, len(elements)
         assert evictor is not None, "the caller checked that"
         self._called(window, lambda: evictor.evict_before(elements, size, window, context))
-        # The elements are kept, whatever the functions do.
+        # Copies: the elements stay in the state, and functions must not change them.
         own = self._copied(window, [each.value for each in elements])
         values = self._called(window, lambda: self._combined(own))
         if values is not None:
@@ -307,7 +306,7 @@ class WindowOperator(UserFunctionOperator):
         self._contents.replace(elements)
 
     def _combined(self, values: list[Any]) -> list[Any] | None:
-        """What the function makes of records that were kept; None: nothing."""
+        """The records that were kept, or the result of combining them; None: there is no record to combine."""
         spec = self._spec
         if spec.combine is None:
             return values
@@ -337,7 +336,7 @@ class WindowOperator(UserFunctionOperator):
             self._on_timer(timer, self._trigger.on_event_time, is_event_time=True)
 
     def _on_end(self, timer: Timer) -> None:
-        """The end of an aligned window, after which nothing is kept."""
+        """End an aligned window without lateness: emit its results, and forget its contents."""
         assert self._aligned is not None, "the caller checked that"
         window, aligned = timer.namespace, self._aligned
         if timer.timestamp != window.max_timestamp():
@@ -395,19 +394,19 @@ class WindowOperator(UserFunctionOperator):
         self._results.drain()
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Bring the state up to date, and let the functions do so."""
+        """Write the cells of windows to the state, and let the functions put what they keep into theirs."""
         if self._aligned is not None:
             self._aligned.write_all()
         super().snapshot_functions(checkpoint_id, timestamp_ms)
 
     def finish(self) -> None:
-        """Emit what is left."""
+        """Emit the results that wait."""
         self._results.drain()
 
     # -- the life of windows
 
     def _cleanup_time(self, window: Any) -> int:
-        """When the state of a window goes."""
+        """The time at which the state of a window is dropped."""
         end: int = window.max_timestamp()
         return min(end + self._spec.allowed_lateness_ms, MAX_WINDOW_TIMESTAMP) if self._is_event_time else end
 
@@ -420,7 +419,7 @@ class WindowOperator(UserFunctionOperator):
             self._register_timer(window, time)
 
     def _end(self, window: Any, state_window: Any) -> None:
-        """Forget all that is kept for a window."""
+        """Forget the contents and the states of a window."""
         self._states.enter(state_window)
         self._contents.clear()
         self._context.current_window = window
@@ -466,14 +465,14 @@ class WindowOperator(UserFunctionOperator):
             raise FlowletError(f"windows became {result!r}, which ends before the {clock} {now}; they must not shrink")
 
     def check_invariants(self) -> None:
-        """Assert the invariants of what is kept outside of the state."""
+        """Assert the invariants of the cells, which are outside of the state."""
         if self._aligned is not None:
             self._aligned.check_invariants()
 
     # -- errors
 
     def _called(self, window: Any, call: Callable[[], Any]) -> Any:
-        """What the user's code returns; its error names the operator, the key and the window."""
+        """Call the user's code and return its result; an error names the operator, the key and the window."""
         try:
             return call()
         except Exception as error:
@@ -488,7 +487,8 @@ class WindowOperator(UserFunctionOperator):
 
 
 def _purging_if_full(spec: WindowSpec) -> Trigger[Any, Any]:
-    """The trigger; a window of a number of records that is full gets no more, so its records go when it is evaluated.
+    """The trigger of the windows.  A full window of a number of records gets no more, so its records are purged when it
+    is evaluated.
 
     Flink keeps them for ever, for such a window has no end.
     """

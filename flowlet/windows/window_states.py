@@ -1,19 +1,19 @@
-"""The states of one key and one window, and what is kept there of the window's records; what triggers, assigners,
-evictors and window functions are given, and how these are called.
+"""The states of one key and one window; the contents of a window in them; the context that triggers, assigners,
+evictors and window functions get, and the calls of window functions.
 
-``MergingWindowSet``: the windows of one key that may become one, and under which window each keeps its state.  A window
-that grew keeps its state where it was: under the *state window*, one of the windows that it was made of.
+``MergingWindowSet``: the windows of one key that may become one, and the window under which each keeps its state.  A
+window that grew keeps its state where it was: under its *state window*, one of the windows that it was made of.
 
 Side:       task.
 Invariants: a state belongs to the key and window of ``key_context``, also after it was handed out.  Two windows never
-            have the same state window.  Every method of contents is about the window that was entered in
-            ``WindowStates``.  A window without records keeps nothing.  States that a context gives belong to the
-            current key and, but for global ones, to its window.
+            share a state window.  Every method of contents is about the window that was entered in ``WindowStates``.  A
+            window without records has no entry in the state.  States that a context gives belong to the current key
+            and, but for global ones, to its window.
 Source:     Flink ``MergingWindowSet``; ``KeyedStateBackend.getPartitionedState`` with a namespace,
             ``InternalMergingState.mergeNamespaces``; ``WindowOperator.windowState``: a list, reducing or aggregating
             state of the name ``window-contents``; ``WindowOperator.Context``, ``WindowContext``,
-            ``PerWindowStateStore``, ``MergingWindowStateStore``.  PyFlink's of the same
-            names, ``InternalIterableWindowFunction``, ``InternalSingleValueProcessWindowFunction`` and their like.
+            ``PerWindowStateStore``, ``MergingWindowStateStore``.  PyFlink's classes of these names,
+            ``InternalIterableWindowFunction``, ``InternalSingleValueProcessWindowFunction`` and their like.
 """
 
 import operator
@@ -48,10 +48,10 @@ class MergingWindowSet:
     """The windows of the current key.
 
     Args:
-        assigner: says which windows become one.
+        assigner: merges windows.
         mapping: from each window to its state window.
 
-    ``is_changed``: whether it is another mapping now, which its owner must write.
+    ``is_changed``: whether the mapping has changed, so that its owner must write it.
     """
 
     def __init__(self, assigner: MergingWindowAssigner[Any, Any], mapping: Mapping[Any, Any]) -> None:
@@ -63,18 +63,18 @@ class MergingWindowSet:
         return f"<MergingWindowSet of {list(self.mapping)}>"
 
     def state_window(self, window: Any) -> Any:
-        """Where a window keeps its state; None: there is no such window."""
+        """The window under which a window keeps its state; None: there is no such window."""
         return self.mapping.get(window)
 
     def retire(self, window: Any) -> None:
-        """The window is over."""
+        """Forget a window that is over."""
         if self.mapping.pop(window, None) is not None:
             self.is_changed = True
 
     def add(self, window: Any, merge: MergeFunction) -> Any:
-        """Add a window; returns the window that it became a part of, or itself.
+        """Add a window; returns the window that it became a part of, or the window itself.
 
-        ``merge`` is told which windows became one.
+        ``merge`` is called for windows that became one.
 
         Raises:
             FlowletError: the assigner merges windows that it was not given.
@@ -114,14 +114,14 @@ class MergingWindowSet:
 
 
 class SeparateWindows:
-    """``MergingWindowSet`` of windows that stay apart."""
+    """Takes the place of a ``MergingWindowSet`` for windows that stay apart."""
 
     def state_window(self, window: Any) -> Any:
         """The window itself."""
         return window
 
     def retire(self, window: Any) -> None:
-        """Does nothing."""
+        """Do nothing: there is no mapping."""
 
     def add(self, window: Any, merge: MergeFunction) -> Any:
         """The window itself."""
@@ -140,13 +140,13 @@ class WindowStates:
         return f"<WindowStates of {self.key_context!r}>"
 
     def enter(self, window: Any) -> None:
-        """From now on states belong to this window, and to what is now the operator's current key."""
+        """Let states belong to this window and to the operator's current key, from now on."""
         key, current = self._keys.current_key, self.key_context.current_key
         if type(current) is not NamespacedKey or current.namespace is not window or current.key is not key:
             self.key_context.current_key = NamespacedKey(key, window)
 
     def state(self, descriptor: StateDescriptor) -> Any:
-        """The state of a descriptor, for the window that was entered, and for those that will be.
+        """The state of a descriptor; it always belongs to the window that was entered last.
 
         Raises:
             FlowletError: the name is taken by another state.
@@ -157,10 +157,10 @@ class WindowStates:
         return self._backend.state(descriptor, kind, self.key_context)
 
     def merge(self, descriptor: StateDescriptor, target: Any, sources: Sequence[Any]) -> None:
-        """Put what is kept for the windows ``sources`` behind what is kept for ``target``, which is entered in the end.
+        """Merge the values of the windows ``sources`` behind the value of ``target``, which is entered in the end.
 
         Raises:
-            FlowletError: it is a state whose values cannot be put together.
+            FlowletError: values of this kind of state cannot be merged.
         """
         state = self.state(descriptor)
         is_list = isinstance(descriptor, ListStateDescriptor)
@@ -192,8 +192,8 @@ class WindowContents:
     """The records of windows, with their timestamps for an evictor; or the one value that they are combined to.
 
     Args:
-        spec: what is done with windows.
-        states: have the window that is entered.
+        spec: of the windows.
+        states: the states, which know the window that was entered.
     """
 
     def __init__(self, spec: WindowSpec, states: WindowStates) -> None:
@@ -214,7 +214,9 @@ class WindowContents:
         self.state.add((value, timestamp) if self._have_timestamps else value)
 
     def write(self, kept: Any) -> None:
-        """Add records; where they are combined, keep what they were combined to, in place of what was kept."""
+        """Add the records of a cell; where records are combined, replace the accumulator by the cell's, which includes
+        it.
+        """
         if self.are_combined:
             self.state.update_accumulator(kept)
         else:
@@ -222,7 +224,7 @@ class WindowContents:
 
     def get(self) -> list[Any] | None:
         """The records in the order in which they came (for an evictor each is a ``TimestampedValue``), or the one value
-        that they were combined to; None: there is nothing.
+        that they were combined to; None: the window is empty.
         """
         found = self.state.get()
         if self.are_combined:
@@ -230,7 +232,7 @@ class WindowContents:
         return ([TimestampedValue(*each) for each in found] if self._have_timestamps else found) or None
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget the contents."""
         self.state.clear()
 
     def replace(self, elements: Sequence[TimestampedValue[Any]]) -> None:
@@ -238,12 +240,12 @@ class WindowContents:
         self.state.update([(each.value, each.timestamp) for each in elements])
 
     def merge(self, target: Any, sources: Sequence[Any]) -> None:
-        """Combine what is kept for the windows ``sources`` with that of ``target``, or put it behind."""
+        """Combine the contents of the windows ``sources`` with those of ``target``, or put their records behind."""
         self.states.merge(self._descriptor, target, sources)
 
 
 class PerWindowStates(KeyedStateStore):
-    """The states of one key and one window; none if windows merge: one would take its states along into another one."""
+    """The states of one key and one window; refused if windows merge, since a state would end up in another window."""
 
     def __init__(self, states: WindowStates, *, merges: bool) -> None:
         self._states = states
@@ -261,10 +263,10 @@ class WindowContext(
     Trigger.OnMergeContext,
     ProcessAllWindowFunction.Context[Any],
 ):
-    """What assigners, evictors, triggers and window functions are given: one object for all."""
+    """The context that assigners, evictors, triggers and window functions get: one object for all."""
 
 
-# Gets the key and the records, or what they were combined to.
+# Gets the key, the window, and the records, or the one value that they were combined to.
 WindowCall = Callable[[Any, Any, list[Any]], Iterable[Any] | None]
 
 
@@ -274,7 +276,10 @@ def has_context(spec: WindowSpec) -> bool:
 
 
 def window_call_of(spec: WindowSpec, context: WindowContext) -> WindowCall:
-    """What to call with the key, the window and what it holds; ``context``: of the window, set by the caller."""
+    """The function that calls the window function with the key, the window and its contents.
+
+    ``context``: the caller sets it to the window before each call.
+    """
     function = spec.function
     if function is None:
         return lambda _key, _window, elements: elements
@@ -288,7 +293,7 @@ def window_call_of(spec: WindowSpec, context: WindowContext) -> WindowCall:
 
 
 def clears(spec: WindowSpec) -> bool:
-    """Whether the function wants to know when a window ends."""
+    """Whether the window function has a ``clear`` of its own, to be called when a window ends."""
     if not has_context(spec):
         return False
     own = getattr(type(spec.function), "clear", None)
