@@ -1,4 +1,4 @@
-"""What a chain of operators is made of: the operator, the loop that runs through all of them, and the ways out.
+"""The parts of a chain: the operators, the loop that runs through all of them, and the outputs.
 
 Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
 """

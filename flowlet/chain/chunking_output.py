@@ -7,10 +7,10 @@ is emitted.
 Hot path.  Per record: one call of the key selector, a test of the types, one append per field (bench: wordcount,
 programs); no call of the selector for ``operator.itemgetter(k)`` on tuples in columns, which cannot change.
 Side:       task.
-Invariants: the consumer gets everything in the order in which it was emitted, watermarks and markers included.  It gets
-            each record as it was when it was emitted (``record_shape``).  When a loop has ended, no record waits here.
-            The selector is called once per record, when the record is emitted.  A field is taken for the key only if it
-            is the very object that the selector returned.
+Invariants: the consumer gets all elements in the order in which they were emitted, watermarks and markers included.  It
+            gets each record as it was when it was emitted (``record_shape``).  When a loop has ended, no record waits
+            here.  The selector is called once per record, when the record is emitted.  A field is taken for the key
+            only if it is the object itself that the selector returned.
 Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.  Flink ``KeySelector``;
             ``KeyGroupStreamPartitioner``, ``CustomPartitionerWrapper``.
 """
@@ -44,12 +44,12 @@ class KeyExtractor:
     """Calls the key selector of one edge.
 
     Args:
-        select: returns what the writer of the edge needs of a record: its key, or its channel for a custom partitioner.
+        select: returns the key of a record, or its channel for a custom partitioner.
         name: the step that error messages name.
         subtask: index of the producer.
-        selector: the user's selector object, which may tell which field it selects; None: unknown.
+        selector: the user's selector object, from which the selected field may be known; None: unknown.
         makes_keys: whether ``select`` returns keys of a keyed stream.
-        attention: the task's; a cancelled task calls the selector for no further record.  None: nothing cancels it.
+        attention: the task's; a cancelled task calls the selector for no further record.  None: it is never cancelled.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class KeyExtractor:
         return key
 
     def copy_if_mutable(self, key: Any) -> Any:
-        """The key if it cannot change, else a copy of it as it is now."""
+        """The key if it cannot change, else a copy of its present value."""
         return key if is_unchanging(key) else loads_record(dumps_record(key))
 
     def keyed(self, chunk: Chunk) -> Chunk:
@@ -110,7 +110,7 @@ class KeyExtractor:
         return self.checked(keyed)
 
     def _columns_of(self, values: list[Any]) -> Columns | None:
-        """The records in columns, with the position of the key if the selector tells it."""
+        """The records in columns, with the position of the key if it is known from the selector."""
         field, columns = self.field, columns_of(values)
         if columns is not None and columns.shape is Shape.TUPLE and type(field) is int and field < len(columns.fields):
             return Columns(columns.num_rows, columns.fields, Shape.TUPLE, key_position=field)
@@ -139,7 +139,7 @@ class KeyExtractor:
         return position
 
     def checked(self, chunk: Chunk) -> Chunk:
-        """The chunk itself.
+        """Check the keys of a chunk; returns the chunk.
 
         Raises UserFunctionError, which names the record, if a key is of a type that cannot be a key.
         """
@@ -151,7 +151,7 @@ class KeyExtractor:
 def selected(
     select: Callable[[Any], Any], values: list[Any], attention: Attention, name: str, subtask: int
 ) -> list[Any]:
-    """The key that a selector gives for each record.
+    """Call a selector for each record; returns the keys.
 
     Raises:
         TaskCancelled: the task is cancelled; the selector is called for no further record.
@@ -165,10 +165,10 @@ def selected(
 
 
 def exact_keys_of(keys: list[Any], chunk: Chunk, name: str, subtask: int) -> list[Any]:
-    """The stand-ins of what was selected; the records of the chunk are looked at only for an error.
+    """The exact keys of selected keys; the records of the chunk are looked at only for an error.
 
     Raises:
-        UserFunctionError: something cannot be a key; names the step, its subtask and the record.
+        UserFunctionError: a value cannot be a key; names the step, its subtask and the record.
     """
     try:
         return exact_keys(keys)
@@ -181,9 +181,7 @@ def exact_keys_of(keys: list[Any], chunk: Chunk, name: str, subtask: int) -> lis
 def create_key_extractor(
     partitioner: Partitioner, subtask: int, num_channels: int, attention: Attention | None = None
 ) -> KeyExtractor | None:
-    """The extractor for an edge: of keys, or of channels for a custom partitioner.
-
-    None where the writer needs neither.
+    """The extractor for an edge: of keys, or of channels for a custom partitioner; None if the writer needs neither.
 
     ``subtask`` is the producer's; a custom partitioner chooses among ``num_channels`` consumers.  ``attention``: see
     ``KeyExtractor``.
@@ -248,8 +246,8 @@ MAX_WAITING: Final = 2_000
 class ChunkingOutput(LoopEnd):
     """Gathers records for ``target``; task thread only.
 
-    ``keys`` takes the key of each; None: the consumer needs no keys.  ``conversion``: to the declared type; None: there
-    is none.
+    ``keys`` takes the key of each record; None: the consumer needs no keys.  ``conversion``: to the declared type;
+    None: no type is declared.
     """
 
     def __init__(
@@ -257,7 +255,7 @@ class ChunkingOutput(LoopEnd):
     ) -> None:
         self.target = target
         self._conversion = conversion
-        # Whether records of the shape are of the declared type, but for what is tested by column or in the loop.
+        # Whether records of the shape are of the declared type, except for tests by column or in the loop.
         self._is_covered = False
         self.keys = keys
         self.num_emitted = 0  # since it was made
@@ -286,7 +284,7 @@ class ChunkingOutput(LoopEnd):
 
     @property
     def text_key(self) -> tuple[Any, ...]:
-        """Changes whenever the text of the loop is out of date: then the loop is generated again."""
+        """The version of the loop's text: when it changes, the loop is generated again."""
         return (self._num_choices,)
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
@@ -361,7 +359,7 @@ class ChunkingOutput(LoopEnd):
             code.line(f"{code.bind(self._timestamps, 'timestamps')}.append({timestamp})")
 
     def write_limit(self, code: LoopCode) -> None:
-        """Generate the statements that pass on what waits, once it fills a chunk; for the end of an inner loop."""
+        """Generate the statements that pass waiting records on once they fill a chunk; for the end of an inner loop."""
         waiting = self._fields[0] if self._has_columns and self._fields else self._values
         with code.block(f"if len({code.bind(waiting, 'waiting')}) >= {MAX_WAITING}:"):
             code.line(f"{code.bind(self.drain, 'drain')}()")
@@ -369,7 +367,7 @@ class ChunkingOutput(LoopEnd):
     # ---------------------------------------------------------------- called by the loop
 
     def expect_timestamps(self, *, has_timestamps: bool) -> None:
-        """A loop starts.  Says whether the records that it emits have timestamps."""
+        """Note, at the start of a loop, whether the records that it emits have timestamps."""
         if has_timestamps is not self._has_timestamps:
             self.drain()
             self._has_timestamps = has_timestamps
@@ -381,7 +379,7 @@ class ChunkingOutput(LoopEnd):
     def add(self, record: Any, key: Any = None, timestamp: int | None = None) -> bool:
         """Emit a record of any shape.
 
-        True if the loop may test the next records for the shape without changing the order.
+        Returns whether the loop may test the next records for the shape without changing the order.
         """
         if self._fields and self._fields[0]:
             self._drain_columns()
@@ -419,10 +417,7 @@ class ChunkingOutput(LoopEnd):
         return len(self._values) + (len(self._fields[0]) if self._fields else 0)
 
     def try_whole(self, chunk: Chunk) -> Chunk | None:
-        """The chunk to ``collect`` in place of its records: if no function needs to see one, and none can change.
-
-        Else None.
-        """
+        """The chunk to ``collect`` as a whole; None if a function must see single records, or a record can change."""
         if chunk.columns is not None:
             is_seen = self.calls_users and chunk.columns.shape is Shape.ROW  # and a Row can be changed
             return chunk.without_keys() if chunk.columns.is_unchanging() and not is_seen else None
@@ -434,7 +429,7 @@ class ChunkingOutput(LoopEnd):
         return Chunk.of_columns(columns, chunk.timestamps) if columns.is_unchanging() else None
 
     def collect(self, chunk: Chunk) -> None:
-        """Pass on a chunk of records that no function sees any more.  Takes over the chunk."""
+        """Pass on a chunk whose records no function has to see.  Takes over the chunk."""
         self.drain()
         if self._conversion is not None:
             chunk = self._conversion.converted(chunk)
@@ -471,9 +466,9 @@ class ChunkingOutput(LoopEnd):
         self.target.collect(chunk)
 
     def _pass_on_up_to(self, misfit: int, shape: RecordShape) -> None:
-        """Pass on the records before the one that is not of its declared type.
+        """Pass on the records before the one at ``misfit``, which is not of its declared type.
 
-        Raises DeclaredTypeError for that one.
+        Raises DeclaredTypeError for the record at ``misfit``.
         """
         assert self._conversion is not None, "only a conversion finds misfits"
         record = shape.columns([ListColumn(field[misfit : misfit + 1]) for field in self._fields], None).to_list()[0]
@@ -507,20 +502,20 @@ class ChunkingOutput(LoopEnd):
         del self._timestamps[:num_records]
         return timestamps
 
-    # ---------------------------------------------------------------- which shape to look for
+    # ---------------------------------------------------------------- the choice of the shape
 
     def enter_loop(self) -> None:
-        """A run of a loop starts: choose the shape that fits the last records.
+        """Choose the shape that fits the last records, at the start of a run of a loop.
 
-        Runs nest: a watermark that a function emits fires timers, whose results go through the same chain.  An inner
-        run keeps the shape: the text of the outer loop is for that shape.
+        Runs nest: a watermark that a function emits fires timers, whose results go through this chain.  An inner run
+        keeps the shape, because the text of the outer loop is for that shape.
         """
         self._outer_timestamps.append(self._has_timestamps)
         if len(self._outer_timestamps) == 1:
             self._choose_shape()
 
     def leave_loop(self) -> None:
-        """A run ended; no record of it waits."""
+        """Note the end of a run, of which no record waits."""
         had_timestamps = self._outer_timestamps.pop()
         if self._outer_timestamps:
             self._has_timestamps = had_timestamps

@@ -1,5 +1,5 @@
-"""Generates the loop that runs a chain, runs it from one operator on, and tells which user function an error in it
-belongs to.
+"""Generates the loop that runs a chain, runs it from one operator on, and finds the user function that an error came
+from.
 
 Each operator writes the statements that process one record.  Generated text only connects users' functions: it calls
 them as they are.
@@ -9,10 +9,10 @@ programs, wordcount).
 Side:       task.
 Invariants: a line calls at most one user function, so the number of a failing line identifies the function.  A record
             passes every function behind it before the next record is requested or a generator is resumed.  An error is
-            raised at its record, after everything emitted before it was passed on.
-Left early: while its ``interrupts`` are not empty, a loop ends after the record that it is at, and its caller keeps the
-            rest.  Nobody can keep the rest of a loop in the middle of a chain: such a loop is left only when the task
-            is cancelled.
+            raised at its record, after all records emitted before it were passed on.
+Left early: while its ``interrupts`` are not empty, a loop ends after the present record, and its caller keeps the rest.
+            The rest of a loop in the middle of a chain cannot be kept: such a loop is left only when the task is
+            cancelled.
 Source:     ``linecache`` asks the module's loader for the text (PEP 302, ``get_source``): so tracebacks and debuggers
             show it.  Flink ``ChainingOutput.collect``: one call per operator and record, of which its JIT compiler
             makes one loop.
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from flowlet.chain.stream_operator import StreamOperator
 
 _BLAMES: Final = "__flowlet_blames__"
-# Generated files seem to lie here, because users' tracebacks leave out this folder.
+# The folder of generated files: users' tracebacks leave it out.
 _FOLDER: Final = Path(__file__).parent
-# CPython compiles at most 20 nested loops and 100 levels of indentation.  Where a chain needs more, a function of its
-# own continues it.
+# CPython compiles at most 20 nested loops and 100 levels of indentation.  A chain that needs more is continued in
+# another function.
 MAX_BLOCKS: Final = 12
 _numbers = itertools.count(1)
 
@@ -53,9 +53,8 @@ class Blame:
     """The user function that a line calls.
 
     ``operator_name``, ``subtask``: named in the error.  ``record``: the variable that holds the record.  ``results``:
-        the variable that
-    holds the function's result, if the line iterates over it.  ``advice``: makes the error for a result that is not
-    iterable.  ``cause``: makes the error to show of a record and the error that was raised.
+        the variable that holds the function's result, if the line iterates over it.  ``advice``: makes the error for a
+        result that is not iterable.  ``cause``: makes the error to show, from a record and the error that was raised.
     """
 
     operator_name: str
@@ -69,7 +68,7 @@ class Blame:
 class LoopCode:
     """A function that is being generated.
 
-    ``title`` names it in debuggers.  ``drain`` passes on all records that wait in the loop's ends.
+    ``title`` names the loop in debuggers.  ``drain`` passes on all records that wait in the loop's ends.
     """
 
     def __init__(self, title: str, drain: Callable[[], None]) -> None:
@@ -78,7 +77,7 @@ class LoopCode:
         self._body: list[str] = []
         self._ends: list[str] = []
         self._starts: list[str] = []
-        self._blames: dict[int, Blame] = {}  # index in the body -> whose fault an error there is
+        self._blames: dict[int, Blame] = {}  # index in the body -> the function whose fault an error there is
         self._indentation = 2
         self._values: dict[str, Any] = {}
         self._names: dict[int, str] = {}  # id of a bound value -> its name in the text
@@ -93,7 +92,7 @@ class LoopCode:
         return f"{prefix}{self._num_variables}"
 
     def bind(self, value: Any, prefix: str) -> str:
-        """A name for this very object in the text."""
+        """The name of an object in the text."""
         name = self._names.get(id(value))
         if name is None:
             name = self._names[id(value)] = f"{prefix}_{len(self._values)}"
@@ -102,8 +101,8 @@ class LoopCode:
 
     @contextmanager
     def sharing(self, variable: str, *, is_shared: bool = True) -> Iterator[None]:
-        """Say that the variable is read again behind the statements written inside: these must not hand its object on,
-        only a copy.
+        """Note that the variable is read again behind the statements that are written in the block: these must hand on
+        a copy of its object, not the object.
         """
         is_new = is_shared and variable not in self._shared
         if is_new:
@@ -124,7 +123,7 @@ class LoopCode:
 
     @contextmanager
     def block(self, head: str, blame: Blame | None = None) -> Iterator[None]:
-        """Append a compound statement; what is written inside becomes its body."""
+        """Append a compound statement; the statements that are written in the block become its body."""
         self.line(head, blame)
         self._indentation += 1
         self.num_blocks += 1
@@ -174,7 +173,7 @@ class LoopCode:
 
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> types.CodeType:
-    """Subtasks of one task have the same loops: each is compiled once in a process, 0.8 ms."""
+    """Compile a loop; subtasks share equal texts, so that each is compiled once in a process, 0.8 ms."""
     return compile(text, str(_FOLDER / f"<generated {next(_numbers)}>.py"), "exec", dont_inherit=True)
 
 
@@ -189,7 +188,7 @@ class _Source:
 
 
 def operator_in(frame: types.FrameType | None) -> str | None:
-    """The operator whose function a thread is in, by its innermost generated loop; None if it is in none."""
+    """The operator whose function a thread runs, by its innermost generated loop; None if it runs none."""
     while frame is not None:
         blame = frame.f_globals.get(_BLAMES, {}).get(frame.f_lineno)
         if blame is not None:
@@ -200,7 +199,7 @@ def operator_in(frame: types.FrameType | None) -> str | None:
 
 
 def failure_of(error: BaseException) -> BaseException:
-    """The error to raise ``from`` its ``__cause__`` for an error in a generated loop; the error itself if no user
+    """The error to raise for an error in a generated loop, ``from`` its ``__cause__``; the error itself if no user
     function raised it.
     """
     if isinstance(error, UserFunctionError | TaskCancelled):
@@ -240,19 +239,19 @@ class LoopEnd(ABC):
     @property
     @abstractmethod
     def text_key(self) -> tuple[Any, ...]:
-        """Changes whenever the text of the loop is out of date: then the loop is generated again."""
+        """The version of the loop's text: when it changes, the loop is generated again."""
 
     def enter_loop(self) -> None:  # noqa: B027  # a consumer that keeps nothing has nothing to do
-        """A run of a loop starts; runs may nest."""
+        """Note that a run of a loop starts; runs may nest."""
 
     def leave_loop(self) -> None:  # noqa: B027  # as above
-        """The run that started last ended."""
+        """Note that the run that started last has ended."""
 
     def drain(self) -> None:  # noqa: B027  # as above
         """Pass all waiting records to the consumer."""
 
     def write_limit(self, code: LoopCode) -> None:  # noqa: B027  # as above
-        """Generate the statements that pass on what waits, once it fills a chunk; for the end of an inner loop."""
+        """Generate the statements that pass waiting records on once they fill a chunk; for the end of an inner loop."""
 
 
 NO_ATTENTION: Final = Attention()
@@ -261,7 +260,8 @@ NO_ATTENTION: Final = Attention()
 class RecordLoop:
     """A loop that is generated when it first runs, and again when its ends change.
 
-    ``title`` names it in debuggers.  ``write`` generates the statements for one record.  ``attention``: the task's.
+    ``title`` names the loop in debuggers.  ``write`` generates the statements for one record.  ``attention``: the
+    task's.
     """
 
     __slots__ = ("_attention", "_loop_ends", "_made", "_title", "_write")
@@ -286,26 +286,25 @@ class RecordLoop:
         keys: Iterable[Any] | None = None,
         interrupts: Interrupts | None = None,
     ) -> int:
-        """Process records; returns how many: all, unless ``interrupts`` were not empty in front of one of them; 0 if in
-        front of the first.
+        """Process records until ``interrupts`` are not empty in front of one; returns how many, perhaps none.
 
         Args:
             records: in stream order; may be lazy: the next record is requested when the last one is fully processed.
             timestamps: milliseconds, one per record, or None; requested before its record.
             num_records: their number.
             keys: one per record, or None.
-            interrupts: of the task's mailbox, if the caller keeps the rest; None: there must be none.
+            interrupts: of the task's mailbox, if the caller can keep the rest; None: all records must be processed.
 
         Raises:
             UserFunctionError: a function failed; names the operator and the record.
-            TaskCancelled: the task was cancelled; what was emitted is not passed on.
+            TaskCancelled: the task was cancelled; waiting records are not passed on.
         """
         loop_ends = self._loop_ends
         has_timestamps = timestamps is not None
         attention = self._attention
         if attention.is_cancelled:
             attention.check()
-        if interrupts:  # already: one record all the same, so that mails that never end do not stop the chain
+        if interrupts:  # already: take one record in any case, so that endless mails do not stop the chain
             records, num_records, interrupts = islice(records, 1), min(1, num_records), None
         for end in loop_ends:
             end.enter_loop()
@@ -361,8 +360,8 @@ class RecordLoop:
         sources = [items[name] for name in variables]
         source = sources[0] if len(sources) == 1 else f"zip({', '.join(sources)})"
         with code.block(f"for {', '.join(variables)} in {source}:"):
-            # In front of the record, which costs half as much as behind it (bench: words, 5 and 10 ns on a busy
-            # machine): no branch of the statements below has to jump to it.
+            # This test stands in front of the record, which costs half as much as behind it (bench: words, 5 and 10 ns
+            # on a busy machine): no branch of the statements below has to jump to it.
             with code.block("if interrupts:"):
                 code.line(f"num_left = interrupts.leave(records, {code.bind(code.drain, 'drain')})")
                 with code.block("if num_left is not None:"):
@@ -375,7 +374,7 @@ class RecordLoop:
 
 
 def num_processed(records: Iterator[Any], num_records: int) -> int:
-    """How many of so many records came before the one that an iterator gave last; 0 if it cannot tell."""
+    """How many of ``num_records`` records an iterator gave before its last one; 0 if it has no length hint."""
     num_left = length_hint(records, num_records)
     return max(0, num_records - num_left - 1)
 
@@ -388,8 +387,8 @@ def write_into(
     timestamp: str | None,
     key: str | None,
 ) -> None:
-    """Generate the statements with which an operator processes a record; where blocks nest too deep, the call of a loop
-    of its own.
+    """Generate the statements with which an operator processes a record; if blocks nest too deep, the call of another
+    loop.
     """
     if code.num_blocks < MAX_BLOCKS:
         operator.write_record(code, record, timestamp, key)
@@ -400,10 +399,8 @@ def write_into(
 
 
 def write_conversion(conversion: RecordConversion, code: LoopCode, record: str) -> str:
-    """Generate the statement that converts a record to its declared type; returns the variable with
-    the converted one.
-    """
-    # Another variable would be one more reference, so that no operator behind could take the record for its own.
+    """Generate the statement that converts a record to its declared type; returns the variable with the result."""
+    # Without need no second variable: with one more reference to the record, operators behind would copy it.
     converted = code.variable("v") if code.is_shared(record) else record
     code.line(f"{converted} = {code.bind(conversion.convert, 'convert')}({record})")
     return converted

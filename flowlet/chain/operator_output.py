@@ -11,9 +11,10 @@ types (bench: programs); per chunk one call of ``collect``.
 Side:       task.
 Invariants: consumers get a record in the order in which they were added.  Each passes it through everything behind it
             before the operator emits the next record.  A chained operator that is the only consumer gets the record
-            object itself, as PyFlink's Python operators do.  Of several consumers none sees what another one did with a
-            record: all but the last get a copy, if it can change.  Behind a ``key_by``, if the sender changes a record
-            after it emitted it, the operator does not see that, and the other way round.
+            object itself, as PyFlink's Python operators do.  If there are several consumers, none sees changes that
+            another one makes to a record: all but the last get a copy, if it can change.  Behind a ``key_by``, the
+            operator does not see changes that the sender makes to a record after it emitted it, and the other way
+            round.
 Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``CountingOutput``,
             ``WatermarkGaugeExposingOutput``.  Flink serializes each record on its way through a
             ``KeyGroupStreamPartitioner``, whichever subtask it goes to.
@@ -59,8 +60,8 @@ class ChainedInput:
 class ChainedConsumer(ChainedInput):
     """A chained operator that takes records one by one.
 
-    ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.  ``conversion``: of records on
-    their way to it, to the sender's declared type.
+    ``loop_ends``: of the operator's output.  ``counters``: of the operator.  ``conversion``: converts records on their
+    way to the operator to the sender's declared type.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class ChainedConsumer(ChainedInput):
         write_into(self.operator, self._behind, code, record, timestamp, None)
 
     def write_apart(self, code: LoopCode, record: str, timestamp: str | None) -> None:
-        """Generate these statements for a record that other consumers get, too: this one gets a copy, unless it cannot
-        change.
+        """Generate the statements of ``write`` for a record that other consumers get, too: this consumer gets a copy,
+        unless the record cannot change.
         """
         own, unchanging = code.variable("v"), code.bind(UNCHANGING, "UNCHANGING")
         code.line(f"{own} = {record} if type({record}) in {unchanging} else {code.bind(apart, 'apart')}({record})")
@@ -93,7 +94,7 @@ class ChainedConsumer(ChainedInput):
 class KeyedConsumer(ChainedConsumer, LoopEnd):
     """A chained operator that takes records one by one, each with its key; no record waits here.  Task thread only.
 
-    ``keys``: of the ``key_by`` in between.  See ``ChainedConsumer`` for the rest.
+    ``keys``: of the ``key_by`` in between.  See ``ChainedConsumer`` for the other arguments.
     """
 
     def __init__(
@@ -112,11 +113,11 @@ class KeyedConsumer(ChainedConsumer, LoopEnd):
 
     @property
     def text_key(self) -> tuple[Any, ...]:
-        """Changes whenever the text of the loop is out of date: then the loop is generated again."""
+        """The version of the loop's text: when it changes, the loop is generated again."""
         return (self.shape,)
 
     def enter_loop(self) -> None:
-        """A run of a loop starts: choose the shape that fits the last records."""
+        """Choose the shape that fits the last records, at the start of a run of a loop."""
         self.shape = self._watch.chosen(self.shape)
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
@@ -130,8 +131,8 @@ class KeyedConsumer(ChainedConsumer, LoopEnd):
         if conversion is not None and not is_covered:
             record = write_conversion(conversion, code, record)
         key = self.keys.write(code, record)
-        # A second variable only if the record is shared: it is one more reference, so operators behind would take any
-        # record for shared.
+        # A second variable only if the record is shared: with one more reference, operators behind would copy any
+        # record.
         owned = code.variable("v") if code.is_shared(record) else record
         checked = f"{key} = {code.bind(self.checked, 'checked')}({key}, {record})"
         code.line(f"if type({key}) not in {code.bind(_KEYS, 'KEYS')}: {checked}")
@@ -155,18 +156,18 @@ class KeyedConsumer(ChainedConsumer, LoopEnd):
                     code.line(isolated)
             with code.block("else:"):
                 code.line(isolated)
-        # Of a column the operator takes the key by itself: users' functions and aggregations know it in two forms.
+        # If the key is a column, the operator takes it by itself: users' functions and aggregations need two forms.
         write_into(self.operator, self._behind, code, owned, timestamp, None if self.keys.is_column else key)
 
     def _converted(self, record: Any) -> Any:
-        """An equal new record of the declared type."""
+        """A record of the declared type, which is new if it can change."""
         assert self._conversion is not None, "only the text of a loop that converts calls it"
         return self.isolated(self._conversion.convert(record))
 
     def checked(self, key: Any, record: Any) -> Any:
         """The key, copied if it can change.
 
-        Raises UserFunctionError, which names the record, if it cannot be a key.
+        Raises UserFunctionError, which names the record, if the value cannot be a key.
         """
         try:
             exact_key(key)
@@ -184,7 +185,7 @@ Consumer = ChainedConsumer | ChunkingOutput
 
 
 class OperatorOutput:
-    """What an operator emits into: counts, distributes to side outputs, and remembers the watermark.
+    """The output of an operator: counts records, distributes them to consumers, and remembers the watermark.
 
     Threading: task thread; ``current_watermark`` (milliseconds) anywhere, one watermark stale.
 
@@ -231,7 +232,7 @@ class OperatorOutput:
             code: the loop.
             record: name of a variable.
             timestamp: the variable with its timestamp; None: records of this loop have none.
-            count: an expression for how often the statements will have run when the loop ends; None: unknown.
+            count: an expression that tells at the end of the loop how often the statements ran; None: unknown.
         """
         self._main.write(code, record, timestamp, count)
 
@@ -254,18 +255,18 @@ class OperatorOutput:
         write: Callable[[], None],
         end: Callable[[], None],
     ) -> None:
-        """Generate the inner loop over what a function returned, each item of which may have taken any time.
+        """Generate the inner loop over the items that a function returned, each of which may take any time.
 
-        Once results are due, each leaves the task before the next one is asked for.
+        Once results are due, each leaves the task before the next one is requested.
 
         Args:
             code: the loop.
             result: name of the variable for an item.
-            piece: name of the variable with what to iterate over first.
-            rest: an expression for whether the function makes items one by one, and one for what to iterate over next.
-            blame: who is to blame if there is no next item.
+            piece: name of the variable with the first iterable.
+            rest: two expressions: whether the function makes items one by one, and the iterable behind a piece.
+            blame: for an error of the iterable.
             write: generates the statements that process an item.
-            end: generates the statements behind a piece; they leave the loop, or go on with the next one.
+            end: generates the statements behind a piece; they leave the loop, or go on with the next piece.
         """
         attention, drain = code.bind(self._attention, "attention"), code.bind(code.drain, "drain")
         is_lazy, next_piece = rest
@@ -275,8 +276,8 @@ class OperatorOutput:
             with code.block(f"for {result} in {piece}:", blame):
                 with code.block(f"if {attention}:"):
                     code.line(f"{attention}.attend({drain})")
-                    # This item took long, and so may the next one: a round with this one alone.  A second test behind
-                    # each item, which would say the same, costs 2 to 4 ns.
+                    # This item took long, and so may the next one: process this item in a piece of its own, behind
+                    # which results leave.  A second test behind each item would do as well, but costs 2 to 4 ns.
                     with code.block(f"if {piece} is not {late} and {is_lazy}:"):
                         code.line(f"{piece} = {late} = ({result},)")
                         code.line("break")
@@ -288,7 +289,7 @@ class OperatorOutput:
                 with code.block("else:"):
                     end()
                 code.line(f"{piece} = {next_piece}")
-        # Nothing holds what was emitted any more.
+        # Drop the last references to emitted records, so that operators behind need not copy them.
         code.line(f"{piece} = {result} = None")
 
     def write_items(self, code: LoopCode, result: str, results: str, blame: Blame, write: Callable[[], None]) -> None:
@@ -303,7 +304,7 @@ class OperatorOutput:
         code.line(f"{results} = None")
 
     def emit_side(self, tag_id: str, record: Any, timestamp: int | None) -> None:
-        """Emit one record to a side output; dropped if the side output has no consumer."""
+        """Emit one record to a side output; a record without a consumer is dropped."""
         way = self._sides.get(tag_id)
         if way is not None:
             way.emit((record,), None if timestamp is None else (timestamp,), 1)
@@ -317,12 +318,12 @@ class OperatorOutput:
     def collect_some(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
         """Emit records for the head of a chain, until ``interrupts`` are not empty; returns how many, perhaps none.
 
-        None: emit all.  Takes over the chunk if all were emitted.
+        ``interrupts``: None: emit all.  Takes over the chunk if all records were emitted.
         """
         return self._main.collect(chunk, interrupts)
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        """Emit records to a side output; dropped if the side output has no consumer."""
+        """Emit records to a side output; records without a consumer are dropped."""
         way = self._sides.get(tag_id)
         if way is not None:
             way.collect(chunk, None)
@@ -398,7 +399,7 @@ class _Way:
     def _write_count(self, code: LoopCode) -> str:
         count = code.variable("n")
         if len(self._consumers) == 1 and isinstance(self._consumers[0], ChunkingOutput):
-            # A chunking output counts by itself, once per chunk: that spares an addition per record.
+            # A chunking output counts by itself, once per chunk, which saves an addition per record.
             output = code.bind(self._consumers[0], "output")
             code.at_start(f"{count} = {output}.num_emitted")
             code.at_end(f"{output}.drain()")
@@ -438,9 +439,9 @@ class _Way:
 
 
 def input_of(name: str, consumer: Consumer, interrupts: Interrupts, attention: Attention) -> Callable[[Chunk], int]:
-    """Gives records to one consumer of an operator alone, until a mail waits; returns how many.
+    """The function that gives records to one consumer of an operator until a mail waits, and returns how many.
 
-    They are not counted: the operator emitted them in the run before.
+    The records are not counted: the operator emitted them in the run before.
     """
     return partial(_Way(name, (consumer,), OperatorCounters(), attention).collect, interrupts=interrupts)
 
@@ -456,12 +457,12 @@ class _SideTarget:
         self._output.collect_side(self._tag_id, chunk)
 
     def emit_control(self, _element: ControlElement) -> None:
-        """Nothing: the main output passes it on."""
+        """Do nothing: the main output passes the element on."""
 
 
 class StandaloneOutput(OperatorOutput):
-    """The output of an operator outside of a chain: sends everything, side outputs too, to an ``Output`` that takes
-    chunks.
+    """The output of an operator outside of a chain: sends all elements, of side outputs, too, to an ``Output`` that
+    takes chunks.
     """
 
     def __init__(self, name: str, output: Output, counters: OperatorCounters) -> None:

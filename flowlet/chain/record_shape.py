@@ -1,14 +1,14 @@
 """The shape of emitted records, and the test whether a record has it; and the protection of emitted records: the sender
 may change a record afterwards, and the consumer must not see that.
 
-A record that cannot change stays as it is.  So does one if nothing else refers to it or its parts.  A flat record is
+A record is left as it is if it cannot change, or if no other reference to it or its parts exists.  A flat record is
 copied.  Any other record is pickled when it is emitted.
 
 Hot path: the generated test runs once per record that leaves a chain.  A pair of a str and an int costs 35 ns, a dict
-    of six values 250 (bench: wordcount, programs).  A record of a shape that it does not test for is protected in
-    300 ns, a pickle 1,000 and more.
+    of six values 250 (bench: wordcount, programs).  To protect a record of another shape takes 300 ns, with a pickle
+    1,000 and more.
 Side:       task.
-Invariants: a record that passes the test holds nothing mutable, or (``is_nested``) holds the only reference to each
+Invariants: a record that passes the test has no mutable part, or (``is_nested``) holds the only reference to each
             mutable part.  A record that is tested by field has exactly that number of fields, of exactly those types.
             Names and order of fields are checked when columns are made (``flowlet.io.record_writer``).  The consumer
             gets a record as it was when it was emitted, with exact types.
@@ -38,7 +38,7 @@ from netstack.late import dataclass
 
 
 def copy_if_mutable(record: Any) -> Any:
-    """The record if it cannot change; else a copy of it as it is now, or its pickle as a ``PickledRecord``."""
+    """The record if it cannot change; else a copy of its present value, or its pickle as a ``PickledRecord``."""
     if type(record) in UNCHANGING or is_unchanging(record):
         return record
     holder = holder_of(type(record))
@@ -48,14 +48,15 @@ def copy_if_mutable(record: Any) -> Any:
 
 
 def apart(record: Any) -> Any:
-    """The record if it cannot change, else an equal new one that shares nothing with it that can change."""
+    """The record if it cannot change, else an equal new record; the two share no object that can change."""
     copy = copier_of(record)
     return record if copy is None else copy(record)
 
 
 def copier_of(record: Any) -> Callable[[Any], Any] | None:
-    """Makes copies of this very record, as it is now or, if it is flat, when it is called; None: the record cannot
-    change.
+    """The function that copies this record; None: the record cannot change.
+
+    Copies of a flat record have its value at the time of the call, other copies its present value.
     """
     kind = type(record)
     if kind in UNCHANGING or (kind is tuple and UNCHANGING.issuperset(map(type, record))):
@@ -70,7 +71,7 @@ def copier_of(record: Any) -> Callable[[Any], Any] | None:
 
 
 def unpickled(records: list[Any]) -> list[Any]:
-    """The records with every ``PickledRecord`` unpickled; the same list if there is none."""
+    """The records with every ``PickledRecord`` unpickled; the list itself if there is none."""
     if PickledRecord not in set(map(type, records)):
         return records
     return [loads_record(record.data) if type(record) is PickledRecord else record for record in records]
@@ -80,9 +81,8 @@ def unpickled(records: list[Any]) -> list[Any]:
 class Holder:
     """How to read and copy instances of a mutable class that hold only their field values.
 
-    ``values``: returns all values of an instance.  ``copy``: returns a new instance with the very same values.
-        ``text``: the expression of
-    ``values``, for an instance in ``{v}``.
+    ``values``: returns all values of an instance.  ``copy``: returns a new instance with these value objects.
+        ``text``: the expression of ``values``, for an instance in ``{v}``.
     """
 
     values: Callable[[Any], Any]
@@ -115,7 +115,7 @@ holder_of: Final[Callable[[Any], Holder | None]] = lru_cache(maxsize=1024)(_made
 
 
 def _holder_of_instances(kind: Any) -> Holder:
-    """For a class that leaves pickling to Python, or a ``msgspec.Struct``."""
+    """The holder of a class that leaves pickling to Python, or of a ``msgspec.Struct``."""
     has_weak_references = bool(kind.__weakrefoffset__)
     if issubclass(kind, msgspec.Struct):
         return Holder(msgspec.structs.astuple, methodcaller("__copy__"), "{values}({v})", has_weak_references)
@@ -166,7 +166,7 @@ def _slots_copier(kind: type, slots: list[str]) -> Callable[[Any], Any]:
 def owns_parts(record: Any, depth: int = 8) -> bool:
     """Whether the record holds the only reference to each of its mutable parts, at any depth.
 
-    If the caller holds the only reference to the record, nothing else can change it, and it needs no pickle.
+    If the caller holds the only reference to the record, no other code can change it, and it needs no pickle.
     """
     parts = _parts_to_own(record)
     if parts is None:
@@ -185,7 +185,7 @@ def can_own_parts(kind: Any) -> bool:
 
 
 def _parts_to_own(record: Any) -> Iterable[Any] | None:
-    """The parts of the record; None if they cannot be listed, or if their container has a second reference."""
+    """The parts of the record; None if they cannot be listed, or if there is a second reference to their container."""
     kind = type(record)
     if kind is list:
         return cast(Iterable[Any], record)
@@ -222,7 +222,7 @@ def _count(expression: str, make: Callable[[], Any] = _Probe) -> int:
     return count
 
 
-# What ``getrefcount`` returns for an object that only a variable of a loop holds, for its ``__dict__``, and for the
+# The results of ``getrefcount`` for an object that only a variable of a loop holds, for its ``__dict__``, and for the
 # values of a ``Row``.
 ALONE: Final = _count("v")
 ALONE_DICT: Final = _count("v.__dict__")
@@ -233,19 +233,18 @@ ALONE_VALUES: Final = _count("v._values", partial(Row, None))
 MAX_FIELDS: Final = 16  # records with more fields are not tested by field
 # After this many records of another shape, the loop is generated again for that shape.
 MIN_OTHERS: Final = 16
-# A loop is generated again at most this often; after that every record goes through a function.
 _VALUES_OF: Final[dict[type, str]] = {Row: "._values", dict: ".values()"}
+# A loop is generated again at most this often; after that every record goes through a function.
 _MAX_SHAPES: Final = 8
 
 
 @dataclass(frozen=True)
 class RecordShape:
-    """What a loop tests records for.
+    """The shape that a loop tests records for.
 
     ``kind``: the exact type.  ``field_types``: the exact type of each field, None for a field that may have any
-        immutable type; None as a
-    whole for records that are not tested by field.  ``names``: of the fields, if they have any.  ``is_nested``: the
-    record has mutable parts, to which it holds the only references.
+        immutable type; None in place of the tuple for records that are not tested by field.  ``names``: of the fields,
+        if they have any.  ``is_nested``: the record has mutable parts, to which it holds the only references.
     """
 
     kind: Any
@@ -262,12 +261,12 @@ class RecordShape:
     def is_by_column(self) -> bool:
         """Whether waiting records are kept by field.
 
-        Others are kept as they are: a reader in the same process needs no columns.
+        Others wait as objects: a reader in this process needs no columns.
         """
         return self.is_scalar or (self.kind is tuple and self.field_types is not None)
 
     def joined(self, other: "RecordShape") -> "RecordShape":
-        """A shape that covers records of both, if they are of the same kind; else this one."""
+        """A shape that covers records of both shapes, if they are of one kind; else this shape."""
         types, others = self.field_types, other.field_types
         if self.kind is not other.kind or self.is_nested:
             return self
@@ -287,8 +286,8 @@ class RecordShape:
         return self.names if self._has_attributes else None
 
     def key_field(self, position: int | None) -> int | str | None:
-        """How to find this field in any record of the shape: by name for attributes, whose order may differ, else by
-        position.
+        """The name or position by which a field is found in any record of the shape: the name of an attribute, as the
+        order of attributes may differ, else the position.
         """
         if position is None or self.names is None or not self._has_attributes:
             return position
@@ -360,8 +359,8 @@ class RecordShape:
         )
 
     def flat_test(self, code: LoopCode, record: str) -> str | None:
-        """The expression that tests whether a record that is not kept by field holds nothing mutable; None if the type
-        guarantees it.
+        """The expression that tests whether a record that is not kept by field has no part that others can change; None
+        if the type guarantees it.
         """
         if self.is_nested:
             if code.is_shared(record):
@@ -378,8 +377,8 @@ class RecordShape:
         return f"{record}.__weakref__ is None and {test}" if holder.has_weak_references else test
 
     def owned(self, code: LoopCode, record: str, fields: Sequence[str] = ()) -> str:
-        """The expression for a record that waits as it is: the record if its variable holds the only reference, else a
-        copy.
+        """The expression for a record that waits as an object: the record itself if its variable holds the only
+        reference, else a copy.
 
         ``fields`` are the variables that ``write_fields`` returned.
         """
@@ -410,7 +409,7 @@ class RecordShape:
 
     @property
     def _maker(self) -> Callable[..., Any] | None:
-        """Makes a record from its fields, where that costs less than copying its ``__dict__``."""
+        """The function that makes a record from its fields, if that costs less than copying its ``__dict__``."""
         if self.names is None or not self._has_attributes or not self._is_counted:
             return None
         return instance_maker(self.kind, self.names)
@@ -460,7 +459,7 @@ def _can_count_attributes(kind: Any, names: tuple[str, ...]) -> bool:
     return is_counted and len(gc.get_referents(probe)) != len(names) + 1
 
 
-_MIN_COUNTED: Final = 2  # with one attribute, one value and one ``__dict__`` give the same count
+_MIN_COUNTED: Final = 2  # with one attribute, one value and one ``__dict__`` give equal counts
 
 
 class ShapeWatch:
@@ -469,7 +468,7 @@ class ShapeWatch:
     def __init__(self) -> None:
         self._num_others = 0  # records of another shape since this one was chosen
         self._num_shapes = 0
-        self.last: Any = None  # the last of those records
+        self.last: Any = None  # the last record that ``note`` got
 
     def note(self, record: Any) -> None:
         """Note a record of another shape."""

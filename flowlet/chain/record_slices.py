@@ -4,13 +4,14 @@ Side:       task.
 Why:        a chunk may hold thousands of records.  If each takes a function 10 ms, a mail or a barrier would wait for
             the whole chunk.  Flink looks for mails after every record.  Here the loop of a chain is left between two
             records when a mail comes, and the rest of the chunk waits here.  An operator that takes whole chunks cannot
-            be left, nor what is behind it in its chain: it gets as many records as took 10 ms last time.  Where a
-            function turned slow in the middle of a slice, it may do so again: for long the slices are of at most 100
-            records (``Caution``).
-Invariants: elements come out in the order in which they went in.  What waits here counts as in front of the chain: no
-            barrier passes it, a snapshot of what is behind does not hold its effects, and nothing is read before it has
-            gone in.  A function that computes takes as long as it has the core: where many threads share it, ten times
-            as long by the wall.  One that waits takes little of the core.  So a slice took the CPU time, unless the
+            be left, nor can the operators behind it in its chain: it gets as many records as took 10 ms last time.  A
+            function that turned slow in the middle of a slice may do so again: so for a long time slices have at most
+            100 records (``Caution``).
+Invariants: elements come out in the order in which they went in.  Elements that wait here count as in front of the
+            chain: no barrier passes them, a snapshot of the chain does not have their effects, and no input is read
+            before they have gone in.
+Time:       a function that computes needs the core; where many threads share it, that takes ten times as long by the
+            wall.  A function that waits needs little of the core.  So the time of a slice is its CPU time, unless the
             time by the wall is many times as long.
 Units:      nanoseconds of a clock that stands still while the task waits for room in its outputs, and of the thread's
             CPU time.
@@ -26,27 +27,27 @@ from flowlet.records import Chunk, StreamElement
 Origin = TypeVar("Origin")
 
 BUDGET_NS: Final = 10_000_000  # a tenth of what a checkpoint under back pressure may take; not measured otherwise
-_FIRST_RECORDS: Final = 1  # of the first slice, before anything is known; a function may take a second for each
+_FIRST_RECORDS: Final = 1  # of the first slice, before any was measured; a function may take a second for each
 _RECORDS_AFTER_ONE: Final = 64  # once records have come one by one and were not measured
 _MAX_GROWTH: Final = 8
 _MAX_RECORDS: Final = 1 << 20
 MAX_RECORDS_IF_CAUTIOUS: Final = 100
-# What takes ten times the budget was cut for another function, or for another consumer, than it met; or the machine
-# stood still.  After 100,000 quick records, which small slices make some 20 ms slower altogether, the task counts as
-# quick again.
+# A slice that takes ten times its budget met a function or a consumer that had become slower, or the machine stood
+# still.  After 100,000 quick records, which small slices make some 20 ms slower altogether, the task counts as quick
+# again.
 SLOW_NS: Final = 10 * BUDGET_NS
-# How many times their CPU time the last slices may take by the wall and count as computed, among threads that want the
-# core or the interpreter's lock, too.  A slice that also waits is longer than its budget by as much.  To be cautious
-# costs more than small slices, so it takes more.  Of one slice of 2 ms the wall says nothing: it may just have lost the
-# core for 10.
+# The last slices count as computed, among threads that want the core or the interpreter's lock, too, if they took at
+# most so many times their CPU time by the wall.  A slice that also waits exceeds its budget by that factor.  Caution
+# costs more than small slices, so it needs a higher factor.  The time of a single slice of 2 ms says nothing: the
+# thread may just have lost the core for 10 ms.
 _MAX_CONTENTION: Final = 8
-_FORGOTTEN: Final = 4  # with each slice, such a part of the ones before
+_FORGOTTEN: Final = 4  # each slice takes one part in so many off the sum of all slices before
 _MAX_CONTENTION_IF_SLOW: Final = 16
 _NUM_QUICK: Final = 100_000
-# After one slice that waited and did not compute: on a busy machine a thread stands for 100 ms now and then, and small
-# slices of columns cost as much for each 100,000 rows as ten million rows in large ones.
+# After one slice that waited and did not compute: on a busy machine a thread stands still for 100 ms now and then, and
+# small slices of columns cost as much for each 100,000 rows as ten million rows in large ones.
 _NUM_QUICK_AFTER_WAIT: Final = 10_000
-# At the start nothing is known of the consumers: so many records fill the buffers between two tasks.
+# At the start the speed of the consumers is unknown: so many records fill the buffers between two tasks.
 _NUM_QUICK_AT_START: Final = 20_000
 _ROOM_TO_GROW: Final = 2  # times the buffers that the last default action took, since the next one makes twice as much
 
@@ -55,11 +56,11 @@ class Caution:
     """How long a task still takes small slices, because a slice, or a wait for room in an output, was long; task thread
     only.
 
-    A cautious task leaves its default action after ``max_records``, of one or several: so what they have made is
-    written, and it is known whether there is room.  A task that nothing has held up yet takes twice as many each time,
+    A cautious task leaves its default action after ``max_records``, in one slice or several: so their results are
+    written, and the task can look how much room is left.  A task that was never held up takes twice as many each time,
     as long as there is room for that.
 
-    ``num_quick``: so many quick records must come first.  ``grows``: nothing was slow yet.
+    ``num_quick``: how many quick records end the caution.  ``grows``: whether slices may grow, as no slice was slow.
     """
 
     __slots__ = ("_grows", "_limit", "_num_buffers_out", "max_records", "num_left", "num_left_now")
@@ -77,15 +78,15 @@ class Caution:
 
     @classmethod
     def at_start(cls) -> "Caution":
-        """That of a task with outputs."""
+        """The caution of a task with outputs at its start."""
         return cls(_NUM_QUICK_AT_START, grows=True)
 
     def begin(self, *, is_too_much: bool = False, grows: bool = False, num_quick: int = _NUM_QUICK) -> None:
-        """Something was slow.
+        """Begin to be cautious, because a slice or a consumer was slow.
 
-        ``is_too_much``: the task had to wait in the middle of writing what a default action had made.  ``grows``:
-            nothing but the consumers was slow, and what the task makes at once may follow the room that they leave.
-            ``num_quick``: so many quick records end it.
+        ``is_too_much``: the task had to wait while it wrote the results of a default action.  ``grows``: only the
+            consumers were slow, so the slices may follow the room that they leave.  ``num_quick``: how many quick
+            records end the caution.
         """
         self._grows = grows
         self._limit = min(self._limit, MAX_RECORDS_IF_CAUTIOUS)
@@ -94,10 +95,11 @@ class Caution:
         self.num_left, self.num_left_now = num_quick, 0
 
     def look_at_room(self, num_obtainable: int, num_spare: int, num_buffers_out: int) -> None:
-        """The outputs can get ``num_obtainable`` buffers, ``num_spare`` besides one for each channel;
-        ``num_buffers_out`` they have filled.
+        """Set how many records fit into the outputs.
 
-        In the worst case each record begins the buffer of another channel.
+        ``num_obtainable``: how many buffers the outputs can get.  ``num_spare``: how many of these are left after one
+            for each channel: in the worst case each record begins the buffer of another channel.
+            ``num_buffers_out``: how many buffers the outputs have filled.
         """
         if self._grows and self._num_buffers_out is not None:
             num_filled = num_buffers_out - self._num_buffers_out
@@ -116,7 +118,7 @@ class Caution:
         return self.num_left > 0 >= self.num_left_now
 
     def records_were_processed(self, num_records: int, taken_ns: int, cpu_ns: int) -> None:
-        """A slice has ended."""
+        """Note that a slice has ended; a long one begins a new caution, quick records end the present one."""
         self.num_left_now -= num_records
         if cpu_ns > SLOW_NS:
             self.begin()
@@ -131,8 +133,8 @@ class Caution:
 class RecordSlices(Generic[Origin]):
     """The elements that were read and not processed, each with its origin: a channel, or a split; task thread only.
 
-    ``clock_ns`` and ``cpu_ns``, the thread's CPU time, are read twice per slice; None: all time is CPU time.  ``cuts``:
-    whether chunks may be cut at all; a function of batches gets them as they came.  ``caution``: the task's.
+    ``clock_ns`` and ``cpu_ns``, the thread's CPU time, are read twice per slice; ``cpu_ns`` None: all time is CPU time.
+    ``cuts``: whether chunks may be cut at all; a function of batches gets them whole.  ``caution``: the task's.
     """
 
     def __init__(
@@ -162,10 +164,10 @@ class RecordSlices(Generic[Origin]):
         return iter(self.waiting)
 
     def is_needless_for(self, element: StreamElement) -> TypeGuard[Chunk]:
-        """Whether the element can be processed without being kept here: it is one record, and nothing waits in front of
-        it.
+        """Whether the element can be processed without being kept here: it is one record, and no element waits in front
+        of it.
 
-        Nobody measures what it takes, so the next slice is a short one.
+        Its time is not measured, so the next slice is a short one.
         """
         if self.waiting or type(element) is not Chunk or len(element) != 1:
             return False
@@ -178,7 +180,7 @@ class RecordSlices(Generic[Origin]):
         return True
 
     def add(self, origin: Origin, elements: Sequence[StreamElement]) -> None:
-        """Elements of an origin, behind all others."""
+        """Keep elements of an origin, behind all others."""
         for element in elements:
             self.waiting.append((origin, element))
 
@@ -192,9 +194,9 @@ class RecordSlices(Generic[Origin]):
         process_control: Callable[[Origin, StreamElement], None],
         should_stop: Callable[[], bool],
     ) -> bool:
-        """Give elements on until nothing waits, or ``should_stop`` says so after one; returns whether nothing waits.
+        """Process elements until none waits, or ``should_stop`` is true after one; returns whether none waits.
 
-        ``process_some`` returns how many records it has processed; the others are given again.
+        ``process_some`` returns how many records it has processed; the others are given to it again.
         """
         waiting = self.waiting
         while waiting:

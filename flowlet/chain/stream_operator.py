@@ -1,15 +1,15 @@
-"""The base classes of operators, and what a task gives them.
+"""The base classes of operators, and the services that a task gives them.
 
 Side:       task.  An operator is made in the user's program, pickled, and then runs on the one thread of its task.
-Invariants: ``setup``, then ``initialize_state``, then ``open``, before anything else; nothing after ``close``.  Nobody
-            changes a chunk that was passed on.  The combined watermark of several inputs only rises; it is the smallest
-            among those that are neither idle nor finished; the operator is idle exactly when no input is active and not
-            all have finished, and says so once.
+Invariants: ``setup``, then ``initialize_state``, then ``open`` are called before all other methods, and none after
+            ``close``.  A chunk that was passed on does not change.  The combined watermark of several inputs only
+            rises; it is the smallest of the inputs that are neither idle nor finished; the operator is idle exactly
+            when no input is active and not all have finished, and emits that status once.
 Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``AbstractStreamOperator``, ``Output``,
             ``MailboxExecutorFactory``; ``TwoInputStreamOperator``, ``MultipleInputStreamOperator``, ``AbstractInput``;
-            at most 63 inputs.  What the inputs say is combined as what the channels of one input say: in Flink's
-            ``CombinedWatermarkStatus`` an input that has finished beside an idle one pushes the watermark to infinity
-            (FLINK-38477).
+            at most 63 inputs.  The watermarks and statuses of inputs are combined like those of the channels of one
+            input: in Flink's ``CombinedWatermarkStatus`` an input that has finished beside an idle one pushes the
+            watermark to infinity (FLINK-38477).
 Absent:     Flink's ``InputSelectable``: no operator here chooses its inputs.
 """
 
@@ -47,7 +47,7 @@ Service = TypeVar("Service")
 
 
 class EdgeOutput(Protocol):
-    """Leads to one consumer: the next operator, or the record writer of one output of the task."""
+    """The way to one consumer: the next operator, or the record writer of one output of the task."""
 
     def collect(self, chunk: Chunk) -> None:
         """Take over a chunk."""
@@ -59,7 +59,7 @@ class EdgeOutput(Protocol):
 
 
 class Output(EdgeOutput, Protocol):
-    """Takes what an operator outside of a chain emits; ``collect`` is the main output."""
+    """Takes the elements that an operator outside of a chain emits; ``collect`` is the main output."""
 
     def collect_side(self, tag_id: str, chunk: Chunk) -> None:
         """Take over a chunk for the side output ``tag_id``."""
@@ -72,7 +72,7 @@ class Input(Protocol):
         """Process records, in stream order."""
 
     def process_some(self, chunk: Chunk) -> int:
-        """Process records until a mail waits; returns how many; none if a mail comes before the first."""
+        """Process records until a mail waits; returns how many, 0 if a mail came before the first."""
 
     def process_control(self, element: ControlElement) -> None:
         """Process a control element: the input's event time advanced, or it became idle or active, or a marker came."""
@@ -139,9 +139,9 @@ class OperatorContext:
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
-        """Puts mails of this operator's priority.
+        """The executor that puts mails of this operator's priority.
 
-        Its ``yield_`` runs only mails of this operator and of those behind it.
+        Its ``yield_`` runs only mails of this operator and of operators behind it.
         """
         return self._provided(self.executor, "mailbox")
 
@@ -161,8 +161,9 @@ class OperatorContext:
         return self._provided(self.operator_state, "operator state")
 
     def pause(self, duration_ms: int) -> None:
-        """Wait, and run mails of this operator and those behind it meanwhile; also where no timers fire: in ``open``,
-        after ``finish``.
+        """Wait, and run mails of this operator and operators behind it meanwhile.
+
+        It also works where no timers fire: in ``open``, and after ``finish``.
 
         Raises:
             TaskCancelled: the task was cancelled meanwhile.
@@ -173,15 +174,14 @@ class OperatorContext:
     def check_cancelled(self) -> None:
         """Raise TaskCancelled if the task is being cancelled.
 
-        For calls that wait outside of the mailbox, such as for a broker: to be called between two slices of such a
-        wait.  ``pause`` would run mails, among them the next commit or checkpoint, in the middle of what the caller
-        does.
+        Code that waits outside of the mailbox, such as for a broker, calls it between two slices of its wait.
+        ``pause`` would run mails, among them the next commit or checkpoint, in the middle of the caller's work.
         """
         if self.is_cancelled():
             raise TaskCancelled(f"{self.task_name} was cancelled")
 
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> KeyedTimerService:
-        """The timer service of that name; the same one for every call.  Timers belong to the key in ``key_context``."""
+        """The timer service of a name: one object for all calls.  Timers belong to the key in ``key_context``."""
         return self._provided(self.timers, "timers").timer_service(name, triggerable, is_batch=is_batch)
 
     def _provided(self, service: Service | None, what: str) -> Service:
@@ -201,15 +201,15 @@ class StreamOperator:
     """
 
     name: str
-    uid: str = ""  # what the user calls it, for people; empty: nothing
+    uid: str = ""  # the user's name for it, for people; empty: it has none
     operator_id: bytes = b""  # 16 bytes that survive a restart of the job; empty: derived from the task's
     # Whether a chain gives it chunks (of records that cannot change) instead of single records.
     takes_chunks: bool = False
-    # Whether it wants single records all the same behind a ``key_by``, where none can change either.
+    # Whether it gets single records in spite of ``takes_chunks`` behind a ``key_by``, where none can change either.
     takes_keyed_records: bool = False
     # Whether a call of the user's function takes a whole chunk, so that none may be cut in front.
     takes_batches: ClassVar[bool] = False
-    state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
+    state_version: ClassVar[int] = 1  # of the snapshot; raise it with each change of its fields
     waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
     # Whether records wait in it, so that the task asks ``available_future`` and ``drained_future``.
     holds_records: ClassVar[bool] = False
@@ -246,33 +246,34 @@ class StreamOperator:
         """Prepare for the first record."""
 
     def available_future(self) -> AvailabilityFuture:
-        """Done while the operator has room; until then the task reads no input, and takes mails."""
+        """The future that is done while the operator has room; until then the task takes mails and reads no input."""
         return AVAILABLE
 
     def drained_future(self) -> AvailabilityFuture:
-        """Done when the records that are inside now have left; the task takes mails until then, before it ends its
-        data.
+        """The future that is done when the records that are inside now have left.
+
+        Before the task ends its data, it takes mails until then.
         """
         return AVAILABLE
 
     def end_input(self, input_id: int) -> None:
-        """Input ``input_id`` (from 1) ended and is drained: no more records follow."""
+        """Note that input ``input_id`` (from 1) has ended and is drained: no more records follow."""
 
     def end_keys(self) -> None:
-        """With sorted inputs: no more records of the keys so far follow.  Fire their timers, then drop their state."""
+        """Fire the timers of the keys so far, then drop their state: with sorted inputs, their records have ended."""
         if self.ctx.timers is not None:
             self.ctx.timers.end_keys()
         if self.ctx.keyed_state is not None:
             self.ctx.keyed_state.forget_keys()
 
     def finish(self) -> None:
-        """All inputs ended: emit the last records."""
+        """Emit the last records; all inputs have ended."""
 
     def close(self) -> None:
         """Release what ``open`` acquired; also called after a failure."""
 
     def restored_after_finish(self) -> "StreamOperator":
-        """What runs in its place if it is restored from a checkpoint that was taken after ``finish``; only if
+        """The operator that takes its place if it is restored from a checkpoint taken after ``finish``; called only if
         ``runs_after_finish``.
         """
         raise NotImplementedError(f"{type(self).__name__} does nothing after its end")
@@ -289,7 +290,7 @@ class StreamOperator:
     def process_some(self, chunk: Chunk) -> int:
         """Process records as the head of a chain until ``ctx.interrupts`` is not empty; returns how many, perhaps none.
 
-        Raises as ``process_chunk``.  The caller keeps the rest, and gives it again before anything else.
+        Raises as ``process_chunk``.  The caller keeps the rest, and gives it again before any other element.
         """
         self.process_chunk(chunk)
         return len(chunk)
@@ -351,15 +352,16 @@ class StreamOperator:
     # -- checkpoints
 
     def initialize_state(self, state: object | None) -> None:
-        """Restore what ``snapshot_state`` returned; None at the first start."""
+        """Restore the result of ``snapshot_state``; None at the first start."""
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
         """The state with which this subtask begins, if the operator had another number of subtasks; called before
         ``initialize_state``.
 
         Args:
-            states: what ``snapshot_state`` gave, by former subtask; None: it had none, or it is none of this subtask's.
-            share: which one this subtask is.
+            states: the results of ``snapshot_state``, by former subtask; None: the subtask had no state, or none for
+                this subtask.
+            share: the number of this subtask, and the former and present parallelism.
 
         Raises:
             StateRestoreError: the operator's state cannot be divided otherwise.
@@ -373,31 +375,32 @@ class StreamOperator:
         )
 
     def stop_emitting(self) -> None:
-        """The task stops without finishing its operators: keep what is in progress for the snapshot that follows."""
+        """Keep work in progress for the snapshot that follows: the task stops without finishing its operators."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit what must precede the barrier of a checkpoint."""
+        """Emit the records that must precede the barrier of a checkpoint."""
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Let the user's functions put what they keep into their states, which are copied next; ``timestamp_ms``: when
-        it was triggered.
+        """Let the user's functions put what they keep into their states, which are copied next.
+
+        ``timestamp_ms``: the time at which the checkpoint was triggered.
         """
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """The state to keep: a value that nobody changes any more, or a callable that another thread calls to make it;
+        """The state to keep: a value that does not change any more, or a callable that another thread calls to make it;
         None: no state.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint completed.  Ids rise; some are never reported."""
+        """Note that the checkpoint is complete.  Ids rise; some are never reported."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint will never complete."""
+        """Note that the checkpoint will never complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorInput:
-    """One input of an operator with several: the operator's methods, which are told the number of the input."""
+    """One input of an operator with several: the operator's methods, bound to the number of the input."""
 
     process_chunk: Callable[[Chunk], None]
     process_some: Callable[[Chunk], int]
@@ -411,7 +414,7 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
 
     @abstractmethod
     def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
-        """Records of one input, in its order."""
+        """Process records of one input, in its order."""
 
     def process_input_some(self, input_id: int, chunk: Chunk) -> int:
         """Process records of one input as ``StreamOperator.process_some`` does."""
@@ -419,7 +422,7 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
         return len(chunk)
 
     def inputs(self) -> Sequence[Input]:
-        """One per input; the same objects at each call."""
+        """The inputs, one object for each, which all calls return."""
         if not hasattr(self, "_inputs"):
             self._inputs = tuple(
                 [
@@ -436,13 +439,14 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
 
     @property
     def combined_watermark(self) -> StatusWatermarkValve:
-        """The watermarks of all inputs together; look only."""
+        """The watermarks of all inputs together; read only."""
         self.inputs()
         return self._valve
 
     def process_input_control(self, input_id: int, element: ControlElement) -> None:
-        """Process a control element of one input: of watermarks what all together have reached; an idle input does not
-        hold back the others.
+        """Process a control element of one input.
+
+        Watermarks and statuses of all inputs are combined; an idle input does not hold back the others.
         """
         elements: Sequence[ControlElement] = (element,)
         if isinstance(element, Watermark):
