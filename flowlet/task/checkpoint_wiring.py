@@ -64,7 +64,7 @@ class MailedCall:
             self._call()
 
     def cancel(self) -> None:
-        """Do not make the call, unless it was made."""
+        """Cancel the call, unless it was made; its mail, if it is queued, does nothing."""
         self._call = None
         self._timer.cancel()
 
@@ -72,8 +72,7 @@ class MailedCall:
 class TaskOutputs:
     """All partitions of one task, if any; ``flush_pending`` writes the pending chunks of the record writers.
 
-    With each partition goes whether barriers may be unaligned.  They stay aligned on a pointwise edge, whose in-flight
-    data cannot be redistributed when parallelism changes.
+    ``outputs``: each partition, and whether its barriers may be unaligned (``supports_unaligned``).
     """
 
     def __init__(self, outputs: Iterable[tuple[ResultPartition, bool]], flush_pending: Callable[[], None]) -> None:
@@ -106,12 +105,12 @@ class TaskOutputs:
 
 
 def supports_unaligned(partitioner: Partitioner) -> bool:
-    """Whether data in flight may be kept by the producer (Flink
+    """Whether the producer may keep data in flight (Flink
     ``StreamingJobGraphGenerator.shouldDisableUnalignedCheckpointing``).
 
-    On a pointwise edge it cannot be restored with another parallelism; nor on a broadcast one, whose consumers must get
-    the same records.  What the client reads is pointwise, too: its records are in no task's state, so the client must
-    have them when a checkpoint is complete.
+    On a pointwise edge this data cannot be restored with another parallelism; nor on a broadcast edge, where all
+    consumers must get equal records.  Edges to the client are pointwise, too: their records are in no task's state, so
+    the client must have them when a checkpoint is complete.
     """
     return not partitioner.is_pointwise and not isinstance(partitioner, Broadcast)
 
@@ -119,8 +118,9 @@ def supports_unaligned(partitioner: Partitioner) -> bool:
 def checkpointed_gates(
     environment: TaskEnvironment, checkpoints: TaskCheckpoints, processor: MailboxProcessor
 ) -> dict[SingleInputGate, CheckpointedInputGate]:
-    """Wrap each gate so that it handles barriers, with one handler for all; from now on channels
-    keep data in flight.
+    """Wrap each gate so that it handles barriers, with one handler for all; from now on channels keep data in flight.
+
+    Returns the wrapped gates by gate.
     """
     config = environment.checkpointing
     gates = environment.gates
@@ -146,7 +146,7 @@ def checkpointed_gates(
 def keep_in_flight(
     writer: InMemoryChannelStateWriter, checkpoint_id: int, channel: InputChannelInfo, pieces: Iterable[bytes]
 ) -> None:
-    """Keep data that left ``channel`` but was not processed; it precedes what the channel itself keeps."""
+    """Keep data that left ``channel`` but was not processed; it precedes the data that the channel itself keeps."""
     buffers = [NetworkBuffer.unpooled(piece, DataType.DATA_BUFFER) for piece in pieces]
     if buffers:
         writer.add_input_data(checkpoint_id, channel, buffers)

@@ -1,22 +1,23 @@
 """Tasks that read gates.
 
-Runs light tasks where their data arrives: on the loop, in the place of their parked thread.
+``LightTask`` runs a light task where its data arrives: on the loop, in the place of its parked thread.
 
-Finds inputs that have held a watermark back for long: usually empty partitions without ``with_idleness``.
+``WatermarkWatch`` finds inputs that have held a watermark back for long: usually empty partitions without
+``with_idleness``.
 
 Side:   task, on the loop's thread while the task's own thread is parked.
 Why:    a record that comes alone would wait for the task's thread to wake up, and beside a CPU-bound task also for the
         interpreter's lock (bench: latency).
-Rules:  only data is processed here.  Events, mails, errors, the life cycle and all that may wait are left to the task's
-        own thread.  So a task never runs here if it writes to the network, has several gates, or has an operator that
-        waits for mails.  A task that takes longer than ``BUDGET_NS`` returns to its own thread, for twice as long as
-        the last time.  If it was quick for that long, that time starts again at its minimum: then something else kept
-        the loop from its core.  A task of which one call took longer than ``SLOW_NS`` stays on its own thread for good,
-        and so does its vertex in later attempts in this process (``SLOW_VERTICES``): it waits for something or keeps
-        the interpreter's lock, and stood in the network's way.
+Rules:  only data is processed on the loop.  Events, mails, errors, the life cycle and all work that may wait are left
+        to the task's own thread.  So a task never runs on the loop if it writes to the network, has several gates, or
+        has an operator that waits for mails.  A task that takes longer than ``BUDGET_NS`` returns to its own thread,
+        for twice as long as the last time.  If it was quick on the loop for at least that long before, the time starts
+        again at its minimum: then other work had kept the loop from its core.  If one call of a task took longer than
+        ``SLOW_NS``, the task stays on its own thread for good, and so does its vertex in later attempts in this process
+        (``SLOW_VERTICES``): it waits or keeps the interpreter's lock, and stopped the network meanwhile.
 Units:  nanoseconds of a monotonic clock.
-Source: none in Flink, where people compare the watermarks of all channels by hand.  Flink ``OneInputStreamTask``,
-        ``TwoInputStreamTask``, ``MultipleInputStreamTask``.
+Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStreamTask``.  None for ``LightTask`` and
+        ``WatermarkWatch``: in Flink people compare the watermarks of all channels by hand.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,7 @@ from netstack.log_lines import LogLines
 from netstack.partition.channel_state import InputChannelInfo
 
 BUDGET_NS: Final = 1_000_000  # how long a task may delay the loop's other work, and the network.  Not measured.
-# Far more than the kernel takes the core from the loop, also beside busy tasks.  Not measured.
+# Far longer than the kernel keeps the core from the loop, even beside busy tasks.  Not measured.
 SLOW_NS: Final = 50_000_000
 _FIRST_PAUSE_NS: Final = 1_000_000_000
 _MAX_PAUSE_NS: Final = 1_000_000_000_000
@@ -56,8 +57,8 @@ _MAX_SLOW_VERTICES: Final = 10_000
 
 
 SLOW_VERTICES: Final[dict[tuple[str, str], None]] = {}
-"""The vertices of this process that stood in the network's way once, by job, the oldest first; a restarted job would do
-it again.  The loop adds, task threads read; single operations of a dictionary.
+"""The vertices of this process that once stopped the network, by job, the oldest first; a restarted job would do it
+again.  The loop thread adds, task threads read; single operations of a dictionary.
 """
 
 
@@ -73,9 +74,9 @@ class LightTask:
     """Runs one task in slices; ``try_run`` works on the loop's thread and returns False on any other.
 
     Args:
-        task: runs here.
-        gate: the task's only one.
-        process_one: processes one buffer of it.
+        task: the light task.
+        gate: its only gate.
+        process_one: processes one buffer of the gate.
         is_loop_thread: whether the calling thread is the loop's.
         clock_ns: the task's.
     """
@@ -96,9 +97,7 @@ class LightTask:
         return f"<LightTask, the last time {self._pause_ns / 1e9:g} s on its own thread>"
 
     def try_run(self, suspension: Suspension) -> bool:
-        """Process the data that arrived, instead of resuming ``suspension``; False if the task's
-        own thread must do it.
-        """
+        """Process the data that arrived, so that ``suspension`` stays; False: the task's own thread must do it."""
         if not self.is_loop_thread():
             return False
         now_ns = self.clock_ns()
@@ -144,7 +143,7 @@ STALL_NS: Final = 60_000_000_000  # not measured
 
 
 class WatermarkWatch:
-    """Watches one valve; what it reads may be one watermark stale."""
+    """Watches one valve; the watermark that it reads may be stale by one."""
 
     def __init__(self, valve: StatusWatermarkValve, clock_ns: Callable[[], int]) -> None:
         self._valve = valve
@@ -156,8 +155,9 @@ class WatermarkWatch:
         return f"<WatermarkWatch of {self._valve!r}>"
 
     def held_back_by(self) -> list[int]:
-        """The channels that held the watermark back for the last minute while others were ahead; the minute starts at a
-        call.
+        """The channels that held the watermark back for the last minute while others were ahead.
+
+        The minute counts from the last call at which the watermark had moved, or was not held back.
         """
         now_ns, watermark = self._clock_ns(), self._valve.last_output
         if watermark != self._watermark or not self._valve.is_held_back:
@@ -189,7 +189,7 @@ class GateFedStreamTask(StreamTask):
             else checkpointed_gates(environment, self.checkpoints, self.mailbox_processor)
         )
         self._readers: list[tuple[InputProcessor, list[SingleInputGate]]] = []
-        # With a function that names a channel for people.
+        # Each with the function that names its channels for people.
         self._watches: list[tuple[Callable[[int], str], WatermarkWatch]] = []
         self._marks = MarkValve(sum(gate.num_channels for gate in environment.gates))  # of all inputs together
         self._num_mark_channels = 0  # those that have an input processor
@@ -219,7 +219,9 @@ class GateFedStreamTask(StreamTask):
         return processors[0]
 
     def _sorting_processor(self, gates: list[list[SingleInputGate]]) -> SortingInputProcessor:
-        """The processor of all inputs of a head in a BATCH job that reads them in an order; ``gates``: by input."""
+        """The processor of all inputs of a head in a BATCH job, which sorts inputs or reads some last; ``gates``: by
+        input.
+        """
         batch, head = self.environment.batch, self._chain.head
         assert batch is not None, "only operators of BATCH jobs want an order"
         inputs: list[TaskInput] = []
@@ -245,7 +247,7 @@ class GateFedStreamTask(StreamTask):
             [self._checkpointed.get(gate, gate) for gate in gates],
             head if collected is None else collected,
             self.name,
-            # The chain tells a head that holds records of its end when the task has drained it.
+            # A head that holds records hears of its end from the chain, when the task has drained it.
             on_end=partial(self._end_input, number)
             if collected is None and not self._chain.head.holds_records
             else (lambda: None),
@@ -302,8 +304,8 @@ class GateFedStreamTask(StreamTask):
     def _process_input(self) -> InputStatus:
         if not self._holders:
             return self._input.process_input(MAX_BUFFERS_PER_ACTION, self._should_stop)
-        # Before each buffer the task looks whether its operators have room.  What was read already needs none: a
-        # barrier may be behind it.
+        # Before each buffer the task looks whether its operators have room.  Elements that were read already go in
+        # without room: a barrier may be behind them.
         should_stop = self._should_stop
         if isinstance(self._input, SortingInputProcessor):
             should_stop = lambda: self._is_full or self._should_stop()  # noqa: E731 - named for both inputs
@@ -342,7 +344,7 @@ class GateFedStreamTask(StreamTask):
         return self._input.current_watermark
 
     def _light_task(self, processor: InputProcessor) -> LightTask | None:
-        """What runs the task on the loop; None if it may not."""
+        """The ``LightTask`` that runs the task on the loop; None: the task may not run there."""
         environment = self.environment
         is_loop_thread = environment.is_loop_thread
         gates = environment.gates
@@ -360,7 +362,7 @@ class GateFedStreamTask(StreamTask):
         return LightTask(self, gate, process_one, is_loop_thread, self._timings.now_ns)
 
     def _stood_in_the_way(self) -> None:
-        """A call on the loop was slow."""
+        """Remember the vertex, and warn, after a call on the loop that was slow."""
         environment = self.environment
         add_slow_vertex((environment.job_id, environment.vertex_id))
         _log.warning(

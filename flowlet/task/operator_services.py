@@ -1,27 +1,24 @@
-"""The services of a task for each of its operators: mailbox, clock, timers, latency statistics.
+"""The services of a task for each of its operators: mailbox, clock, timers, keyed state, latency statistics.
 
 The metrics of a task's operators, as they are sent to the JobManager; ``LatencyStats``: how long records take from a
 source to an operator.
 
-``EdgeFunctions``: the life cycle of key selectors and partitioners, which belong to the ways between operators and
-to no operator.
-
-Chooses the back end of an operator's keyed state.
+``EdgeFunctions``: the life cycle of key selectors and partitioners, which belong to edges and to no operator.
 
 Side:       task; metrics are read anywhere.
 Units:      milliseconds; latencies by the clocks of the two machines, which must agree: a negative latency is reported
             as it is.
 Source:     Flink ``LatencyStats``, ``DescriptiveStatisticsHistogram``.  Flink ``OperatorMetricGroup``,
             ``InternalOperatorIOMetricGroup``; the gauges currentInputWatermark, currentInputNWatermark,
-            currentOutputWatermark.  PyFlink opens them with the operators that it adds for
-            ``key_by`` and ``partition_custom``: those run beside the operator that emits the records, as here.  Flink
+            currentOutputWatermark.  PyFlink opens key selectors and partitioners with the operators that it adds for
+            ``key_by`` and ``partition_custom``, which run beside the operator that emits the records, as here.  Flink
             ``StateBackendLoader``, ``StateBackend.createKeyedStateBackend``.  Flink ``OperatorChain.createOperator``,
             ``StreamOperatorWrapper.quiesceTimeServiceAndFinishOperator``.
 Invariants: a marker is reported once at each operator that it passes; sinks do not forward it; a histogram holds its
-            last values only.  A function is opened before the first record leaves the chain, and closed once; also if
-            others fail.  Only functions that override ``open`` or ``close`` are in here.  The priority of an operator's
-            mails is its place in the chain, from 1: so a yield runs mails of operators behind it, and none of those
-            before it.
+            last values only.  A function is opened before the first record leaves the chain, and closed once, even if
+            other functions fail.  ``EdgeFunctions`` has only functions that override ``open`` or ``close``.  The
+            priority of an operator's mails is its place in the chain, from 1: so a yield runs mails of operators behind
+            it, and no mails of operators before it.
 """
 
 import hashlib
@@ -90,7 +87,7 @@ class Histogram:
             self.count += 1
 
     def metrics(self, name: str) -> LatencyMetrics:
-        """The number of all values, and how those in the window are distributed; all 0 when there are none."""
+        """The number of all values, and the distribution of the values in the window; all 0 if there are no values."""
         with self._lock:
             values = sorted(self._values)
         if not values:
@@ -102,7 +99,7 @@ class Histogram:
 
 
 def _quantile(ordered: list[int], part: float) -> float:
-    """Between the two values around position ``part * (n + 1)``, as the library does that Flink uses."""
+    """Interpolate between the two values around position ``part * (n + 1)``, as the library does that Flink uses."""
     position = part * (len(ordered) + 1)
     if position < 1:
         return ordered[0]
@@ -130,14 +127,14 @@ class LatencyStats:
         return f"<LatencyStats {self._suffix}, {len(self._histograms)} histograms>"
 
     def report(self, marker: LatencyMarker, now_ms: int) -> None:
-        """A marker arrived."""
+        """Add the latency of a marker that arrived."""
         if marker.operator_id not in self._histograms:
             self._histograms[marker.operator_id] = Histogram()
         self._histograms[marker.operator_id].update(now_ms - marker.marked_time_ms)
 
     def metrics(self) -> list[LatencyMetrics]:
-        """Of each histogram; a name is that of the metric, below the scope of the job."""
-        # A copy first, in one step: the task thread may add one meanwhile.
+        """The metrics of each histogram, with the name of the metric below the scope of the job."""
+        # A copy first, in one step: the task thread may add a histogram meanwhile.
         by_source = list(self._histograms.items())
         return [each.metrics(f"source_id.{source.hex()}.{self._suffix}") for source, each in by_source]
 
@@ -171,7 +168,7 @@ class EdgeFunctions:
     Args:
         chain: the operators, head first.
         outputs: the edges that leave the task.
-        contexts: of the operators; a function gets that of the operator whose records it sees.
+        contexts: of the operators; a function gets the context of the operator whose records it sees.
     """
 
     def __init__(
@@ -217,7 +214,7 @@ def _functions(chain: Sequence[ChainedOperator], outputs: Sequence[OutputEdge]) 
     return ((function, method, index) for function, method, index in found if has_life_cycle(function))
 
 
-_num_places: Final = itertools.count()  # of this process; Flink goes from one directory to the next, too
+_num_places: Final = itertools.count()  # of this process; Flink takes one directory after the other, too
 
 
 def create_keyed_state_backend(
@@ -374,8 +371,8 @@ def _ends_keys(environment: TaskEnvironment, head: StreamOperator) -> bool:
 
 
 def operator_id_of(operator: StreamOperator, vertex_id: str, index: int) -> bytes:
-    """The id of the operator at ``index`` of a task's chain: its own, or one that is the same after a restart of the
-    job.
+    """The id of the operator at ``index`` of a task's chain: its own, or one of vertex and index, which survives a
+    restart of the job.
     """
     if operator.operator_id:
         return operator.operator_id

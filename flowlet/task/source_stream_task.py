@@ -1,4 +1,4 @@
-"""A task whose head is a source; and what makes the task for a chain.
+"""A task whose head is a source; and ``create_stream_task``, which makes the task for a chain.
 
 Side:   task.
 Source: Flink ``SourceOperatorStreamTask``; ``JobVertex.getInvokableClass``, which chooses a subclass of ``StreamTask``.
@@ -29,10 +29,10 @@ MAX_POLLS_PER_ACTION = 16
 
 
 class SourceStreamTask(StreamTask):
-    """Polls its source once per default action: the next poll may block, and records of the last one must not wait for
-    it.
+    """Polls its source once per default action: the next poll may block, and the records of the last poll must not wait
+    for it.
 
-    If the reader says that it never blocks, several polls are one default action.
+    If the reader never waits (``never_waits``), a default action has several polls.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SourceStreamTask(StreamTask):
             self.checkpoints.attach_source(self._stop)
 
     def metrics(self) -> messages.TaskMetrics:
-        """The counters, with the source's own; any thread."""
+        """The counters of the task and of the source; any thread."""
         return msgspec.structs.replace(
             super().metrics(),
             source_progress=self._source.progress,
@@ -59,7 +59,7 @@ class SourceStreamTask(StreamTask):
         )
 
     def cancel(self) -> None:
-        """As ``StreamTask.cancel``; tells producers outside the cluster at once, even while user code runs.
+        """Cancel the task; producers outside the cluster are told at once, even while user code runs.
 
         Any thread.
         """
@@ -101,13 +101,13 @@ class SourceStreamTask(StreamTask):
         return self._stopped is None
 
     def _process_events(self) -> InputStatus:
-        # Stopping without draining waits for no timer; anything else comes behind them.
+        # Stopping without draining waits for no timer; all other input is read after the timers.
         return self._process_input() if self._stopped is StopMode.NO_DRAIN else InputStatus.MORE_AVAILABLE
 
     def _end_stopped(self, mode: StopMode) -> InputStatus:
-        self._source.hold()  # before the end of data: what its function has emitted is in its state
+        self._source.hold()  # before the end of data: the elements that its function has emitted are in its state
         if mode is StopMode.NO_DRAIN:
-            return InputStatus.STOPPED  # what the reader gave last is in the savepoint
+            return InputStatus.STOPPED  # elements that were read and not processed are in the savepoint
         if self._source.has_rest:
             self._source.emit_next(self._should_stop)
             return InputStatus.MORE_AVAILABLE
@@ -133,23 +133,23 @@ class SourceStreamTask(StreamTask):
         self.mailbox_processor.send_control_mail(lambda: self._stop(StopMode.NO_DRAIN), "stop the source")
 
     def carry_out(self, order: messages.SourceOrder) -> None:
-        """Do as the JobManager says.  Any thread, any time."""
+        """Carry out an order of the JobManager by a mail.  Any thread, any time."""
         source = self._source
         match order:
             case messages.AllowSourceWatermark(max_allowed=max_allowed):
                 self.mailbox_processor.send_control_mail(
                     lambda: source.allow_watermark(max_allowed), "watermark alignment"
                 )
-            # In the order of the triggers of checkpoints, which have this priority, too.  A mail that overtook a
-            # trigger would put a split into this task's state that is still in the enumerator's state of the same
-            # checkpoint: after a restart it would be read twice.  Not once the source was stopped: else the
-            # enumerator's state in the savepoint that stops it has these splits.
+            # In the order of the triggers of checkpoints, which have this priority, too.  If a mail overtook a trigger,
+            # one checkpoint would have its split in this task's state and in the enumerator's: after a restart it would
+            # be read twice.  Not after the source was stopped: these splits are in the enumerator's state in the
+            # savepoint that stops it.
             case messages.AddSplits(splits=splits, waiting_bytes=waiting_bytes):
                 self._mail(lambda: source.add_splits(splits, waiting_bytes), "splits of the source")
             case messages.NoMoreSplits():
                 self._mail(source.no_more_splits, "no more splits of the source")
             # Of the lowest priority, so that it never runs while an operator that waits in the middle of a chunk runs
-            # mails.  Not behind the end of data: else its consumers accept no more, or drop what operators still hold.
+            # mails.  Not behind the end of data: consumers accept no more then, and operators may still hold records.
             case messages.EmitMark(number=number):
                 mark = CompletionMark(number)
                 self._mail(lambda: source.emit_mark(mark), "emit completion mark %s", number, needs_data=True)
@@ -160,7 +160,10 @@ class SourceStreamTask(StreamTask):
                 assert_never(order)
 
     def _mail(self, action: Callable[[], None], description: str, *args: object, needs_data: bool = False) -> None:
-        """Let the task's thread do something, unless the source is stopped then, or at its end if it ``needs_data``."""
+        """Let the task's thread run an action, unless the source is stopped by then.
+
+        ``needs_data``: nor after the end of data was sent.
+        """
 
         def run() -> None:
             if self._stopped is None and (self._has_data or not needs_data):
@@ -185,7 +188,7 @@ def create_stream_task(environment: TaskEnvironment, chain: list[ChainedOperator
     head = chain[0].operator
     if isinstance(head, SourceOperator):
         return SourceStreamTask(environment, chain)
-    # Here, as a task that begins with a source needs none of what reads from the network.
+    # Imported here: a task that begins with a source needs no module that reads from the network.
     from flowlet.task.one_input_stream_task import GateFedStreamTask
 
     return GateFedStreamTask(environment, chain)

@@ -1,14 +1,14 @@
 """One subtask: its chain, its inputs and outputs, and the thread that runs them.
 
 Side:       task.  ``cancel``, ``metrics``, ``state`` and ``repr`` from any thread.
-Invariants: all that touches operators runs on the thread that called ``invoke``.  A pending chunk never outlives the
-            default action or mail that produced it.  End of partition is sent only after all consumers acknowledged the
-            end of data.  Whatever happens, operators are closed, partitions are finished or failed, gates are closed,
+Invariants: all code that touches operators runs on the thread that called ``invoke``.  A pending chunk never outlives
+            the default action or mail that produced it.  End of partition is sent only after all consumers acknowledged
+            the end of data.  In all cases operators are closed, partitions are finished or failed, gates are closed,
             and the first error is raised.
 Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), ``SourceStreamTask``,
             ``OneInputStreamTask``.
 Absent:     a way to interrupt user code: a cancelled task ends when its user code returns.  The owner of the thread
-            watches for that.
+            watches the time that this takes.
 """
 
 import threading
@@ -46,22 +46,22 @@ if TYPE_CHECKING:
     from flowlet.io.record_writer import RecordWriter
 
 _NS_PER_MS = 1_000_000
-_ALARM_MS = 10  # where results are flushed at the end of each default action, which may take long
+_ALARM_MS = 10  # for outputs that are flushed at the end of each default action, which may take long
 _PRINT_MS = 100  # of a task without outputs, which may print; the usual buffer timeout
 _LEAST_ROOM = 8  # buffers for the bytes of a small slice, besides one that each channel may begin; not measured
-_LOOP_ROUNDS = 2  # of the loop: what the first one finds to do may lead to more
+_LOOP_ROUNDS = 2  # of the loop: callbacks of the first round may schedule others
 _MAX_LOOP_ROUND_S = 0.1
 _MAX_RECOVERED_PIECES = 8  # a mail waits for at most as many, of 32 KiB mostly; as for buffers, not measured
 
 
 class _Phase(Enum):
-    """What the default action does now."""
+    """The present work of the default action."""
 
-    RECOVERING = auto()  # process what was in flight in the checkpoint that the task begins with
+    RECOVERING = auto()  # process data that was in flight in the checkpoint that the task begins with
     PROCESSING = auto()  # read input, run the chain
     DRAINING = auto()  # data has ended; wait until no operator holds records
     AWAITING_END_OF_INPUT = auto()  # data has ended; wait for the end of every partition
-    AWAITING_ACKNOWLEDGEMENT = auto()  # wait until the consumers have processed everything
+    AWAITING_ACKNOWLEDGEMENT = auto()  # wait until the consumers have processed all data
     AWAITING_CHECKPOINT = auto()  # wait for a complete checkpoint that includes the end
     DONE = auto()
 
@@ -112,7 +112,7 @@ class StreamTask(ABC):
         self._may_hold_results = False  # Task thread only: whether results may wait for the end of a default action.
         # Written by the task thread; read by the loop: whether the default action processes input.
         self._is_acting = False
-        # Set by the loop, cleared by the task thread: whether the mail for them waits.
+        # Set by the loop, cleared by the task thread: whether the mail that flushes results waits.
         self._is_called_for_results = False
         self._attention = Attention()
         self._writers = [
@@ -135,9 +135,9 @@ class StreamTask(ABC):
         self._suspension_for_operators: Suspension | None = None  # the last wait for operators
         self._phase = _Phase.PROCESSING  # Written by the task thread.
         self._has_reported_end = False  # Written by the task thread.
-        # Task thread only; what is left of the data in flight to begin with.
+        # Task thread only: the data in flight of the restored checkpoint that is not processed yet.
         self._recovery: InputRecovery | None = None
-        # Task thread only; of operators with data in flight to begin with.
+        # Task thread only: the inputs of operators behind the head that the restored checkpoint has data in flight for.
         self._inner_inputs: dict[int, Callable[[Chunk], int]] = {}
         self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
         self._snapshots = OperatorSnapshots(self._chain.operators, lambda: self._is_closed, self._attention.check)
@@ -158,7 +158,7 @@ class StreamTask(ABC):
 
     @property
     def waiting_for(self) -> str | None:
-        """What the parked task waits for, in words; None while it works.  Any thread."""
+        """The reason why the task is parked, in words for people; None while it works.  Any thread."""
         return self.mailbox_processor.waiting_for
 
     # -- the life of the task
@@ -190,15 +190,16 @@ class StreamTask(ABC):
             raise TaskCancelled(f"{self.name} was cancelled while it ended")
 
     def cancel(self) -> None:
-        """Make ``invoke`` raise TaskCancelled as soon as user code returns; any thread, any state,
-        any number of times.
+        """Make ``invoke`` raise TaskCancelled as soon as user code returns.
+
+        Any thread, any state, any number of times.
         """
         before = self._lifecycle.cancel()
         if before is ExecutionState.CREATED:
-            # No thread uses them, and none will.
+            # No thread uses outputs and gates, and none will.
             raise_first(errors_of((*self._failers(self._cancel_cause()), *self._closers(mailbox=False))))
         elif before in (ExecutionState.INITIALIZING, ExecutionState.RUNNING):
-            # Before the mail, which ends the loop of the head: the loops behind it must not take what it has emitted.
+            # Before the mail, which ends the loop of the head: the loops behind it must not take its last records.
             self._attention.cancel()
             # The mail ends every wait in the mailbox; the failed partitions end a wait for a buffer.
             self.mailbox_processor.send_control_mail(self._raise_cancelled, "cancel the task")
@@ -210,12 +211,12 @@ class StreamTask(ABC):
         if config is not None:
             self._snapshots.restore(config.restored)
             self._recovery = self._create_recovery(list(config.in_flight)) if config.in_flight else None
-            # The operators have it now, and change it: a second reference would keep the old state for as long as the
-            # task runs.
+            # The operators have the state now, and change it: a second reference would keep the old state for as long
+            # as the task runs.
             self.environment.checkpointing = replace(config, restored={}, in_flight=())
         self._edge_functions.open()
         self._chain.open()
-        # Of one that prints, too: a sink registers what holds its text.
+        # Also in a task that only prints: its sink has registered the flush of its text.
         self._may_hold_results = bool(self._writers) or len(self._attention.flushes) > 1
         for gate in self.environment.gates:
             gate.request_partitions()
@@ -245,7 +246,7 @@ class StreamTask(ABC):
         raise_first(errors_of(self._closers()))
 
     def _clean_up_after(self, error: BaseException) -> BaseException:
-        """Release everything; returns the error to raise: the given one, or TaskCancelled if the task was being
+        """Release all resources; returns the error to raise: the given one, or TaskCancelled if the task was being
         cancelled.
         """
         end = self._lifecycle.end(ExecutionState.FAILED)
@@ -293,7 +294,9 @@ class StreamTask(ABC):
         """Process a bounded piece of input."""
 
     def _process_events(self) -> InputStatus:
-        """Process a barrier, or another event, that is next; no record passes timers that mails have interrupted."""
+        """Process the next element if it is a barrier or another event, but no record: timers that mails have
+        interrupted must fire before records.
+        """
         return InputStatus.MORE_AVAILABLE
 
     @abstractmethod
@@ -322,8 +325,8 @@ class StreamTask(ABC):
                 controller.all_actions_completed()
 
     def _recover(self, controller: MailboxProcessor) -> None:
-        # The task is RUNNING only afterwards, so no checkpoint is triggered before: what is left here would be missing
-        # in it.
+        # The task is RUNNING only afterwards, so no checkpoint is triggered before: it would lack the data that is left
+        # here.
         assert self._recovery is not None, "of this phase"
         if self._wait_for_output(controller):
             return
@@ -337,7 +340,9 @@ class StreamTask(ABC):
             self._start_running()
 
     def _create_recovery(self, streams: list[RecoveredStream]) -> "InputRecovery":
-        """What processes data in flight; here, of a task without inputs, those of operators behind its head."""
+        """The object that processes data in flight.  Here for a task without inputs, in which only operators behind the
+        head have such data.
+        """
         for stream in streams:
             if stream.operator == 0:
                 self._no_gate(stream.gate)
@@ -358,7 +363,8 @@ class StreamTask(ABC):
             return
         if self._partitions:
             self._look_at_room()
-        # Before the alarm is armed: an alarm that goes off now finds the task at work, and goes on.
+        # Before the alarm is armed: an alarm that goes off just now must find the task at work, else it would not be
+        # armed again.
         self._is_acting = True
         if self._may_hold_results:
             self._flushers.arm_alarm()
@@ -378,10 +384,11 @@ class StreamTask(ABC):
                 self._end_data(StopMode.NO_DRAIN)
 
     def _let_loop_run(self) -> None:
-        """Wait until the loop has done all that is due, such as heartbeats.
+        """Wait until the loop has done its due work, such as heartbeats.
 
-        A function that keeps the interpreter's lock lets another thread have it between two calls, until that thread
-        gives it back, which a loop does around every callback: one heartbeat took several calls, however long they are.
+        A function that keeps the interpreter's lock lends it to other threads only between two calls.  The loop gives
+        the lock back around every callback, so without this wait one heartbeat took several calls of the function,
+        however long they are.
         """
         for _ in range(_LOOP_ROUNDS):
             is_done = threading.Event()
@@ -389,8 +396,8 @@ class StreamTask(ABC):
             is_done.wait(_MAX_LOOP_ROUND_S)
 
     def _look_at_room(self) -> None:
-        """Make no more, before mails have their turn, than the outputs have room for; so much is known where consumers
-        were slow before.
+        """Limit the records of the next default action to the room in the outputs, if consumers or slices were slow
+        before; behind it mails have their turn.
         """
         caution, hard_waits_ns = self._caution, self._timings.hard_back_pressure.ended_ns
         if hard_waits_ns - self._hard_waits_ns > SLOW_NS:
@@ -398,7 +405,7 @@ class StreamTask(ABC):
         elif self._waits_since_ns and self._timings.now_ns() - self._waits_since_ns > SLOW_NS:
             caution.begin(grows=True)
         self._hard_waits_ns, self._waits_since_ns = hard_waits_ns, 0
-        if caution.num_left > 0 >= caution.num_left_now:  # ``must_look``, for each default action asks
+        if caution.num_left > 0 >= caution.num_left_now:  # ``must_look``, inlined: each default action asks it
             obtainable = [partition.num_obtainable - _LEAST_ROOM for partition in self._partitions]
             spare = [
                 number - partition.num_subpartitions
@@ -408,7 +415,7 @@ class StreamTask(ABC):
             caution.look_at_room(min(obtainable), min(spare), num_buffers_out)
 
     def _new_slices(self) -> RecordSlices[Any]:
-        """What holds records that wait in front of the chain."""
+        """The slices for records that wait in front of the chain."""
         timings = self._timings
         return RecordSlices(
             timings.working_ns, cpu_ns=timings.cpu_ns, cuts=self._chain.cuts_chunks, caution=self._caution
@@ -420,8 +427,8 @@ class StreamTask(ABC):
         return not all(operator.available_future().is_done for operator in self._holders)
 
     def _wait_for_room(self, controller: MailboxProcessor) -> bool:
-        """Suspend the default action if an operator has no room, unless there is input that needs none, such as a
-        barrier.
+        """Suspend the default action if an operator has no room, unless there is input that needs no room, such as a
+        barrier; returns whether it was suspended.
         """
         for operator in self._holders:
             future = operator.available_future()
@@ -440,15 +447,15 @@ class StreamTask(ABC):
     @property
     @abstractmethod
     def _has_event(self) -> bool:
-        """Whether ``_process_input`` has something to do for which operators need no room."""
+        """Whether ``_process_input`` has work for which operators need no room."""
 
     @abstractmethod
     def _resume_for_events(self, suspension: Suspension) -> None:
-        """Resume the suspension when ``_has_event`` becomes true; it may be resumed more often."""
+        """Have the suspension resumed when ``_has_event`` becomes true, or more often."""
 
     def _start_draining(self) -> None:
-        # Mails are taken, and so checkpoints, while the operators wait for their last results.  Not so once operators
-        # have finished: what they did then is not in a checkpoint of operators that have not finished.
+        # Mails are taken, and so checkpoints, while the operators wait for their last results.  Not so once the first
+        # operator has finished: a checkpoint must not hold some operators after ``finish`` and others before.
         if self.checkpoints is not None:
             self.checkpoints.draining_began(self._resume_draining)
         self._phase = _Phase.DRAINING
@@ -460,8 +467,8 @@ class StreamTask(ABC):
             self._suspension_for_operators.resume()
 
     def _drain_operators(self) -> Iterator[tuple[StreamOperator, AvailabilityFuture]]:
-        """Yield what to wait for, one after another: the records of each operator, then those of the windows that end
-        with the input.
+        """Yield the futures to wait for, one after another: for the records of each operator, then for the records of
+        windows that end with the input.
         """
         for operator in self._holders:
             yield operator, operator.drained_future()
@@ -474,8 +481,8 @@ class StreamTask(ABC):
 
     @property
     def _ended_by_itself(self) -> bool:
-        """Whether the input has ended and begins with its end if the task is restored; not so if a savepoint stops the
-        task.
+        """Whether the input has ended by itself; False if a savepoint stops the task, whose input goes on after a
+        restore.
         """
         return True
 
@@ -496,14 +503,13 @@ class StreamTask(ABC):
 
     def _end_data(self, mode: StopMode) -> None:
         if mode is StopMode.NO_DRAIN:
-            # Operators may still have work in progress, such as asynchronous calls.  Its results stay in the operators,
-            # and in the savepoint that follows.  Else each result would start one more call, and the mails would have
-            # no end.
+            # Operators may still have work in progress, such as asynchronous calls.  It stays in the operators, and in
+            # the savepoint that follows.  Else each result would start one more call, and the mails would have no end.
             self._chain.stop_emitting()
             for timers in self._timers:
                 timers.leave_rest()
         else:
-            self._complete_watermark()  # each of its mails posts the next one
+            self._complete_watermark()  # not by ``run_all_mails`` alone: each of the timers' mails posts the next one
         self.mailbox_processor.run_all_mails()
         if mode is StopMode.DRAIN:
             self._advance_to_end_of_event_time()
@@ -582,7 +588,7 @@ class StreamTask(ABC):
         self._phase = _Phase.DONE
 
     def _wait_for_output(self, controller: MailboxProcessor) -> bool:
-        """Suspend the default action if the outputs have no buffers."""
+        """Suspend the default action if an output has no buffer; returns whether it was suspended."""
         for partition in self._partitions:
             if partition.is_available:
                 continue
@@ -602,9 +608,8 @@ class StreamTask(ABC):
         future.add_done_callback(controller.suspend_default_action(kind, waiting_for).resume)
 
     def _should_stop(self) -> bool:
-        """Whether the default action should return between two pieces of work.
-
-        A mail waits, such as one that calls for the results so far, or the outputs have no buffers or may have none.
+        """Whether the default action should return between two pieces of work: a mail waits, such as the call for the
+        results so far, or the outputs have no buffers, or may have none.
         """
         if self.mailbox.has_mail or self._caution.must_look:
             return True
@@ -626,13 +631,13 @@ class StreamTask(ABC):
             writer.flush_pending()
 
     def _flush_results(self) -> None:
-        """Let consumers see what waits in the record writers, and what was written."""
+        """Let consumers see the records that wait in the record writers, and those that were written."""
         for writer in self._writers:
             writer.flush_now()
 
     def _call_for_results(self) -> bool:
-        """On the loop: results of the default action in progress have waited long enough; returns whether there may be
-        more.
+        """Call, on the loop, for the results of the default action in progress, which have waited long enough; returns
+        whether there may be more.
         """
         if not self._is_acting:
             return False
@@ -687,11 +692,11 @@ class StreamTask(ABC):
 
     @property
     def _has_data(self) -> bool:
-        """Whether the end of data was not sent yet."""
+        """Whether the end of data has not been sent yet."""
         return self._phase in (_Phase.RECOVERING, _Phase.PROCESSING, _Phase.DRAINING)
 
     def _create_writer(self, output: OutputEdge, operator: str) -> "RecordWriter":
-        # Here, as a task whose chain ends in sinks has no outputs.
+        # Imported here: a task whose chain ends in sinks has no outputs.
         from flowlet.io.create_record_writer import create_record_writer
         from flowlet.io.record_writer import RecordWriterOptions
         from flowlet.serde.element_serializer import StreamElementSerializer
@@ -742,7 +747,7 @@ class StreamTask(ABC):
 
 
 def _alarm_ms(outputs: Sequence[OutputEdge]) -> int | None:
-    """After how long results of a default action are due, where no timeout of an output says so; None: one does."""
+    """The time after which results of a default action are due; None: the timeouts of the outputs say it."""
     timeouts_ms = [output.buffer_timeout_ms for output in outputs]
     if 0 in timeouts_ms:
         return _ALARM_MS

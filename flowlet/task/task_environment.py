@@ -1,6 +1,6 @@
-"""What a task gets: names, gates, partitions, a timer.
+"""The environment of a task: names, gates, partitions, a timer.
 
-The states of one task attempt; the thread that runs it and a thread that cancels it meet here.
+The states of one task attempt (``TaskLifecycle``), where the thread that runs it and a thread that cancels it meet.
 
 Side:       shared.
 Source:     Flink ``Environment``, ``RuntimeEnvironment``, ``NonChainedOutput``.  Flink ``Task`` (transitions of
@@ -31,7 +31,7 @@ from netstack.partition.result_partition import ResultPartition
 
 @dataclass(frozen=True, slots=True)
 class OutputEdge:
-    """One output of the task: ``partition`` gets what the operator at index ``source_operator`` of the chain emits."""
+    """One output of the task: ``partition`` gets the records of the operator at ``source_operator`` in the chain."""
 
     source_operator: int
     partition: ResultPartition
@@ -42,27 +42,27 @@ class OutputEdge:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """What a task needs to take part in checkpoints."""
+    """The part of a task's environment with which it takes part in checkpoints."""
 
     responder: CheckpointResponder
     execute_async: Callable[[Callable[[], None]], object]  # runs a function on the snapshot pool
     channel_state: InMemoryChannelStateWriter
     mode: BarrierMode | None = BarrierMode.ALTERNATING  # None: at least once, barriers are only counted
     restored: Mapping[str, OperatorState] = field(default_factory=dict)  # ``SubtaskState.operators``
-    in_flight: Sequence[RecoveredStream] = ()  # processed before anything is read
+    in_flight: Sequence[RecoveredStream] = ()  # processed before the first input is read
     restored_checkpoint_id: int | None = None  # the checkpoint that the job goes on from; None: there is none
     # Also after tasks have ended; then each task waits at its end for one more checkpoint.
     are_taken_after_finish: bool = True
     are_periodic: bool = True  # False: only savepoints are taken, and no task waits for one
     shared_files: SharedFiles | None = None  # of incremental checkpoints; None: there is no storage
     max_concurrent: int = 1  # how many the JobManager has under way at a time
-    # Nothing is left but the last checkpoint; called once, on the task thread.
+    # Reports that only the last checkpoint is left to wait for; called once, on the task thread.
     report_end: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
 class TaskEnvironment:
-    """All that a task knows about its surroundings.
+    """The surroundings of a task: all that it knows of its job and its process.
 
     ``schedule_timer`` calls a function on the loop thread after a delay in seconds and returns an object with
     ``cancel()``; both from any thread.  The task owns gates and partitions from its construction: ``invoke`` or
@@ -101,7 +101,7 @@ class TaskEnvironment:
 
     @property
     def all_gates(self) -> list[SingleInputGate]:
-        """The gates of its edges, and the one for producers outside the cluster."""
+        """The gates of its edges, and the gate for producers outside the cluster, if there is one."""
         return [*self.gates, *([] if self.offered_gate is None else [self.offered_gate])]
 
     def gates_by_input(self) -> list[list[SingleInputGate]]:
@@ -114,7 +114,7 @@ class TaskEnvironment:
 
     @property
     def attempt_number(self) -> int:
-        """How often the subtask was started before: the last field of the attempt id."""
+        """How many times the subtask was started before: the last field of the attempt id."""
         return int.from_bytes(self.attempt[-4:], "big")
 
 
@@ -157,7 +157,7 @@ class TaskLifecycle:
             return before
 
     def end(self, target: ExecutionState) -> ExecutionState:
-        """Change to a terminal state: ``target``, or CANCELED if the attempt was being cancelled; returns it."""
+        """Change to a terminal state: ``target``, or CANCELED if the attempt was being cancelled; returns the state."""
         assert target in (ExecutionState.FINISHED, ExecutionState.FAILED), (
             f"{target} is not how an attempt ends by itself"
         )

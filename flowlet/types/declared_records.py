@@ -1,15 +1,14 @@
-"""``DeclaredRecords``: checks, writes and reads chunks of records of one declared type, as a remote gate has them.
+"""``DeclaredRecords``: checks, writes and reads chunks of records of one declared type, as remote gates use them.
 
 ``PackedRecords``: a few records of basic values as msgpack, whose decoder knows their types.
 
-Hot path: a chunk of one record with two fields takes 3 us to write and 3 to read, as an Arrow message 40 and 30.  It
-does not serve more than 32 records, nested values, dates and decimals.
-
-Hot path: C code per column (``gate_forms``).
+Hot path: C code per column (``gate_forms``).  Packed, a chunk of one record with two fields takes 3 us to write and 3
+to read, as an Arrow message 40 and 30.  ``PackedRecords`` does not serve more than 32 records, nested values, dates and
+decimals.
 
 Side:       pure.
-Invariants: the decoder is made of the declared types, so it reads nothing else.  Chunks carry no keys: a reader takes
-            them from the records, so no sender can give a record another's.
+Invariants: the decoder is made of the declared types, so it reads no other values.  Chunks carry no keys: a reader
+            takes keys from the records, so no sender can give a record the key of another one.
 Format:     a column (``column_writer``).  PACKED: msgpack of tuples.  BATCH: ``gate_forms``.
 """
 
@@ -46,7 +45,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-# How msgpack begins a list of so many records, so that it is known before memory is taken for them.
+# The first bytes of a msgpack list of so many records: a reader compares them before it takes memory for the records.
 _HEADS: Final = {size: _pack([None] * size)[:-size] for size in range(1, MAX_PACKED_DECLARED + 1)}
 _PACKABLE: Final = frozenset({int, str, float, bool, bytes, NoneType})
 _PACKED: Final[dict[TypeInformation, Any]] = {
@@ -78,14 +77,16 @@ class PackedRecords:
 
     @classmethod
     def of(cls, type_info: TypeInformation) -> "PackedRecords | None":
-        """For records of this type; None if msgpack has no form of them."""
+        """A ``PackedRecords`` for records of this type; None if msgpack has no form for them."""
         if not isinstance(type_info, TupleTypeInfo | RowTypeInfo):
             return None
         types = type_info.get_field_types()
         return cls(type_info) if types and _PACKED.keys() >= set(types) else None
 
     def try_pack(self, records: Sequence[Any]) -> tuple[bytes, list[Any]] | None:
-        """The records as a column, and as they will be read; None if they need an Arrow message, or do not fit."""
+        """The records as a column, and the records that a reader will get; None if they need an Arrow message, or do
+        not fit the type.
+        """
         if len(records) > MAX_PACKED_DECLARED:
             return None
         tuples = self._tuples_of(records)
@@ -118,7 +119,7 @@ class PackedRecords:
             raise SerdeError(f"packed records: {error}") from error
 
 
-# Constructors of values, and hashes of keys, may raise any of them for corrupt bytes.
+# Constructors of values, and hashes of keys, may raise any of these errors for corrupt bytes.
 _CORRUPT: Final = (ValueError, KeyError, IndexError, OverflowError, TypeError)
 
 
@@ -127,8 +128,8 @@ class DeclaredRecords:
 
     Records of an Arrow schema are the messages of ``arrow_serializer``, whose bytes are read elsewhere.
 
-    ``free_cells``: a chunk may have so many values, and one more for each of its bytes: a truth value takes a bit
-    there, and eight bytes in a list.
+    ``free_cells``: a chunk may have so many values, and one more for each of its bytes, because values take more memory
+    than bytes: a truth value has one bit in a chunk, and eight bytes in a list.
     """
 
     __slots__ = ("_batches_of", "_free_cells", "_packed", "_sent_type", "type_info")
@@ -155,7 +156,7 @@ class DeclaredRecords:
         return batches
 
     def _in_batches(self, call: "Callable[[GateBatches, T], R]", argument: T) -> R:
-        """What a call gives; again, if a text has a lone surrogate."""
+        """The result of a call with ``GateBatches``; repeated with texts as bytes if a text has a lone surrogate."""
         try:
             return call(self._batches(), argument)
         except UnicodeEncodeError:
@@ -164,11 +165,11 @@ class DeclaredRecords:
     # ---------------------------------------------------------------- checking, before records are sent
 
     def chunk_of(self, records: list[Any]) -> Chunk:
-        """At least one record, checked, in columns; in a list where columns cannot hold them: rows that change a table,
-        or without fields; and if they are few.
+        """Check at least one record; returns the records in columns, or in a list if they are few, or if columns cannot
+        hold them, such as rows that change a table, or rows without fields.
 
         Raises:
-            ValueMismatchError: a record does not fit; names the first one and its field, says what is expected, and
+            ValueMismatchError: a record does not fit; names the first such record, its field and the expected type, and
                 shows the value.
         """
         packed = None if self._packed is None else self._packed.try_pack(records)
@@ -177,10 +178,10 @@ class DeclaredRecords:
         return self._checked(lambda batches, each: batches.chunk_of(each), records, ([record] for record in records))
 
     def fitting(self, columns: Columns) -> Columns:
-        """The same records in the declared shape; rows go by the names of their fields.
+        """The records in the declared shape; fields of rows are found by their names.
 
         Raises:
-            ValueMismatchError: a column does not fit; names it and the first record that does not.
+            ValueMismatchError: a column does not fit; names it and the first record that does not fit.
         """
         rows = (columns.slice(position, position + 1) for position in range(len(columns)))
         return self._checked(lambda batches, each: batches.fitting(each), columns, rows)
@@ -215,7 +216,7 @@ class DeclaredRecords:
         """Read the records at ``offset``: columns if possible, else a list; and the offset after them.
 
         Raises:
-            SerdeError: they are corrupt, of another type, or too many values for their bytes.
+            SerdeError: the bytes are corrupt, of another type, or stand for too many values.
         """
         kind, payload, end = column_at(view, offset)
         try:
@@ -234,14 +235,14 @@ _FORMER_BATCH: Final = 27  # for types without any objects its bytes are those o
 
 
 def declared_records(type_info: TypeInformation) -> DeclaredRecords | None:
-    """The format of the records of a gate of this type; None if they are any objects."""
+    """The ``DeclaredRecords`` of a gate of this type; None if its records are any objects."""
     return None if isinstance(type_info, PickledBytesTypeInfo) else DeclaredRecords(type_info)
 
 
 def column_order(names: Sequence[str], type_info: TypeInformation, gate: str) -> tuple[int, ...]:
-    """The position among columns of these names of each field of a gate's records.
+    """The position of each field of a gate's records among columns of these names.
 
-    Fields that have names go by them, all others by position; any objects have any fields.
+    Fields that have names are found by name, all others by position; records of any objects take all columns.
 
     Raises:
         ValueMismatchError: a column is missing, superfluous, or occurs twice; names it and the gate.

@@ -5,18 +5,19 @@
 Hot path: C code per column; a Python loop over lists, maps, and rows in rows.
 
 Side:       pure.
-Invariants: those of ``leaf_forms``.  The form of every part is known from the type, so nesting ends where the type
-            ends.  An error in a part names the path to it.  The search for places in CPython's dict is carried out in
-            numpy, with its own sequence, for every size that the dict has while it grows.  So a few thousand integers
-            that were chosen to collide are refused before the dict is built.
+Invariants: those of ``leaf_forms``.  The form of every part is known from the type, so values nest no deeper than the
+            type.  An error in a part names the path to it.  Before a dict is built, CPython's search for places is
+            carried out in numpy, with CPython's sequence, for every size that the dict has while it grows.  So a few
+            thousand integers that were chosen to collide are refused.
 Format:     a tuple is a struct; a row, too, with its kind (int8) in front of its fields.  A map is a list of structs of
             a key and a value: a key may be None.  With ``texts_are_bytes`` texts are binary, because one of them has a
-            lone surrogate.  Of records, BATCH: u8 flags, and an Arrow IPC message without its schema, which both sides
-            know: a field for each one of a tuple or row, or one for the whole record.  Flags: 1: in front of the fields
-            the kinds of the rows; 2: texts are bytes.
+            lone surrogate.  Records are a BATCH: u8 flags, and an Arrow IPC message without its schema, which both
+            sides know: a field for each field of a tuple or row, or one for the whole record.  Flags: 1: the kinds of
+            the rows stand in front of the fields; 2: texts are bytes.
 Source:     CPython ``Objects/dictobject.c``: ``lookdict``, ``PERTURB_SHIFT``, ``USABLE_FRACTION``.
-Rules:      a ``Row`` with names goes by its names, in any order, at every level; without names, and tuples and lists,
-            by position; a dict by its keys.  Whatever its form was, a reader gets a ``Row`` with the declared names.
+Rules:      the fields of a ``Row`` with names are found by name, in any order, at every level; those of a ``Row``
+            without names, a tuple or a list by position; those of a dict by key.  In all cases a reader gets a ``Row``
+            with the declared names.
 """
 
 import array
@@ -108,7 +109,7 @@ class FieldsForm(GateForm):
         self.fields = tuple(fields)
 
     def of_each(self, call: Callable[[GateForm, T], R], columns: Sequence[T]) -> list[R]:
-        """What a call gives for each field and its column.  Raises ValueMismatchError, with the name of the field."""
+        """The result of a call for each field and its column.  Raises ValueMismatchError with the name of the field."""
         found = []
         for name, field, column in zip(self.names, self.fields, columns, strict=True):
             try:
@@ -118,7 +119,7 @@ class FieldsForm(GateForm):
         return found
 
     def parted(self, records: Sequence[Any]) -> tuple[list[Sequence[Any]], pa.Array | None]:
-        """The values of each field of at least one record, and the kinds of rows if one is no INSERT.
+        """The values of each field of records, at least one, and the kinds of rows if one is no INSERT.
 
         Raises ValueMismatchError: a record is None, of another class, or has other fields.
         """
@@ -165,7 +166,7 @@ class FieldsForm(GateForm):
         return columns
 
     def column_of(self, found: pa.Array) -> Column:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.column_of``."""
         arrays = [found.field(position) for position in range(len(self.fields))]
         return ListColumn(_with_none(list(self.tuples_of(arrays, len(found))), found))
 
@@ -202,7 +203,7 @@ class RowForm(StructForm):
     head = (KIND,)
 
     def parted(self, records: Sequence[Any]) -> tuple[list[Sequence[Any]], pa.Array | None]:
-        """Implements ``FieldsForm``."""
+        """Implement ``FieldsForm.parted``."""
         fields = alike_fields(records, self.names)
         if fields is not None:
             return list(zip(*fields, strict=True)), None
@@ -221,13 +222,13 @@ class RowForm(StructForm):
         return rows
 
     def column_of(self, found: pa.Array) -> Column:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.column_of``."""
         kinds, *arrays = [found.field(position) for position in range(1 + len(self.fields))]
         return ListColumn(_with_none(list(self.rows(kinds, arrays)), found))
 
 
 def _kinds_array(values: Sequence[Any]) -> pa.Array:
-    """What is no ``Row`` is an INSERT."""
+    """The kinds of rows as an array; values that are no ``Row`` count as INSERT."""
     return pa.array([value.get_row_kind().value if isinstance(value, Row) else 0 for value in values], pa.int8())
 
 
@@ -240,7 +241,7 @@ def _offsets_of(values: Sequence[Any]) -> pa.Array:
 
 
 def _items(found: pa.Array) -> tuple[pa.Array, list[int]]:
-    """The elements of all lists in an array, and where each list begins among them, and the last one ends."""
+    """The elements of all lists in an array; and the positions at which the lists begin, and the last one ends."""
     if not len(found):  # it may have no offset at all
         return found.values.slice(0, 0), [0]
     ends: list[int] = found.offsets.to_pylist()
@@ -252,14 +253,14 @@ class ListsForm(GateForm):
 
     Args:
         name: as in ``GateForm``.
-        element: the form of its elements.
-        may_hold_none: whether they may be None.
+        element: the form of the elements.
+        may_hold_none: whether elements may be None.
     """
 
     __slots__ = ("_element", "_may_hold_none", "is_plain")
 
     def __init__(self, name: object, element: GateForm, *, may_hold_none: bool = True) -> None:
-        # Bytes are a list of BYTE in columns of Arrow's own types: the same bytes with a sign.
+        # In columns of Arrow's own types bytes count as a list of BYTE, each byte with a sign.
         bytes_too = (bytes,) if name == pa.list_(pa.int8()) else ()
         super().__init__(name, pa.list_(element.arrow_type), (list, tuple, array.array, *bytes_too))
         self._element = element
@@ -273,15 +274,15 @@ class ListsForm(GateForm):
         try:
             found = self._element.array_of(elements)
         except ValueMismatchError:
-            # The index is right for the elements of a single list, which is how the caller looks for the first wrong
-            # record.
+            # The index is right only for a single list: the caller looks for the wrong record with one record at a
+            # time.
             index, error = first_mismatch(self._element, elements)
             raise error.within(f"[{index}]") from None
         whole = pa.ListArray.from_arrays(_offsets_of(values), found, mask=_missing(values))
         return self._without_none(whole)
 
     def checked(self, found: pa.Array) -> pa.Array:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.checked``."""
         self._element.checked(found.flatten())
         return self._without_none(found)
 
@@ -295,7 +296,7 @@ class ListsForm(GateForm):
         return found
 
     def column_of(self, found: pa.Array) -> Column:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.column_of``."""
         self._without_none(found)
         inner, ends = _items(found)
         try:
@@ -330,7 +331,7 @@ class MapForm(GateForm):
         return pa.ListArray.from_arrays(_offsets_of(values), entries, mask=_missing(values))
 
     def column_of(self, found: pa.Array) -> Column:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.column_of``."""
         entries, ends = _items(found)
         try:
             keys = self._key.column_of(entries.field(0)).to_list()
@@ -349,7 +350,7 @@ def _map(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
 
 
 def first_mismatch(form: GateForm, values: Sequence[Any]) -> tuple[int, ValueMismatchError]:
-    """The position of the first of these values that does not fit, and why.  One of them does not."""
+    """The position of the first value that does not fit, and its error; one of the values does not fit."""
     for position, value in enumerate(values):
         try:
             form.array_of([value])
@@ -388,8 +389,7 @@ def check_spread(keys: Sequence[Any]) -> None:
 
 
 def count_probes(hashes: NDArray[np.int64], size: int) -> int:
-    """How many places are looked at until all keys are in a table of ``size`` places; at least this many if it is a
-    lot.
+    """How many places are looked at until all keys are in a table of ``size`` places; a lower bound if there are many.
 
     ``size`` is a power of two, larger than the number of keys.
     """
@@ -461,7 +461,7 @@ def arrow_form(arrow_type: pa.DataType) -> GateForm:
 def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
     """An array of exactly these values, None as null.
 
-    Raises ValueMismatchError: a value is not of the type; the message shows it.
+    Raises ValueMismatchError: a value is not of the type; the message shows the value.
     """
     return arrow_form(arrow_type).array_of(values)
 
@@ -470,7 +470,7 @@ def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
 
 
 def shaped(fields: Sequence[Column], type_info: TypeInformation) -> Columns:
-    """Columns of records of ``type_info``, which are tuples if it is of any objects; at least one field."""
+    """Columns of records of ``type_info``, at least one field; records of any objects are tuples."""
     match type_info:
         case RowTypeInfo():
             return Columns(len(fields[0]), tuple(fields), Shape.ROW, tuple(type_info.get_field_names()))
@@ -504,7 +504,7 @@ class GateBatches:
             self._schema = pa.schema([(name, each.arrow_type) for name, each in fields])
 
     def chunk_of(self, records: list[Any]) -> Chunk:
-        """As ``DeclaredRecords.chunk_of``, without the number of the record in its error."""
+        """Implement ``DeclaredRecords.chunk_of`` without the number of the record in its error."""
         form = self._form
         if not isinstance(form, FieldsForm):
             if len(records) > MAX_PACKED_DECLARED:
@@ -518,7 +518,7 @@ class GateBatches:
         return Chunk.of_columns(shaped(columns, self._type_info))
 
     def fitting(self, columns: Columns) -> Columns:
-        """As ``DeclaredRecords.fitting``, without the number of the record in its error."""
+        """Implement ``DeclaredRecords.fitting`` without the number of the record in its error."""
         form = self._form
         fields = columns.fields
         if not isinstance(form, FieldsForm):
@@ -537,7 +537,7 @@ class GateBatches:
         return shaped(form.of_each(_fitting, fields), self._type_info)
 
     def encode(self, chunk: Chunk) -> bytes:
-        """As ``DeclaredRecords.encode``."""
+        """Implement ``DeclaredRecords.encode`` for records as an Arrow message."""
         split = self._split
         columns = chunk.columns
         flags = self._flags
@@ -566,7 +566,7 @@ class GateBatches:
         return framed(Kind.BATCH, bytes((flags,)), message)
 
     def decode(self, payload: memoryview, num_records: int) -> Columns | list[Any]:
-        """The records in a BATCH.  Raises SerdeError, or whatever constructors raise: it is corrupt."""
+        """The records in a BATCH.  Raises SerdeError, or an error of a constructor: the bytes are corrupt."""
         form = self._form
         schema = self._schema
         has_kinds = bool(payload[0] & HAS_KINDS)
@@ -595,5 +595,5 @@ def _fitting(form: GateForm, column: Column) -> Column:
     found = array_of_column(form, column)
     if not isinstance(form, ListsForm) or not form.is_plain:
         return form.column_of(found)
-    # Lists of Arrow stay Arrow's: there is no loop over them.  A part of a longer array must not hold on to all of it.
+    # Arrow's lists stay in Arrow, without a loop over them.  A part of a longer array is copied, so as not to keep all.
     return ArrowColumn(found.take(pa.array(np.arange(len(found)))) if found.offset else found)

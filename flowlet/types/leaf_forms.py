@@ -1,5 +1,5 @@
 """``GateForm``: the Arrow form of one declared type in a remote gate.  It checks values, makes Arrow arrays of them,
-and takes arrays that were read as columns.  Here are the forms of values without parts.
+and makes columns of arrays that were read.  This module has the forms of values without parts.
 
 ``arrow_type_of``: the Arrow type of a declared one.  ``bytes_form``: the form of values that Arrow lacks.
 
@@ -7,13 +7,14 @@ Hot path: C code per column; a Python loop over values that Arrow lacks.
 
 Side:       pure.
 Invariants: whatever the bytes are, an array that was read gives values of the declared type, or None, or an error: a
-            point in time beyond the year 9999, which Python does not have, is refused.  Nothing is unpickled (but
-            ``PICKLED_BYTE_ARRAY``, whose gates trust their producers), imported or called by name.  A value keeps its
-            exact value: nothing is rounded, widened or cut off, but floats to 32 bits in a column of Arrow's float32.
+            point in time beyond the year 9999, which Python does not have, is refused.  No bytes are unpickled (except
+            for ``PICKLED_BYTE_ARRAY``, whose gates trust their producers), and no name is imported or called.  A value
+            keeps its exact value: it is never rounded, widened or cut off, except floats in a column of Arrow's
+            float32.
 Format:     numbers, truth values, texts, bytes, dates, times and timestamps have Arrow's types; FLOAT has 64 bits, as
-            between tasks.  What Arrow lacks is binary, numbers big-endian.  Of an ``int`` of any size: its fewest
-            bytes, with a sign.  Of a ``decimal.Decimal``: the i32 scale, then its digits as such an int.  Of an
-            ``Instant``: i64 seconds, i32 nanoseconds.  Of a batch: ``message_of_batch``.  Any objects: ``PickledForm``.
+            between tasks.  Values that Arrow lacks are binary, numbers big-endian.  An ``int`` of any size: as few
+            bytes as it needs, with a sign.  A ``decimal.Decimal``: the i32 scale, then its digits as such an int.  An
+            ``Instant``: i64 seconds, i32 nanoseconds.  A batch: ``message_of_batch``.  Any objects: ``PickledForm``.
 Units:      dates in days, times in microseconds; in a column with a time zone, a ``datetime`` without one means UTC.
 """
 
@@ -62,9 +63,9 @@ class GateForm(ABC):
     """The Arrow form of one type.  Threading: any; it has no state.
 
     Args:
-        name: of the type, for messages: the declared type, or Arrow's own.
+        name: the declared type, or Arrow's own, for messages.
         arrow_type: of the arrays.
-        classes: of the values; their subclasses fit, too, but for ``bool``, which is no number.
+        classes: of the values; subclasses fit, too, except ``bool``, which is no number.
     """
 
     __slots__ = ("_classes", "arrow_type", "name")
@@ -105,10 +106,10 @@ class GateForm(ABC):
 
     @abstractmethod
     def _array(self, values: Sequence[Any], kinds: set[type]) -> pa.Array:
-        """An array of values of these classes, which fit.  Raises as ``array_of``."""
+        """An array of values whose classes were checked.  Raises as ``array_of``."""
 
     def checked(self, found: pa.Array) -> pa.Array:
-        """An array of the form's own type itself.  Raises ValueMismatchError: a value does not fit."""
+        """Check an array of the form's own type; returns it.  Raises ValueMismatchError: a value does not fit."""
         return found
 
     def kept(self, values: Sequence[Any]) -> Column:
@@ -118,11 +119,11 @@ class GateForm(ABC):
 
     @abstractmethod
     def column_of(self, found: pa.Array) -> Column:
-        """The values of an array of the form's own type.  Raises SerdeError, ValueError: one is of another type."""
+        """The values of an array of the form's own type.  Raises SerdeError, ValueError: a value is of another type."""
 
 
 def array_of_column(form: GateForm, column: Column) -> pa.Array:
-    """As ``array_of``; an array of the right type stays as it is."""
+    """An array of the values of a column; an array of the right type is used itself.  Raises as ``array_of``."""
     return _ArrayOf(form).visit(column)
 
 
@@ -139,7 +140,7 @@ class _ArrayOf(ColumnVisitor[pa.Array]):
         return self._form.array_of(column.values, None if column.value_type is None else {column.value_type})
 
     def visit_constant(self, column: ConstantColumn) -> pa.Array:
-        if not self._form.is_plain:  # the array of one value may be another one than that value's part of an array
+        if not self._form.is_plain:  # one value alone may have another form than among others
             return self.visit_any(column)
         return self._form.array_of([column.value]).take(pa.array(np.zeros(len(column), np.int64)))
 
@@ -202,13 +203,13 @@ def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
 _MIN_MICROS: Final = -62_135_596_800_000_000  # the years 1 to 9999
 _MAX_MICROS: Final = 253_402_300_799_999_999
 _MICROS_PER_DAY: Final = 24 * 3600 * 1_000_000
-# The integers that are values of a type, where not all are.
+# Types of which not all integers are values: the integer type, the least value, and the greatest.
 _RANGES: Final = {
     pa.date32(): (pa.int32(), _MIN_MICROS // _MICROS_PER_DAY, _MAX_MICROS // _MICROS_PER_DAY),
     pa.time64("us"): (pa.int64(), 0, _MICROS_PER_DAY - 1),
     pa.timestamp("us"): (pa.int64(), _MIN_MICROS, _MAX_MICROS),
 }
-# Types whose values are those of the other type, too; so are integers of fewer bits.
+# Types whose values are also values of the other type; integers of fewer bits are handled apart.
 _SAME_VALUES: Final = {pa.float32(): pa.float64(), pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
@@ -224,7 +225,7 @@ def python_values(array: pa.Array) -> list[Any]:
 
 
 def fitting_array(array: pa.Array, declared: Any) -> pa.Array:
-    """The same values in the Arrow type of a declared type, which has one.
+    """The values in the Arrow type of a declared type, which must have one.
 
     Raises:
         ValueMismatchError: the array is of another type.
@@ -245,7 +246,7 @@ def fitting_array(array: pa.Array, declared: Any) -> pa.Array:
 
 # ---------------------------------------------------------------- values that Arrow has
 
-# By the id of an Arrow type, which is the same for all units, zones and precisions: the classes of its values, and the
+# By the id of an Arrow type, which does not depend on unit, zone and precision: the classes of its values, and the
 # kinds of numpy's types that hold them.
 _VALUES: Final[dict[int, tuple[tuple[type, ...], str]]] = {
     **{each.id: ((str,), "") for each in (pa.string(), pa.large_string())},
@@ -307,7 +308,7 @@ class LeafForm(GateForm):
                 return instants
         elif kinds == {int} or kinds == {float}:
             with suppress(KeyError, OverflowError):
-                # Half the time of ``pa.array``.  An ``int`` for a float, and what is out of range, is looked at below.
+                # Half the time of ``pa.array``.  An ``int`` for a float, and values out of range, are handled below.
                 numbers = array.array(_TYPECODES[self.arrow_type.id, *kinds], values)
                 return pa.Array.from_buffers(self.arrow_type, len(values), [None, pa.py_buffer(numbers)])
         if float in self._classes and not kinds <= {float, type(None)}:
@@ -356,7 +357,7 @@ class LeafForm(GateForm):
         return value.replace(tzinfo=None)
 
     def checked(self, found: pa.Array) -> pa.Array:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.checked``."""
         if self._limits is not None:
             plain, low, high = self._limits
             ends = pc.min_max(found.view(plain)).as_py()
@@ -365,11 +366,11 @@ class LeafForm(GateForm):
         return found
 
     def kept(self, values: Sequence[Any]) -> Column:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.kept``."""
         return self.column_of(self.array_of(values))
 
     def column_of(self, found: pa.Array) -> Column:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.column_of``."""
         self.checked(found)
         if self.arrow_type == pa.date32():  # by numpy, which takes a hundredth of the time of ``to_pylist``
             days: list[Any] = found.to_numpy(zero_copy_only=False).tolist()
@@ -381,7 +382,9 @@ class LeafForm(GateForm):
 
 
 def instants_array(values: Sequence[Any]) -> pa.Array | None:
-    """As ``pa.array`` of datetimes without a zone, in less than half the time; None: one is None, or of a subclass."""
+    """An array of datetimes without a zone, in less than half the time of ``pa.array``; None: a value is None, or of a
+    subclass.
+    """
     try:
         return pa.array(list(map(operator.sub, values, repeat(_EPOCH))), pa.duration("us")).view(_TIMESTAMP)
     except (TypeError, ValueError, OverflowError):
@@ -389,7 +392,7 @@ def instants_array(values: Sequence[Any]) -> pa.Array | None:
 
 
 class CharacterForm(LeafForm):
-    """``str`` of one character, of which Arrow has no type."""
+    """``str`` of one character, for which Arrow has no type."""
 
     __slots__ = ()
     is_plain = False
@@ -399,7 +402,7 @@ class CharacterForm(LeafForm):
         return super()._array(values, kinds)
 
     def checked(self, found: pa.Array) -> pa.Array:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.checked``."""
         if pc.any(pc.not_equal(pc.utf8_length(found), 1)).as_py():
             raise ValueMismatchError("texts that are not one character")
         return found
@@ -431,7 +434,7 @@ def _read_big_integer(data: bytes) -> int:
 
 
 def _write_decimal(value: Any) -> bytes:
-    """Keeps trailing zeros.  Refuses -0, because Java's zero has no sign."""
+    """The bytes of a decimal, with its trailing zeros.  -0 is refused, because Java's zero has no sign."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or (sign and not value) or abs(exponent) > _MAX_SCALE:
         raise ValueMismatchError(
@@ -444,7 +447,7 @@ def _write_decimal(value: Any) -> bytes:
 
 
 def _read_decimal(data: bytes) -> decimal.Decimal:
-    """Keeps all digits, whatever the precision of the decimal context."""
+    """The decimal in these bytes, with all digits, whatever the precision of the decimal context."""
     num_bytes = len(data) - _SCALE.size
     if num_bytes > _MAX_UNSCALED_BYTES:
         raise SerdeError(f"a number of {num_bytes} bytes, allowed are {_MAX_UNSCALED_BYTES}")
@@ -469,8 +472,8 @@ class BytesForm(GateForm):
 
     Args:
         type_info: the declared type.
-        write: gives the bytes of a value; raises ValueMismatchError: the type does not hold it.
-        read: gives the value; may raise anything for corrupt bytes.
+        write: gives the bytes of a value; raises ValueMismatchError: the value does not fit the type.
+        read: gives the value; may raise any error for corrupt bytes.
         classes: as in ``GateForm``.
     """
 
@@ -487,7 +490,7 @@ class BytesForm(GateForm):
         return pa.array([None if value is None else self.write(value) for value in values], pa.binary())
 
     def column_of(self, found: pa.Array) -> Column:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.column_of``."""
         return ListColumn([None if data is None else self._value(data) for data in found.to_pylist()])
 
     def _value(self, data: bytes) -> Any:
@@ -524,7 +527,8 @@ def _pickled(value: Any) -> bytes:
 
 class PickledForm(GateForm):
     """Any objects: the first value is the pickle of a list of all (a fifth of the time of a pickle of each), the others
-    are empty; or each is a pickle, if what can change may be in two of them: records that are read must not share it.
+    are empty.  If an object that can change may be in two values, each value is a pickle of its own: records that are
+    read must not share such an object.
     """
 
     __slots__ = ()
@@ -541,7 +545,7 @@ class PickledForm(GateForm):
         return pa.array([pickled, *repeat(b"", len(values) - 1)][: len(values)], pa.binary())
 
     def column_of(self, found: pa.Array) -> Column:
-        """Implements ``GateForm``."""
+        """Implement ``GateForm.column_of``."""
         if not len(found):
             return ListColumn([])
         pickles = found.to_pylist()
@@ -556,7 +560,7 @@ class PickledForm(GateForm):
 
 
 def text_bytes_form(type_info: TypeInformation, *, is_character: bool) -> BytesForm:
-    """Texts with lone surrogates, which Arrow's lack."""
+    """The form of texts with lone surrogates, which Arrow's texts cannot have."""
 
     def write(value: str) -> bytes:
         if is_character:
