@@ -1,11 +1,11 @@
-"""The log lines of every process: structlog, and the standard library's loggers in the same format; and the walk over
-what is shown of an exception.
+"""The log lines of every process: of structlog and of the standard library's loggers, in one format; and the walk over
+the exceptions that a traceback shows.
 
 Side:       shared.  Any thread may log; the main thread of a process calls ``configure_logging`` once.
 Invariants: one line per event, on standard error.  A line from a task thread carries ``job``, ``task`` and ``subtask``,
             whichever logger wrote it.  Standard output is left to the user's own prints.
 Rules:      structlog is imported for the first line that it renders, and by ``configure_logging``: a program whose
-            tasks log nothing does without it.
+            tasks log no line does not import it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 FORMATS: Final = ("auto", "console", "json")
 # The only loggers that get a handler in a program that embeds a cluster.
 _OUR_LOGGERS: Final = ("flowlet", "netstack")
-# structlog takes values of context variables with such names into its lines, whoever made the variable.
+# structlog puts the values of context variables with such names into its lines, even if it did not make the variable.
 _JOB: Final[ContextVar[Any]] = ContextVar("structlog_job")
 _TASK: Final[ContextVar[Any]] = ContextVar("structlog_task")
 _SUBTASK: Final[ContextVar[Any]] = ContextVar("structlog_subtask")
@@ -59,11 +59,10 @@ def configure_logging(level: str = "info", log_format: str = "auto", stream: Tex
 
 
 def configure_embedded_logging() -> None:
-    """Write the warnings of flowlet to standard error in a user's program, in our format, while the program has set up
-    nothing for them.
+    """Write the warnings of flowlet to standard error in a user's program, in our format, while the program has no
+    handler for them.
 
-    Changes no level, no logger of other libraries and not structlog: lines go to the handlers that the program sets, at
-    any time.
+    Changes no level, no logger of other libraries and not structlog: once the program sets handlers, lines go to these.
     """
     structlog = sys.modules.get("structlog")
     if structlog is not None and is_configured(structlog):
@@ -75,8 +74,8 @@ def configure_embedded_logging() -> None:
 
 
 def program_loggers() -> dict[str, tuple[int, int | None, bool]]:
-    """What this program has set up, by the name of the logger: level, the least level of its handlers (None: it has
-    none), propagation.
+    """The loggers that this program has set up, by name: level, the least level of the handlers (None: there are none),
+    propagation.
     """
     found = {}
     named = [each for each in list(logging.root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
@@ -89,7 +88,7 @@ def program_loggers() -> dict[str, tuple[int, int | None, bool]]:
 
 
 def configure_program_logging(loggers: Mapping[str, tuple[int, int | None, bool]], disabled: int) -> None:
-    """Write the lines that the program which has started this process would write, to standard error; see
+    """Write to standard error the lines that the program would write that has started this process; ``loggers``: its
     ``program_loggers``.
 
     structlog is left alone, as in the program.
@@ -120,7 +119,7 @@ def bind_task(job: str, task: str, subtask: int) -> None:
 
 
 def all_shown(shown: TracebackException) -> Iterator[TracebackException]:
-    """What is shown of an exception, and of what led to it: each once."""
+    """An exception and the exceptions that led to it, as a traceback shows them, each once."""
     todo = [shown]
     seen = set[int]()
     while todo:
@@ -196,20 +195,20 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
         return sys.stderr
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """A line that cannot be written is lost; the base class would raise what a closed stream raises, into whoever
+        """Drop a line that cannot be written; the base class would raise the error of a closed stream in the code that
         logs.
         """
         with contextlib.suppress(ValueError):
             super().handleError(record)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; without a standard error there is nowhere to write it to."""
+        """Write a line; without a standard error it is dropped."""
         if sys.stderr is not None:
             super().emit(record)
 
 
 class _StandInHandler(_StandardErrorHandler):
-    """Does what Python's ``logging.lastResort`` does, in our format: it writes warnings that no other handler gets."""
+    """Writes warnings that no other handler gets, in our format, as Python's ``logging.lastResort`` does in its own."""
 
     def __init__(self) -> None:
         super().__init__()

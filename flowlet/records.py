@@ -1,4 +1,4 @@
-"""Stream elements: what flows between operators.
+"""Stream elements, which flow between operators.
 
 Side:   pure.
 Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``,
@@ -34,9 +34,8 @@ class Chunk:
     Timestamps are milliseconds since the epoch, one per record; or no record has one.
 
     Ownership: the operator that holds a chunk owns it, and gives it away by passing it on.  The owner may change the
-               list of a chunk
-    without columns, if it passes the list on in a new chunk.  If there are columns, nobody changes list, columns or
-    timestamps.
+               list of a chunk without columns, if it passes the list on in a new chunk.  If there are columns, list,
+               columns and timestamps must not change.
 
     Args:
         values: one object per record.
@@ -47,7 +46,7 @@ class Chunk:
         keys: the key of each record, from the edge's key selector when the record was emitted; None if no keys were
             taken, or if they are a field (``Columns.key_position``).
         key_column: the keys as a column, if there is one.
-        key_field: for a list, which field of each record is the very key, if known.
+        key_field: for a list, the field of each record that is the key object itself, if known.
     """
 
     __slots__ = ("_keys", "_timestamp_array", "_timestamps", "_values", "columns", "key_column", "key_field")
@@ -86,7 +85,7 @@ class Chunk:
 
     @property
     def keys(self) -> list[Any] | None:
-        """See the class; made from the column at the first access, and kept."""
+        """The key of each record (see the class); made from the column at the first access, and kept."""
         if self._keys is None and self.key_column is not None:
             self._keys = self.key_column.to_list()
         return self._keys
@@ -96,7 +95,7 @@ class Chunk:
         self._keys = keys
 
     def records(self) -> Iterator[Any]:
-        """The values one by one; those from columns are made on demand and not kept."""
+        """The values one by one; values from columns are made on demand and not kept."""
         if self._values is not None:
             return iter(self._values)
         assert self.columns is not None, "a chunk is a list or columns"
@@ -104,14 +103,14 @@ class Chunk:
 
     @property
     def timestamps(self) -> list[int] | None:
-        """One per record, or None; made from the array at the first access, and kept."""
+        """The timestamps, one per record, or None; made from the array at the first access, and kept."""
         if self._timestamps is None and self._timestamp_array is not None:
             self._timestamps = self._timestamp_array.tolist()
         return self._timestamps
 
     @property
     def timestamp_array(self) -> Int64Array | None:
-        """The timestamps as an array that nobody changes, or None."""
+        """The timestamps as an array, which must not be changed, or None."""
         if self._timestamp_array is None and self._timestamps is not None:
             # Half the time of ``np.array``, which looks at each number twice.
             array = np.frombuffer(struct.pack(f"={len(self._timestamps)}q", *self._timestamps), np.int64)
@@ -134,7 +133,7 @@ class Chunk:
         return min(self._timestamps), max(self._timestamps)
 
     def copy(self) -> Chunk:
-        """A chunk with the same records; columns are shared."""
+        """A chunk with these records; a list is copied, columns are shared."""
         if self.columns is not None:
             return Chunk.of_columns(
                 self.columns, self._timestamps if self._timestamp_array is None else self._timestamp_array
@@ -143,7 +142,7 @@ class Chunk:
         return self._in_list(self.values.copy(), timestamps)
 
     def with_timestamps(self, timestamps: Int64Array | list[int] | None) -> Chunk:
-        """The same records with these timestamps, in the same representation.  Gives this chunk away."""
+        """These records with other timestamps; a list stays a list, columns stay columns.  Gives this chunk away."""
         if self.columns is None:
             return self._in_list(self.values, timestamps.tolist() if isinstance(timestamps, np.ndarray) else timestamps)
         chunk = Chunk.of_columns(self.columns, timestamps)
@@ -151,7 +150,7 @@ class Chunk:
         return chunk
 
     def without_keys(self) -> Chunk:
-        """The same records without keys, which are valid for one ``key_by`` only.  Gives this chunk away."""
+        """These records without keys, which are valid for one ``key_by`` only.  Gives this chunk away."""
         if self.columns is None:
             return Chunk(self.values, self.timestamps)
         if self.columns.key_position is None:
@@ -172,7 +171,7 @@ class Chunk:
             yield self.slice(start, start + max_records)
 
     def slice(self, start: int, stop: int) -> Chunk:
-        """The records from ``start`` to before ``stop``, in the same representation."""
+        """The records from ``start`` to before ``stop``; a list stays a list, columns stay columns."""
         if self.columns is None:
             part = Chunk(self.values[start:stop], None if self._timestamps is None else self._timestamps[start:stop])
             part._keys = None if self._keys is None else self._keys[start:stop]
@@ -207,7 +206,7 @@ class Chunk:
 class PickledRecord:
     """The pickle of a record that could change after it was emitted.
 
-    It takes the record's place in a chunk's list.  Serializers send the pickle as it is; readers get the record itself.
+    It takes the record's place in a chunk's list.  Serializers send the pickle unchanged; readers get the record.
     ``data`` comes from ``flowlet.serde.pickles.record_pickle.dumps_record``.
     """
 
@@ -246,8 +245,7 @@ class LatencyMarker:
     """Measures how long the records of a source take to reach an operator.
 
     ``marked_time_ms``: the source's clock, milliseconds since the epoch.  ``operator_id``: the source's, 16 bytes:
-        Flink's lower half, then
-    its upper half.  ``subtask``: the source's.
+        Flink's lower half, then its upper half.  ``subtask``: the source's.
     """
 
     marked_time_ms: int

@@ -1,10 +1,10 @@
 """Runs the coroutines of one operator on the shared loop, and keeps their outcomes until the task takes them.
 
-The event loop on which users' coroutines run.
+``SharedAsyncLoop``: the event loop on which users' coroutines run.
 
 Side:       shared.  The task's thread starts, cancels and collects calls; they run on the loop's thread.
 Invariants: one loop per process, on its own thread, so that users' coroutines cannot stall the network.  It runs
-            exactly while someone holds it.  each started call has one outcome, unless it was cancelled before.
+            exactly while it has a holder.  Each started call has one outcome, unless it was cancelled before.
             ``on_outcomes`` is called once when outcomes wait, not once per outcome.
 Source:     none in Flink, whose users bring their own thread pools; PyFlink runs one loop per operator.  PyFlink's
             runner of async functions.  Outcomes travel like netstack's events: one deque and one coalesced wake-up.
@@ -36,7 +36,7 @@ class SharedAsyncLoop:
 
     def __init__(self, start: Callable[[str], EventLoopThread] = EventLoopThread.start) -> None:
         self._start = start
-        # Held while a loop starts (about a millisecond): a second holder needs that very loop.
+        # Held while a loop starts (about a millisecond): a second holder must get that loop, not start another one.
         self._lock = threading.Lock()
         self._loop: EventLoopThread | None = None  # Guarded by _lock.
         self.num_holders = 0  # Guarded by _lock for writes; elsewhere at once outdated.
@@ -73,7 +73,7 @@ class SharedAsyncLoop:
             ) from error
 
 
-# One per process: tasks of the same TaskManager share it.
+# One per process: all tasks of a TaskManager share it.
 PROCESS_ASYNC_LOOP: Final = SharedAsyncLoop()
 
 
@@ -103,7 +103,7 @@ class AsyncCall:
     is_cancelled: bool = False  # Loop thread only.
 
     def cancel(self) -> None:
-        """Interrupt the coroutine; nothing is delivered afterwards.  Loop thread."""
+        """Interrupt the coroutine; no outcome is delivered afterwards.  Loop thread."""
         self.is_cancelled = True
         if self.task is not None:
             self.task.cancel()
@@ -144,7 +144,7 @@ class AsyncCalls:
         self._loop.execute_threadsafe(call.cancel)
 
     def take_outcomes(self) -> list[tuple[AsyncCall, Any]]:
-        """The calls that ended since the last time, in that order, each with its result or ``Failed``."""
+        """The calls that ended since the last time, in the order of their ends, each with its result or ``Failed``."""
         self._is_notified = False
         outcomes = self._outcomes
         return [outcomes.popleft() for _ in range(len(outcomes))]
@@ -166,7 +166,7 @@ class AsyncCalls:
             except BaseException:
                 self.cancel_all()
                 raise
-        # waits for close() of an async function, or for nothing if wait() has returned; ended by that function
+        # waits for close() of an async function, or not at all if wait() has returned; ended by that function
         outcome = future.result()
         if isinstance(outcome, Failed):
             raise outcome.error

@@ -1,7 +1,7 @@
 """Calls a coroutine for every record and emits the results, without waiting for one call before the next.
 
-``AsyncRequests``: the calls that are on their way, and the next attempt of one that failed.  ``AsyncUserFunction``: is
-called on the loop, opened and closed where its methods want to run.
+``AsyncRequests``: the calls in progress, and the next attempts of calls that failed.  ``AsyncUserFunction``: called on
+the loop; opened and closed on the loop if these methods are coroutine functions, else on the task's thread.
 
 Side:       task.  Coroutines run on the shared loop; all code here runs on input or as a mail of this operator.
 Invariants: calls run for at most ``capacity`` records.  Records are emitted on the task's thread only.  No user code
@@ -11,13 +11,13 @@ Invariants: calls run for at most ``capacity`` records.  Records are emitted on 
 Waits:      an element that finds no place waits in the queue, and so in the snapshots.  Until it has a place,
             ``available_future`` keeps the task from reading on; meanwhile the task takes every mail at once.  In Flink
             the task waits inside the operator, and mails of the operators before it, checkpoints among them, wait with
-            it.  Records that timers emit are not held back so: they wait outside, as in Flink, once ``MAX_WAITING``
-            elements wait for a place.
+            it.  Records that timers emit are not held back in this way: once ``MAX_WAITING`` elements wait for a place,
+            they wait outside the queue, as in Flink.
 Units:      milliseconds; attempts count from 1.
 Source:     Flink ``AsyncWaitOperator``, its ``ResultHandler`` and ``RetryableResultHandlerDelegator``; PyFlink
             ``AsyncFunction``.  A status waits its turn like a watermark: in Flink it overtakes records, and the
             watermarks among them are then dropped.  A timeout counts from the start of the first call, as there, and
-            covers all attempts: what waits for a place has not started.  Records that arrived together share one timer.
+            covers all attempts; the wait for a place does not count.  Records that arrived together share one timer.
             ``open``, ``close`` and ``timeout`` may be coroutine functions, too.  They then run on the loop of the
             calls, where client libraries must make and close their sessions.
 Absent:     attempts and timeouts do not survive a restart, as in Flink: all records of a snapshot start again.
@@ -43,9 +43,9 @@ from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.late import dataclass
 from netstack.loop.eventloop import Cancellable
 
-# So many elements may wait for a place before a record waits outside the queue.  More than a chunk has, so that only a
-# record of which a function makes very many, or timers that emit more than the calls take, come so far.  Not measured;
-# 13 MB and the records.
+# So many elements may wait for a place before a record waits outside the queue.  It is more than a chunk has, so only a
+# function that makes very many records of one, or timers that emit more than the calls take, reach the limit.  Not
+# measured; 13 MB and the records.
 MAX_WAITING: Final = 65_536
 
 
@@ -71,7 +71,7 @@ class AsyncWaitOperator(UserFunctionOperator):
         is_ordered: whether results keep the order of the records.
         retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
         name: of the operator.
-        create_calls: makes the ``AsyncCalls``, given what to call when outcomes wait; tests replace it.
+        create_calls: makes the ``AsyncCalls``, given the function to call when outcomes wait; tests replace it.
 
     Raises:
         JobGraphError: the function is not asynchronous.
@@ -148,11 +148,11 @@ class AsyncWaitOperator(UserFunctionOperator):
                 self._process_control(element)
 
     def available_future(self) -> AvailabilityFuture:
-        """Done while no element waits for a place."""
+        """The future that is done while no element waits for a place."""
         return AVAILABLE if self._room is None else self._room
 
     def drained_future(self) -> AvailabilityFuture:
-        """Done when as many elements have left as are inside now."""
+        """The future that is done when as many elements have left as are inside now."""
         queue = self.queue
         if not len(queue):
             return AVAILABLE
@@ -168,7 +168,7 @@ class AsyncWaitOperator(UserFunctionOperator):
         self._drain()
 
     def finish(self) -> None:
-        """As ``end_input``, for elements that came after it."""
+        """Wait for the results of elements that came after ``end_input``."""
         self._drain()
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class AsyncWaitOperator(UserFunctionOperator):
         self._requests = None
 
     def stop_emitting(self) -> None:
-        """Keep the elements inside, also those whose results come now."""
+        """Keep all elements inside, even if their results come later."""
         self._has_stopped = True
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
@@ -194,8 +194,8 @@ class AsyncWaitOperator(UserFunctionOperator):
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
         """The records of whole former subtasks, in their order.
 
-        Watermarks between them are left out: those of one former subtask say nothing about the records of another, and
-        new ones follow.
+        Watermarks between them are left out: the watermarks of one former subtask do not hold for the records of
+        another one, and new ones follow.
         """
         found: list[Chunk | Control] = []
         for state in share.dealt(states):
@@ -255,7 +255,7 @@ class AsyncWaitOperator(UserFunctionOperator):
     # -- results
 
     def _notify(self) -> None:
-        """Outcomes wait; loop thread."""
+        """Post a mail, because outcomes wait; loop thread."""
         # If the mailbox is closed, the task needs no results.
         with suppress(MailboxClosedError):
             self.ctx.mailbox_executor.execute(self._use_outcomes, "results of %s", self.name)
@@ -266,7 +266,7 @@ class AsyncWaitOperator(UserFunctionOperator):
             self.emit_completed()
 
     def emit_completed(self) -> None:
-        """Emit what may leave now."""
+        """Emit the elements that may leave now."""
         queue = self.queue
         while not self._has_stopped:
             element = queue.next_element()
@@ -303,7 +303,7 @@ class AsyncWaitOperator(UserFunctionOperator):
 
 
 def retry_delay_ms(strategy: Any, outcome: list[Any] | Failed, num_attempts: int) -> int | None:
-    """How long to wait before a call is tried again after its outcome; None: it is not.
+    """How long to wait before a call is tried again after its outcome; None: it is not tried again.
 
     Args:
         strategy: an ``AsyncRetryStrategy`` or an object like it.
@@ -344,7 +344,7 @@ class AsyncUserFunction(UserFunction):
         self._class_name = str(type(function) if is_object else getattr(function, "__qualname__", function))
 
     def wrong_result(self, result: object) -> RuntimeError:
-        """The error for a result that has no records: what PyFlink says, and what it was."""
+        """The error for a result that is no list of records: PyFlink's text, and the result."""
         kind = "cannot be none" if result is None else "should be of list type"
         got = "" if result is None else f", got {preview(result)} of type {type(result).__name__}"
         return RuntimeError(
@@ -393,8 +393,8 @@ class AsyncRequests:
     Life cycle: runs from the start; ``stop`` once.
 
     Args:
-        operator: whose records they are.
-        calls: runs its function.
+        operator: the operator of the records.
+        calls: runs the operator's function.
     """
 
     operator: AsyncWaitOperator
@@ -493,7 +493,7 @@ class AsyncRequests:
     def _finish(self, request: PendingRecord, results: list[Any]) -> None:
         deadline = request.deadline
         if deadline is not None:
-            request.deadline = None  # it knows all records of its batch
+            request.deadline = None  # which refers to all records of its batch
             deadline.num_left -= 1
             if not deadline.num_left:
                 del self._deadlines[deadline]

@@ -1,26 +1,24 @@
 """Joins records of two keyed streams whose timestamps lie close together.
 
-The records of one side of an interval join, by timestamp.
-
-The first records of a timestamp are the entry of that timestamp in the state, which for most timestamps is all.  The
-others follow in blocks of the same size, each an entry of its own, so that a record never copies more than one block.
-
-Hot path, per record: one access of the state to look and one to add.
-
 A left and a right record of one key meet where ``left + lower <= right <= left + upper``.  Each record is kept until
 the watermark says that no partner can come.
 
-Hot path.  Per record one look through the timestamps that the other side has for the key, so as in Flink the cost grows
-with their number; an interval of a few milliseconds asks for each of them instead.
+``JoinBuffer``: the records of one side, by timestamp.  The first records of a timestamp are one entry of the state; for
+most timestamps these are all.  Further records follow in blocks of equal size, each an entry of its own, so that a new
+record never copies more than one block.
+
+Hot path.  Per record one access of the state to look, one to add, and one look through the timestamps that the other
+side has for the key, so as in Flink the cost grows with their number; an interval of a few milliseconds looks up each
+timestamp instead.
 
 Side:       task.
 Invariants: a tuple in the state never changes: a snapshot that is being written must not see it grow.  A timestamp has
             blocks only if its first records are a whole block.  Records come out in the order in which they were added.
-            a pair is emitted once, when its second record comes.  A record older than the watermark is late: it is
-            neither kept nor joined.  The partners of a record come in the order of their timestamps, those of one
-            timestamp in the order of their arrival.
+            A pair is emitted once, when its second record comes.  A record older than the watermark is late: it is
+            neither kept nor joined.  The partners of a record come in the order of their timestamps, and partners of
+            one timestamp in the order of their arrival.
 Units:      timestamps and bounds in milliseconds.
-Source:     Flink ``IntervalJoinOperator``: the watermark that forgets a record, too.
+Source:     Flink ``IntervalJoinOperator``, which forgets records at these watermarks, too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,8 +38,8 @@ from flowlet.records import Chunk
 from flowlet.timers.keyed_timer_service import KeyedTimerService, Timer
 from netstack.late import dataclass
 
-# Records per entry: the more, the more a record copies, and the fewer entries there are.  On the heap 8 to 64 cost the
-# same.
+# Records per entry: with more, each record copies more, and there are fewer entries.  On the heap 8 to 64 make no
+# difference.
 _BLOCK_SIZE: Final = 32
 _NARROW: Final = 8  # timestamps of an interval that are asked for one by one; not measured
 _TAIL: Final = 0  # the number of the entry that has the number of whole blocks and the records behind them
@@ -53,9 +51,9 @@ class JoinBuffer:
     """The records of the current key.
 
     Args:
-        first: by timestamp its first records.
-        more: the rest by timestamp and number: 1, 2, ... are whole blocks, 0 says how many these are, and has the
-            newest records.
+        first: the first records of each timestamp.
+        more: the other records, by timestamp and number: 1, 2, ... are whole blocks; 0 is the number of these blocks
+            with the newest records.
     """
 
     __slots__ = ("_first", "_more")
@@ -84,7 +82,9 @@ class JoinBuffer:
                 self._more.remove((timestamp, number))
 
     def near(self, first: int, last: int) -> Iterator[tuple[int, Records]]:
-        """The records from ``first`` to ``last``: of a few timestamps each is asked for, more are found among all."""
+        """The records of the timestamps from ``first`` to ``last``; a few timestamps are looked up one by one, more are
+        searched for among all.
+        """
         if last - first < _NARROW:
             found = [(timestamp, self._first.get(timestamp)) for timestamp in range(first, last + 1)]
         else:
@@ -124,7 +124,7 @@ Pair = tuple[Any, Any, int, int, int]
 
 @dataclass(slots=True, eq=False)
 class _Side:
-    """One input: what is kept of it, and where its partners lie.
+    """One input: its records that are kept, and the timestamps of their partners.
 
     Args:
         index: 0 for the left, 1 for the right one.
@@ -186,7 +186,7 @@ class IntervalJoinOperator(TwoInputRecordOperator):
         self._loops = [self._loop_of_side(index) for index in range(self.num_inputs)]
 
     def on_event_time(self, timer: Timer) -> None:
-        """The watermark says that the records of a timestamp find no partner any more."""
+        """Forget the records of a timestamp, which find no partner after this watermark."""
         side = self._sides[_NAMESPACES.index(timer.namespace)]
         side.kept.remove(timer.timestamp - side.delay)
 
@@ -214,7 +214,7 @@ class IntervalJoinOperator(TwoInputRecordOperator):
         return self._record_loop(write, ("left", "right")[index])
 
     def _write_pairs(self, code: LoopCode, pairs: str, record: str) -> None:
-        """The statements that call the function with each pair and take its results through the chain."""
+        """Write the statements that call the function with each pair and take its results through the chain."""
         context = code.bind(self._context, "context")
         code.at_start(f"{context}.is_active = True")
         code.at_end(f"{context}.is_active = False")

@@ -1,7 +1,7 @@
-"""The loop of one task: mails first, then the default action; what runs work of operators and other threads on the
-task's thread; and how long the task was idle, back-pressured and busy (``TaskTimings``).
+"""The loop of one task: mails first, then the default action; executors, which run work of operators and other threads
+on the task's thread; and how long the task was idle, back-pressured and busy (``TaskTimings``).
 
-``TimerGauge``: for how many milliseconds of each second something went on lately.
+``TimerGauge``: how many milliseconds of each second an activity took lately.
 
 Lock order: ``TimerGauge._lock`` is a leaf.
 
@@ -15,8 +15,8 @@ Units:      nanoseconds of a monotonic clock inside; names tell the unit of what
             milliseconds per second.
 Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``; ``MailboxExecutor``,
             ``MailboxExecutorImpl``, with MailboxClosedError in place of ``RejectedExecutionException``.  Flink stops
-            its idle timer around mails; here a wait lasts from the park of the thread to its wake-up, which measures
-            the same.  Flink ``TimerGauge`` (5 s between updates, a window of 60 s).  Flink ``TaskIOMetricGroup``
+            its idle timer around mails; here a wait lasts from the park of the thread to its wake-up, which gives equal
+            times.  Flink ``TimerGauge`` (5 s between updates, a window of 60 s).  Flink ``TaskIOMetricGroup``
             (idleTimeMsPerSecond, softBackPressuredTimeMsPerSecond, hardBackPressuredTimeMsPerSecond,
             busyTimeMsPerSecond, maxSoftBackPressureTimeMs, maxHardBackPressureTimeMs, isBackPressured), ``TimerGauge``.
             Soft: the task waits for buffers in its mailbox, where it runs mails.  Hard: it waits inside a write, where
@@ -56,8 +56,8 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class TimerGauge:
-    """A stopwatch whose value is the measured share of the last ``window_s`` seconds (rounded down to update intervals,
-    at least one).
+    """A stopwatch whose value is the measured share of the last ``window_s`` seconds, which are rounded down to update
+    intervals, at least one.
 
     Threading: ``mark_start`` and ``mark_end`` on one thread; ``update``, once per ``UPDATE_INTERVAL_S``, and the rest
                on any.
@@ -136,13 +136,13 @@ _MAX_UPDATES = 12
 
 
 class WaitKind(Enum):
-    """Why a task is parked: it lacks input, or buffers for its output, or its own work goes on elsewhere, such as
-    asynchronous calls.
+    """Why a task is parked: it lacks input, or buffers for its output, or waits for its own work on another thread,
+    such as asynchronous calls.
     """
 
     IDLE = auto()
     BACK_PRESSURED = auto()
-    BUSY = auto()  # as if it worked: it is this task that holds others up
+    BUSY = auto()  # counts as work: this task itself holds others up
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +165,8 @@ class TimingsSnapshot:
         return max(0, self.running_ns - self.idle_ns - self.back_pressured_ns)
 
 
-# After a call of so long, which may have kept the interpreter's lock, the task waits for the loop to do what is due:
-# several heartbeats fit into the time after which a TaskManager counts as lost (50 s), and an alarm per buffer timeout
+# After a longer call, which may have kept the interpreter's lock, the task waits for the loop to do its due work.
+# Several heartbeats fit into the time after which a TaskManager counts as lost (50 s), and an alarm per buffer timeout
 # is no reason to wait.  Not measured.
 LONG_NS: Final = 1_000_000_000
 
@@ -175,8 +175,7 @@ class TaskTimings:
     """The stopwatches of one task; ``now_ns`` is their clock.
 
     Threading: the task thread marks; any thread calls ``snapshot`` and ``rates``.  ``hard_back_pressure`` is marked by
-               the thread that
-    waits for a buffer on the task's behalf (``ResultPartition.observe_blocking``).
+               the thread that waits for a buffer on the task's behalf (``ResultPartition.observe_blocking``).
     """
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -190,20 +189,20 @@ class TaskTimings:
         self._updated_ns = clock_ns()  # Guarded by _lock.
 
     def mark_start(self) -> None:
-        """The task starts to run."""
+        """Note that the task starts to run."""
         now_ns = self._start_ns = self.now_ns()
         with self._lock:
             self._updated_ns = now_ns
 
     def mark_end(self) -> None:
-        """The task has ended: the sums no longer change."""
+        """Note that the task has ended: the sums no longer change."""
         self.end_wait()
         self.hard_back_pressure.mark_end()
         if self._end_ns is None:
             self._end_ns = self.now_ns()
 
     def start_wait(self, kind: WaitKind) -> None:
-        """The task is about to park; ends a wait in progress."""
+        """Note that the task is about to park; ends a wait in progress."""
         if kind is WaitKind.IDLE:
             self._soft_back_pressure.mark_end()
             self._idle.mark_start()
@@ -214,7 +213,7 @@ class TaskTimings:
             self.end_wait()
 
     def end_wait(self, now_ns: int | None = None) -> None:
-        """The task works again, or has since ``now_ns``; does nothing if it did not wait."""
+        """Note that the task works again, since ``now_ns`` if that is given; does nothing if it did not wait."""
         self._idle.mark_end(now_ns)
         self._soft_back_pressure.mark_end(now_ns)
 
@@ -224,7 +223,7 @@ class TaskTimings:
         return now_ns - self.hard_back_pressure.accumulated_ns(now_ns)
 
     def cpu_ns(self) -> int:
-        """The CPU time of the calling thread; with a clock of a test its ``working_ns``."""
+        """The CPU time of the calling thread; with a test's clock ``working_ns`` instead."""
         return time.thread_time_ns() if self.now_ns is time.monotonic_ns else self.working_ns()
 
     def snapshot(self) -> TimingsSnapshot:
@@ -241,11 +240,10 @@ class TaskTimings:
         )
 
     def rates(self) -> dict[str, Any]:
-        """The rates of the last minute, as fields of ``TaskMetrics``: milliseconds per second; the maxima are the
-        longest waits of the last 5 seconds, in milliseconds.  Busy is the rest of the second; 0 while the task does not
-        run.
+        """The rates of the last minute, in milliseconds per second, and the longest waits of the last 5 seconds, in
+        milliseconds, as fields of ``TaskMetrics``.  Busy is the rest of the second; 0 while the task does not run.
 
-        Closes the 5 s intervals that have ended since the last call, so call it more often than that.
+        The call closes the 5 s intervals that have ended since the last one, so call it more often than that.
         """
         now_ns = self.now_ns()
         with self._lock:
@@ -267,7 +265,8 @@ class TaskTimings:
         }
 
 
-# While a task ends, mails may post mails.  After this many rounds they seem to do so for ever.  Not measured.
+# While a task ends, mails may post mails.  After this many rounds the task fails, as they seem to have no end.  Not
+# measured.
 _MAX_DRAIN_ROUNDS = 1_000
 
 
@@ -291,7 +290,7 @@ class MailboxExecutor:
 
     @property
     def should_interrupt(self) -> bool:
-        """Whether a mail waits: then long work in one mail, such as many timers, should post its rest as a mail
+        """Whether a mail waits, so that long work in one mail, such as many timers, should post its rest as a mail
         (FLINK-20217).
         """
         return self.mailbox.has_mail
@@ -354,9 +353,10 @@ DefaultAction = Callable[["MailboxProcessor"], None]
 
 @dataclass(eq=False)
 class MailboxProcessor:
-    """Runs mails and the default action of one task, on its thread or on one that stands in for it.
+    """Runs mails and the default action of one task, on its thread or on a thread that stands in for it.
 
-    Threading: the loop runs on the mailbox's thread; any thread may call the four methods named in the module header.
+    Threading: the loop runs on the mailbox's thread; any thread may call ``send_control_mail``,
+        ``all_actions_completed``, ``resume`` and ``try_run_parked``, and read ``waiting_for``.
 
     Args:
         default_action: processes a bounded piece of input.
@@ -385,7 +385,7 @@ class MailboxProcessor:
 
     @property
     def waiting_for(self) -> str | None:
-        """What the suspended default action waits for, in words; None if it is not suspended.  Any thread."""
+        """The reason why the default action is suspended, in words; None if it is not suspended.  Any thread."""
         suspension = self._suspension
         return None if suspension is None else suspension.waiting_for
 
@@ -407,7 +407,7 @@ class MailboxProcessor:
         while not self._is_completed:
             self._process_mails()
             if not self._is_completed:
-                if interrupts:
+                if interrupts:  # without the lock: clear_interrupts looks again under it
                     self.mailbox.clear_interrupts()
                 began_ns = now_ns()
                 self.default_action(self)
@@ -459,9 +459,9 @@ class MailboxProcessor:
 
         Returns False if the mailbox thread does not wait.  ``action`` sees the context variables of that thread
         (decimal contexts, log fields), and changes none of the caller's.  The wait ends at ``now_ns``, which is noted
-        only after ``action``, so that the arrived data need not wait.  Like the default action, ``action`` suspends it
-        again when there is no more work.  If it does not, or raises, the mailbox thread goes on with the default
-        action, or with the error.  It must not block, and takes no mails.
+        only after ``action``, so that the arrived data need not wait.  ``action`` must suspend the default action again
+        when there is no more work.  If it does not, or raises, the mailbox thread goes on with the default action, or
+        with the error.  ``action`` must not block, and takes no mails.
         """
         if self._suspension is not suspension or not self.mailbox.try_borrow():
             return False
@@ -524,7 +524,7 @@ class MailboxProcessor:
         return self._suspension
 
     def resume(self, suspension: Suspension) -> None:
-        """See ``Suspension.resume``; ignores a suspension that is not the current one."""
+        """Let the default action run again, unless the suspension is not the current one; any thread."""
         if self._suspension is not suspension:
             return  # outdated: the current one is stored before it is given out
         if self.mailbox.is_mailbox_thread:
@@ -549,7 +549,7 @@ class MailboxProcessor:
         )
 
     def quiesce_when_empty(self) -> None:
-        """Run all mails, then accept no more: every accepted mail has run, and those that they posted.
+        """Run all mails, and those that they post, then accept no more: every accepted mail has run.
 
         Raises:
             FlowletError: mails keep posting mails.

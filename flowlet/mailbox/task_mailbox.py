@@ -1,19 +1,18 @@
 """The mailbox of one task: any thread puts mails, one thread takes them.
 
-One mail for the mailbox thread, and how it is treated.
+``Mail``: an action for the mailbox thread, and how it is treated.
 
 Life cycle: OPEN (put and take) -> QUIESCED (take only) -> CLOSED (neither).
 
-Side:       shared.  ``put_threadsafe`` and its relatives from any thread; all else on the mailbox thread, which is
-            checked.
+Side:       shared.  ``put_threadsafe`` and its relatives from any thread; all other methods on the mailbox thread,
+            which is checked.
 Invariants: a mail never changes.  ``priority`` decides which yields of operators see it.  Urgent mails come before all
-            others; each kind is first in, first out.  A mail is
-            returned once.  While the thread is parked, there is no mail that it may take.  No callback runs under the
-            lock.
+            others; each kind is first in, first out.  A mail is returned once.  While the thread is parked, there is no
+            mail that it may take.  No callback runs under the lock.
 Source:     Flink ``Mail``, ``MailOptionsImpl``; without ``WrappingRuntimeException``, because Python's errors need no
             wrapping.  Flink ``TaskMailbox``, ``TaskMailboxImpl``; the number of mails is unbounded there, too.  Flink
-            keeps urgent mails reversed at the head of its queue.  Their own deque gives the same order without moves
-            that could delay ordinary mails (FLINK-39898).
+            keeps urgent mails reversed at the head of its queue.  A deque for urgent mails gives that order without
+            moves that could delay ordinary mails (FLINK-39898).
 """
 
 import threading
@@ -37,12 +36,12 @@ RunAction = Callable[[Action], object]
 
 
 def run_directly(action: Action) -> None:
-    """Run an action, and nothing else."""
+    """Run an action without any work around it."""
     action()
 
 
 class MailOptions(Enum):
-    """DEFAULT: run in order.  DEFERRABLE: hidden from the yields of operators.  URGENT: before all other mails."""
+    """How a mail is treated: DEFAULT in order, DEFERRABLE hidden from yields of operators, URGENT before all others."""
 
     DEFAULT = auto()
     DEFERRABLE = auto()
@@ -87,7 +86,7 @@ class Mail:
         return self._description % self._args if self._args else self._description
 
     def run(self) -> None:
-        """Run the action; raises what it raises."""
+        """Run the action; its error passes."""
         self._run_action(self._action)
 
     def try_cancel(self) -> bool:
@@ -99,12 +98,12 @@ class Mail:
         return True
 
 
-# Flink waits in slices of 1 s, too: a look that must never find a mail (``num_rescued_wakeups``).
+# Flink waits in slices of 1 s, too: between them a look, which must never find a mail (``num_rescued_wakeups``).
 _PARK_SLICE_S: Final = 1.0
 
 
 class MailboxState(Enum):
-    """What the mailbox accepts."""
+    """The state of a mailbox: whether it accepts mails, and gives them out."""
 
     OPEN = auto()
     QUIESCED = auto()
@@ -123,24 +122,26 @@ class MailboxStatistics:
 class Interrupts(list[bool]):
     """Not empty while the loop of a chain must be left between two records, because a mail waits.
 
-    A list, because its test costs such a loop 2 to 4 ns per record, and a look at the clock or at a deque of mails 20
+    A list, because its test costs such a loop 2 to 4 ns per record; a look at the clock or at a deque of mails costs 20
     to 50 times as much.
+
     Threading: the mailbox appends and clears under its lock; the loop only reads.
     """
 
     __slots__ = ()
 
     def leave(self, records: Iterable[Any], _drain: Callable[[], None]) -> int | None:
-        """How many records are left, which the caller gives to the loop again; ``records`` is at its end afterwards.
+        """Decide whether the loop is left: the number of records that are left, which the caller gives to the loop
+        again; None: the loop goes on.
 
-        None: the loop goes on.
+        Records without a length hint are read to their end.
         """
         num_left = length_hint(records, -1)
         return sum(1 for _ in records) if num_left < 0 else num_left
 
 
 class Attention(Interrupts):
-    """Not empty while a loop that cannot be left must do something between two records: pass its results on, or end.
+    """Not empty while a loop that cannot be left must pass its results on between two records, or end.
 
     Threading: ``cancel`` and ``call_for_results`` on any thread, the rest on the task's.
     """
@@ -155,8 +156,8 @@ class Attention(Interrupts):
         timers all fire.
         """
         self.flushes: list[Callable[[], None]] = []
-        """What passes on results beyond the outputs of a loop: the task's record writers, text that
-        waits in a stream.
+        """Functions that pass on results behind the outputs of a loop: those in the task's record writers, and text
+        that waits in a stream.
         """
 
     def cancel(self) -> None:
@@ -170,13 +171,13 @@ class Attention(Interrupts):
             self.append(True)
 
     def leave(self, records: Iterable[Any], drain: Callable[[], None]) -> int | None:
-        """None, after the results so far were passed on.  Raises TaskCancelled if the task is cancelled."""
+        """Pass on the results so far; None: the loop goes on.  Raises TaskCancelled if the task is cancelled."""
         self.attend(drain)
         return None
 
     def attend(self, drain: Callable[[], None]) -> None:
         """Pass on the results so far: ``drain`` those of the loop.  Raises TaskCancelled if the task is cancelled."""
-        self.clear()  # first: a cancellation that comes now finds its place again
+        self.clear()  # first: the append of a cancellation that comes now must not be cleared
         self.check()
         drain()
         for flush in self.flushes:
@@ -198,11 +199,11 @@ class TaskMailbox:
     """A queue of mails with priorities, urgent mails and batches.
 
     Threading: ``put_threadsafe``, ``try_put_threadsafe``, ``wake_threadsafe``, ``statistics`` and ``repr`` from any
-        thread.  The rest only from the thread that called ``bind_to_current_thread``; elsewhere it raises RuntimeError.
+        thread.  All other methods only from the thread that called ``bind_to_current_thread``; on other threads they
+        raise RuntimeError.
 
     Raises: methods that put raise MailboxClosedError, and enqueue nothing, if the mailbox is quiesced or closed;
-            methods that take, if it
-    is closed.
+        methods that take raise it if the mailbox is closed.
     """
 
     def __init__(self, name: str = "task") -> None:
@@ -260,7 +261,7 @@ class TaskMailbox:
             raise MailboxClosedError(f"mailbox {self._name} is {self.state.name}, refused the mail {mail!r}")
 
     def try_put_threadsafe(self, mail: Mail) -> bool:
-        """As ``put_threadsafe``, but returns False if the mailbox is quiesced or closed."""
+        """Enqueue a mail as ``put_threadsafe`` does; False if the mailbox is quiesced or closed."""
         is_woken = False
         with self._lock:
             if self.state is not MailboxState.OPEN:
@@ -355,10 +356,8 @@ class TaskMailbox:
     def try_borrow(self) -> bool:
         """Stand in for the mailbox thread until ``give_back``: meanwhile the caller counts as the mailbox thread.
 
-        Any thread.
-
-        False if that thread does not wait in a ``take`` that lends, or another thread stands in.  The caller must be
-        quick: mails that are put meanwhile wake the mailbox thread only with ``give_back``.
+        Any thread.  False if the mailbox thread does not wait in a ``take`` that lends, or another thread stands in.
+        The caller must be quick: mails that are put meanwhile wake the mailbox thread only with ``give_back``.
         """
         with self._lock:
             if self._parked_for is None or not self._is_lent:
@@ -379,13 +378,11 @@ class TaskMailbox:
             self._wakeup.release()
 
     def _park(self, priority: int, signal: AvailabilityFuture | None = None, *, is_lending: bool = False) -> None:
-        """Sleep until a put of at least this priority, or the signal; returns at once if either has
-        happened already.
-        """
+        """Sleep until a put of at least this priority, or the signal; return at once if one has happened already."""
         end_stranded_child()
         with self._lock:
-            # One step: look, and announce the park.  So a put is either seen here, or sees the announcement and wakes
-            # the thread.
+            # Look and announce the park in one step under the lock.  So a put is either seen here, or sees the
+            # announcement and wakes the thread.
             if self._has_visible_locked(priority) or (signal is not None and signal.is_done):
                 return
             self._parked_for = priority
@@ -409,7 +406,7 @@ class TaskMailbox:
                 self._wakeup.acquire()  # waits for the put that ended the park; ended by its next statement
 
     def _must_rescue(self, priority: int, signal: AvailabilityFuture | None) -> bool:
-        """Whether there is a mail or signal that did not end the park: only if this class or the signal has a bug."""
+        """Whether a mail or signal has not ended the park, which means a bug of this class or of the signal."""
         with self._lock:
             is_due = self._has_visible_locked(priority) or (signal is not None and signal.is_done)
             return self._parked_for is not None and is_due

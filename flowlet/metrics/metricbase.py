@@ -1,5 +1,5 @@
-"""What a function may do with its metrics, and ``MetricRegistry``: those that the functions of one operator registered,
-and their present values.
+"""The metrics that functions register and update; and ``MetricRegistry``: all metrics of one operator, with their
+present values.
 
 Hot path.  ``inc``, ``mark_event`` and ``update`` are additions on an object with slots; nothing is locked or looked up
 per record.
@@ -9,9 +9,8 @@ Invariants: names are unique per operator.  A metric is changed by the thread of
             may be one record stale.
 Units:      rates per second, time in nanoseconds of a monotonic clock.
 Source:     PyFlink ``pyflink.metrics.metricbase``.  Flink ``AbstractMetricGroup``, ``MeterView``, ``SimpleCounter``;
-            PyFlink ``GenericMetricGroup``, whose
-            distributions have sum, count, smallest and largest, too.  Flink divides by the whole span of a meter from
-            its start on, this one by the time that it exists, up to the span.
+            PyFlink ``GenericMetricGroup``, whose distributions have sum, count, smallest and largest, too.  Flink
+            divides the count of a meter by its whole span from the start on; here a young meter divides by its age.
 """
 
 import numbers
@@ -38,12 +37,11 @@ Number = int | float
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """What a metric shows.
+    """The present value of a metric.
 
-    ``value``: the count of a counter or meter, what a gauge returned (None: it failed, or was not asked yet), how many
-        values a
-    distribution got.  ``rate``: of a meter.  ``sum``, ``min``, ``max``: of a distribution; the last two are None
-    without values.
+    ``value``: the count of a counter or meter; the result of a gauge (None: it failed, or was not called yet); the
+        number of values of a distribution.  ``rate``: of a meter.  ``sum``, ``min``, ``max``: of a distribution; the
+        last two are None without values.
     """
 
     name: str
@@ -56,13 +54,13 @@ class MetricValue:
 
 
 class Metric:
-    """Base class of all metrics; a metric is written by one thread, that of the function, and read by any."""
+    """Base class of all metrics; the function's thread writes a metric, any thread reads it."""
 
     __slots__ = ()
 
 
 class Counter(Metric):
-    """Counts something."""
+    """A number that a function raises and lowers."""
 
     __slots__ = ("_count",)
 
@@ -82,12 +80,12 @@ class Counter(Metric):
         return self._count
 
     def _value_as(self, name: str) -> MetricValue:
-        """What it shows, under a name."""
+        """The present value under a name."""
         return MetricValue(name, "counter", _number(self._count))
 
 
 class Meter(Metric):
-    """Counts events, and tells how many there are per second."""
+    """Counts events, and computes how many there are per second."""
 
     __slots__ = ("_count", "_rate", "_samples", "_span_ns")
 
@@ -98,11 +96,11 @@ class Meter(Metric):
         self._rate = 0.0
 
     def mark_event(self, value: int = 1) -> None:
-        """So many events happened."""
+        """Count ``value`` events."""
         self._count += value if type(value) is int else _plain(value)
 
     def get_count(self) -> int:
-        """How many events there were."""
+        """How many events were counted."""
         return self._count
 
     def _sample(self, now_ns: int) -> None:
@@ -116,12 +114,12 @@ class Meter(Metric):
         samples.append((now_ns, self._count))
 
     def _value_as(self, name: str) -> MetricValue:
-        """What it shows, under a name."""
+        """The present count and rate under a name."""
         return MetricValue(name, "meter", _number(self._count), rate=self._rate)
 
 
 class Distribution(Metric):
-    """Sum, count, smallest and largest of the values of a variable."""
+    """The sum, the count, the smallest and the largest of the values of a variable."""
 
     __slots__ = ("_count", "_max", "_min", "_sum")
 
@@ -132,7 +130,7 @@ class Distribution(Metric):
         self._max: Number | None = None
 
     def update(self, value: Number) -> None:
-        """The variable has this value now."""
+        """Add the present value of the variable."""
         if type(value) is not int and type(value) is not float:
             value = _plain(value)
         self._count += 1
@@ -143,7 +141,7 @@ class Distribution(Metric):
             self._max = value
 
     def _value_as(self, name: str) -> MetricValue:
-        """What it shows, under a name."""
+        """The present sum, count and extremes under a name."""
         low, high = (None if bound is None else _number(bound) for bound in (self._min, self._max))
         return MetricValue(name, "distribution", self._count, sum=_number(self._sum), min=low, max=high)
 
@@ -157,7 +155,7 @@ class _Gauge(Metric):
         self._has_failed = False
 
     def _sample(self) -> Exception | None:
-        """Ask the function; returns its first error."""
+        """Call the function; returns its first error, later ones are dropped."""
         try:
             self._value = _shown(self._function())
         except Exception as error:  # noqa: BLE001  # handed to the caller: a gauge must not fail the job, as in Flink
@@ -182,20 +180,19 @@ class MetricRegistry:
 
     Args:
         now_ns: a monotonic clock, for meters.
-        start_sampling: called once, when there is a first gauge or meter: from then on ``sample`` is to be called at
-            intervals.
+        start_sampling: called once, with the first gauge or meter: from then on ``sample`` must be called at intervals.
         on_gauge_error: gets the name of a gauge and its first error.
     """
 
     now_ns: Callable[[], int] = lambda: 0
     start_sampling: Callable[[], object] = lambda: None
     on_gauge_error: Callable[[str, Exception], object] = lambda _name, _error: None
-    num_refused: int = field(init=False, default=0)  # how often a metric over the limit was asked for
+    num_refused: int = field(init=False, default=0)  # how often a function asked for a metric beyond the limit
     _is_sampled: bool = field(init=False, default=False)
     _by_name: dict[str, _Any] = field(init=False, default_factory=dict)
     # Written by the operator's thread, replaced as a whole; read anywhere.
     _metrics: tuple[tuple[str, _Any], ...] = field(init=False, default=())
-    # What functions get then: one metric of each kind.
+    # Metrics that functions get beyond the limit, one of each kind; their values are not shown.
     _unshown: dict[type, _Any] = field(init=False, default_factory=dict)
 
     def __repr__(self) -> str:
@@ -207,11 +204,11 @@ class MetricRegistry:
         return MetricGroup(self, "")
 
     def values(self) -> list[MetricValue]:
-        """What each metric shows, in the order in which they were registered."""
+        """The value of each metric, in the order in which they were registered."""
         return [metric._value_as(name) for name, metric in self._metrics]
 
     def sample(self) -> None:
-        """Ask the gauges, and compute the rates of meters."""
+        """Call the functions of gauges, and compute the rates of meters."""
         for name, metric in self._metrics:
             if isinstance(metric, _Gauge):
                 error = metric._sample()
@@ -221,7 +218,7 @@ class MetricRegistry:
                 metric._sample(self.now_ns())
 
     def get(self, name: str, new: MetricT, *, replaces: bool = False) -> MetricT:
-        """The metric of that full name; ``new`` if there is none, or if it ``replaces`` that one."""
+        """The metric of a full name; ``new`` if there is none, or if ``new`` ``replaces`` it."""
         found: _Any | None = self._by_name.get(name)
         if found is not None and type(found) is not type(new):
             is_taken_by = type(found).__name__.removeprefix("_").lower()
@@ -229,7 +226,7 @@ class MetricRegistry:
                 f"the name {name!r} is taken by a {is_taken_by}; give each metric of a group a name of its own"
             )
         if found is None and len(self._by_name) >= MAX_METRICS:
-            # Further ones are not kept: names made of records' values have no end.
+            # Further metrics are not kept: names made of records' values have no end.
             self.num_refused += 1
             found = self._unshown.setdefault(type(new), new)
         elif found is None or replaces:
@@ -243,9 +240,9 @@ class MetricRegistry:
 
 
 class MetricGroup:
-    """Metrics with names, and groups of them: those whose full names begin with a prefix.
+    """The metrics and groups whose full names begin with the prefix of this group.
 
-    A metric of one kind and name is made once per group: a second call returns the same object.
+    A metric of one kind and name is made once per group: later calls return that object.
     """
 
     def __init__(self, registry: MetricRegistry, prefix: str) -> None:
@@ -262,7 +259,7 @@ class MetricGroup:
         return self._registry.get(self._full(name), Counter())
 
     def gauge(self, name: str, obj: Callable[[], Any]) -> None:
-        """Show what the function ``obj`` returns; it is called about once per second, on the function's thread.
+        """Show the results of the function ``obj``, which is called about once per second, on the operator's thread.
 
         Raises as ``counter``.
         """
@@ -272,7 +269,7 @@ class MetricGroup:
         self._registry.get(full, _Gauge(obj), replaces=True)
 
     def meter(self, name: str, time_span_in_seconds: Any = 60) -> Meter:
-        """The meter of that name; its rate is that of the last ``time_span_in_seconds``.  Raises as ``counter``."""
+        """The meter of that name; its rate is of the last ``time_span_in_seconds``.  Raises as ``counter``."""
         full = self._full(name)
         if not isinstance(time_span_in_seconds, int | float) or not time_span_in_seconds > 0:
             raise FlowletError(f"meter {full!r} needs a time span above 0 seconds, got {time_span_in_seconds!r}")
@@ -295,14 +292,14 @@ class MetricGroup:
 
 
 def _plain(value: Any) -> Any:
-    """A number as one of Python's: sums of NumPy's small integers would wrap around."""
+    """A number as a Python number: sums of NumPy's small integers would wrap around."""
     if isinstance(value, numbers.Integral):
         return int(value)
     return float(value) if isinstance(value, numbers.Real) else value
 
 
 def _number(value: Any) -> Number | None:
-    """A number that messages can hold; None: it is none, or too large."""
+    """A number that messages can hold; None: the value is no number, or too large."""
     try:
         if not isinstance(value, numbers.Integral):
             return float(value)
@@ -313,7 +310,7 @@ def _number(value: Any) -> Number | None:
 
 
 def _shown(value: Any) -> Number | str | bool | None:
-    """What a gauge shows: numbers as they are, anything else as a text."""
+    """The value that a gauge shows: a number or truth value as it is, any other value as a text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, numbers.Real):

@@ -4,14 +4,14 @@ the runs are merged.
 Hot path, per chunk: one look at its keys; per block one write and one read.
 
 Side:       task.
-Invariants: files have no names, so nothing is left however the process ends; blocks come back in the order of their
-            writing, once.  Records that wait in memory take about a third of the budget, because sorting them needs as
-            much again twice; while runs are merged, their blocks take half of it.  As many runs of one level as are
-            merged at a time become one of the next level, so each record is written once per level.
+Invariants: files have no names, so no file is left however the process ends; blocks come back in the order of their
+            writing, once.  Records that wait in memory take about a third of the budget, because sorting them needs
+            twice as much again; while runs are merged, their blocks take half of it.  When a level has as many runs as
+            are merged at a time, they become one run of the next level, so each record is written once per level.
 Units:      bytes, estimated: of columns from their arrays, of Python objects from a sample, and of each block a little
-            more; a block in a file that is too large all the same is cut in two.
-Format:     of a block: bytes of the codes and of the records, number of records, width of a code (0: numbers); then the
-            codes in the byte order of the machine, and the records as elements.
+            more; a block that turns out too large when it is written is cut in two.
+Format:     a block: the sizes in bytes of its codes and of its records, the number of records, the width of a code (0:
+            numbers); then the codes in the byte order of the machine, and the records as elements.
 Source:     Flink ``ExternalSorter``, ``SortingDataInput``, ``ChannelWriterOutputView``.
 """
 
@@ -42,7 +42,7 @@ class SpilledRun:
     Life cycle: made with all its blocks -> ``blocks`` once -> closed at the end of that, or by ``close``.
 
     Args:
-        blocks: sorted; each is written before the next one is asked for.
+        blocks: sorted; each is written before the next one is requested.
         directory: of the file; None: the system's folder for temporary files.
         limits: of the elements in which records are written.
         name: the task's, for errors.
@@ -109,17 +109,17 @@ class SpilledRun:
         self._file.append(b"".join((header, codes, records)))
 
 
-_OBJECT_BYTES: Final = 60  # of a Python object beside what it holds; not measured closely
+_OBJECT_BYTES: Final = 60  # of a Python object beside its content; not measured closely
 _OBJECT_FACTOR: Final = 3  # Python objects take about so much more than their pickles
 _BLOCK_BYTES: Final = 640  # of a block beside its records: small ones take many times the size of these
 _FIELD_BYTES: Final = 200  # of a column beside its values
-_KEY_BYTES: Final = 200  # of a key beside what it holds: in the index, its code and its rank; not measured closely
+_KEY_BYTES: Final = 200  # of a key beside its content: in the index, its code and its rank; not measured closely
 
 
 @dataclass(slots=True)
 class _Waiting:
     block: Block
-    has_texts: bool  # whether the key is a field of texts, for which their numbers may stand
+    has_texts: bool  # whether the key is a field of texts, which may become codes of the keys' numbers
 
 
 class WaitingRecords:
@@ -130,7 +130,7 @@ class WaitingRecords:
         self._keys: RunKeys | None = None  # None: all keys are integers, which are their own codes
         self._bytes_of_keys = 0
         self.estimated_bytes = 0
-        """Of all records."""
+        """The estimated size of all records and keys."""
 
     def __repr__(self) -> str:
         return f"<WaitingRecords: {len(self._waiting)} chunks, {self.estimated_bytes} bytes, {self._keys!r}>"
@@ -142,7 +142,7 @@ class WaitingRecords:
         """Take over records with their keys.
 
         Raises:
-            KeyTypeError: something cannot be a key.
+            KeyTypeError: a value cannot be a key.
         """
         codes = integer_codes(keys) if self._keys is None else None
         if codes is None:
@@ -171,7 +171,7 @@ class WaitingRecords:
         return numbers
 
     def sorted_blocks(self, most_bytes: int, most_rows: int) -> Iterator[Block]:
-        """All records in order, of which there is at least one, in blocks of about so many bytes.  Gives them away."""
+        """Give away all records, at least one, in order; blocks have about ``most_bytes`` and at most ``most_rows``."""
         waiting = self._waiting
         self._waiting = []
         if self._keys is None:
@@ -190,7 +190,7 @@ class WaitingRecords:
 
 
 def _with_names(waiting: _Waiting, names: NameTable) -> Block:
-    """The records with numbers of keys in the place of texts."""
+    """The records with numbers of keys in place of the texts of the key field."""
     block = waiting.block
     columns = block.chunk.columns
     if columns is None or not waiting.has_texts:
@@ -216,7 +216,7 @@ def bytes_of(block: Block) -> int:
 _MAX_RUNS: Final = 32  # of one level, are merged; Flink merges 128 at a time
 _NUM_LEVELS: Final = 2  # more need some thousand times the budget squared
 _SHARE_WAITING: Final = 3  # of the budget; see the header
-# A block that is read takes about three times its size: bytes, records, and what is taken of them.
+# A block that is read takes about three times its size: bytes, records, and the parts that are taken of them.
 _SHARE_OF_BLOCK: Final = 6
 _LEAST_BLOCK_BYTES: Final = 4 * 1024
 _MOST_BLOCK_BYTES: Final = 1024 * 1024
@@ -266,7 +266,7 @@ class ExternalSorter:
 
         Raises:
             FlowletError: a file cannot be written.
-            KeyTypeError: something cannot be a key.
+            KeyTypeError: a value cannot be a key.
         """
         self._waiting.add(chunk, keys)
         if self._waiting.estimated_bytes < self._most_waiting:
@@ -291,7 +291,7 @@ class ExternalSorter:
             run.close()
 
     def _merge_last(self, count: int) -> None:
-        """The last runs, of one level, become one."""
+        """Merge the last ``count`` runs, which are of one level, into one run of the next level."""
         level = self._levels[-1]
         blocks = merged([run.blocks() for run in self._runs[-count:]])
         self._spill((part for block in blocks for part in block.parts(self._rows_of_part(block))), level + 1)

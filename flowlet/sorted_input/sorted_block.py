@@ -1,23 +1,22 @@
-"""What keys are sorted by: for each key a code, equal exactly for the same key; and records with the codes of their
-keys: what sorters sort, merge and cut.
+"""The codes by which keys are sorted, one for each key; and blocks of records with the codes of their keys, which
+sorters sort, merge and cut.
 
-Hot path, per column: integers of 64 bits are their own codes.  All other keys of a run are numbered as they come
-(``KeyIndex``), so that each gets its code once, however many records have it, and records are sorted by numbers.  Per
-block: numpy sorts codes, columns are taken by position.  Each step of a merge takes from every run what lies before the
-end of the block that ends first, and sorts it.
+Hot path, per column: integers of 64 bits are their own codes.  All other keys of a run are numbered in the order of
+first sight (``KeyIndex``), so that each gets its code once, however many records have it, and records are sorted by
+numbers.  Per block: numpy sorts codes, columns are taken by position.  Each step of a merge takes from every run the
+records before the end of the block that ends first, and sorts them.
 
 Side:       pure.
-Invariants: two codes are equal exactly if their keys are the same (``flowlet.keys.exact_keys``); of a key longer than
-            60 bytes up to a collision of 128-bit hashes.  The order of codes is the same in every process, and whether
-            they are numbers or bytes.  A block has a code, and perhaps a timestamp, for each record; records are in
-            columns wherever those of a chunk were, unless blocks with records of different kinds are joined.  Of
-            records with the same key and timestamp those of an earlier run come first; one block of each run is in
-            memory.
+Invariants: two codes are equal exactly if their values are one key (``flowlet.keys.exact_keys``); for keys longer than
+            60 bytes up to a collision of 128-bit hashes.  The order of codes does not depend on the process, nor on
+            whether they are numbers or bytes.  A block has a code, and perhaps a timestamp, for each record; records
+            that came in columns stay in columns, unless blocks with records of different kinds are joined.  Among
+            records of equal key and timestamp those of an earlier run come first; one block of each run is in memory.
 Rules:      integers of 64 bits first, from 0 up, then the negative ones; then texts, then bytes, then other keys:
-            shorter ones first.  So Flink's order comes out for keys of the types LONG and STRING, which sorts their
-            serialized bytes; but keys of more than 60 bytes that have the same length and the same first 44 bytes are
-            in the order of their hashes.  All keys of an index are of one kind; where a run has several, the index has
-            their codes in their place.
+            shorter ones first.  For keys of the types LONG and STRING this is the order of Flink, which sorts their
+            serialized bytes; but keys of more than 60 bytes that agree in their lengths and first 44 bytes are in the
+            order of their hashes.  All keys of an index are of one kind; for a run with several kinds the index has
+            the codes in place of the keys.
 Source:     Flink ``SortingDataInput``, ``KeyAndValueSerializer``, ``FixedLengthByteKeyComparator``: by key, then by
             timestamp.  Flink ``MergeIterator``, which compares single records.
 """
@@ -45,7 +44,7 @@ CodeArray = NDArray[Any]  # uint64, or bytes of one width
 _INT, _TEXT, _BYTES, _OTHER = b"\x01", b"\x02", b"\x03", b"\x04"
 _INT_WIDTH: Final = 9  # the tag and 64 bits
 _MAX_BODY: Final = 60  # a longer one is shortened, so that one long key does not make the codes of a whole block wide
-_PREFIX: Final = 44  # what is kept of it, and a hash of 16 bytes
+_PREFIX: Final = 44  # so many bytes of it are kept, and a hash of 16 bytes
 _MASK: Final = (1 << 64) - 1
 _LARGEST: Final = (1 << 63) - 1
 _pack_int: Final = struct.Struct(">cQ").pack
@@ -95,14 +94,14 @@ def _framed(tag: bytes, body: bytes) -> bytes:
 
 
 def alike(codes: Sequence[CodeArray]) -> list[CodeArray]:
-    """The same codes, all as numbers or all as bytes, so that they can be compared."""
+    """These codes all as numbers or all as bytes, so that they can be compared."""
     if all(each.dtype.kind == "u" for each in codes):
         return list(codes)
     return list(map(as_bytes, codes))
 
 
 def as_bytes(codes: CodeArray) -> CodeArray:
-    """The same codes as bytes."""
+    """These codes as bytes."""
     if codes.dtype.kind == "S":
         return codes
     wide = np.empty((len(codes), _INT_WIDTH), np.uint8)
@@ -133,7 +132,7 @@ class RunKeys:
         """The number of each key.
 
         Raises:
-            KeyTypeError: something cannot be a key.
+            KeyTypeError: a value cannot be a key.
         """
         found = None if self._is_of_codes else self._index.slots(keys)
         if found is None:
@@ -160,15 +159,15 @@ class RunKeys:
         return ranks, codes.take(order)
 
     def names(self) -> NameTable | None:
-        """The keys by number, where the index has them."""
+        """The keys by number; None if the index has their codes instead."""
         return None if self._is_of_codes else NameTable(self._index.keys())
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Records of one input; of the caller's own, who may give the chunk away.
+    """Records of one input, with the code of each one's key.  The owner of a block may give its chunk away.
 
-    ``stamps``: None if no record has a timestamp.
+    ``stamps``: the timestamps; None if no record has one.
     """
 
     chunk: Chunk
@@ -179,7 +178,7 @@ class Block:
         return len(self.codes)
 
     def with_codes(self, codes: CodeArray) -> "Block":
-        """The same records."""
+        """These records with other codes."""
         return self if codes is self.codes else Block(self.chunk, codes, self.stamps)
 
     def slice(self, start: int, stop: int) -> "Block":
@@ -190,12 +189,12 @@ class Block:
         return Block(self.chunk.slice(start, stop), self.codes[start:stop], stamps)
 
     def parts(self, num_rows: int) -> Iterator["Block"]:
-        """The same records in blocks of so many."""
+        """These records in blocks of at most ``num_rows``."""
         for start in range(0, len(self), num_rows):
             yield self.slice(start, start + num_rows)
 
     def sorted(self) -> "Block":
-        """By code, then by timestamp; equal ones stay in their order."""
+        """These records by code, then by timestamp; equal ones keep their order."""
         rows = order_of(self.codes, self.stamps)
         if rows is None:
             return self
@@ -219,7 +218,7 @@ def _order_of_codes(codes: CodeArray) -> NDArray[np.intp] | None:
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """All records in the order of the blocks, of which there is at least one; their codes are alike."""
+    """All records in the order of the blocks, at least one block; all codes must be numbers, or all bytes."""
     if len(blocks) == 1:
         return blocks[0]
     stamps = None
@@ -230,12 +229,12 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 
 def stamps_of(block: Block) -> Int64Array:
-    """The timestamp of each record; as in Flink, one without a timestamp comes before those that have one."""
+    """The timestamp of each record; as in Flink, records without a timestamp sort before all others."""
     return np.full(len(block), MIN_TIMESTAMP, np.int64) if block.stamps is None else block.stamps
 
 
 def joined_chunks(chunks: list[Chunk], stamps: Int64Array | None) -> Chunk:
-    """All records with these timestamps; in columns if those of all chunks fit together."""
+    """The records of all chunks with these timestamps; in columns if the columns of all chunks fit together."""
     if len(chunks) == 1:
         return chunks[0]
     tables = [chunk.columns for chunk in chunks if chunk.columns is not None]
@@ -252,7 +251,7 @@ def joined_chunks(chunks: list[Chunk], stamps: Int64Array | None) -> Chunk:
 
 
 def _in_columns(chunks: list[Chunk]) -> list[Chunk]:
-    """The same records: where most are in columns, all, if they are of one kind; a few records travel in a list."""
+    """These records, all in columns if most are and all are of one kind: a few records may have come in a list."""
     like = next((chunk.columns for chunk in chunks if chunk.columns is not None), None)
     num_listed = sum(len(chunk) for chunk in chunks if chunk.columns is None)
     if like is None or not num_listed or num_listed * 2 > sum(map(len, chunks)):
@@ -267,13 +266,15 @@ def _in_columns(chunks: list[Chunk]) -> list[Chunk]:
 
 
 def _columns_like(chunk: Chunk, like: Columns) -> Columns | None:
-    """The columns of a chunk; of a list those with the key in the same place, if it is there."""
+    """The columns of a chunk.  A list becomes columns only if its key is the field at the position that ``like`` has;
+    else None.
+    """
     if chunk.columns is not None:
         return chunk.columns
     columns, place, keys = columns_of(chunk.values), like.key_position, chunk.keys
     if columns is None or place is None or keys is None or place >= len(columns.fields):
         return None
-    # Equal texts, and equal integers, are the same key; others are not looked at.
+    # Equal texts, and equal integers, are one key; other types are not compared.
     kinds = set(map(type, keys))
     field = columns.fields[place].to_list()
     is_key = kinds in ({str}, {int}) and set(map(type, field)) == kinds and field == keys
@@ -300,7 +301,7 @@ def _taken(chunk: Chunk, rows: NDArray[np.intp], stamps: Int64Array | None) -> C
 
 
 class _Cursor:
-    """What is left of one run."""
+    """The rest of one run, block by block."""
 
     def __init__(self, number: int, blocks: Iterable[Block]) -> None:
         self.number = number
@@ -308,13 +309,13 @@ class _Cursor:
         self.rest = next(self._blocks, None)
 
     def end(self) -> tuple[Any, int, int]:
-        """Where the block ends: code, timestamp, number of the run."""
+        """The end of the present block: code, timestamp, number of the run."""
         assert self.rest is not None, "asked only while there is a block"
         stamp = MIN_TIMESTAMP if self.rest.stamps is None else int(self.rest.stamps[-1])
         return self.rest.codes[-1], stamp, self.number
 
     def take_until(self, bound: tuple[Any, int, int]) -> Block:
-        """The records up to a place in the order of all runs, perhaps none."""
+        """Take the records of the present block up to an ``end`` of some run; perhaps none."""
         block = self.rest
         assert block is not None, "asked only while there is a block"
         code, stamp, number = bound
@@ -329,8 +330,10 @@ class _Cursor:
 
 
 def merge_steps(runs: Sequence[Iterable[Block]]) -> Iterator[list[tuple[int, Block]]]:
-    """The parts of each step, with the numbers of their runs, and codes that are alike; every record of a step is
-    before every one of the next step.
+    """The parts of each step of a merge, with the numbers of their runs; all records of a step come before those of the
+    next step.
+
+    The codes of a step are all numbers, or all bytes.
     """
     cursors = [_Cursor(number, blocks) for number, blocks in enumerate(runs)]
     while cursors := [cursor for cursor in cursors if cursor.rest is not None]:

@@ -1,14 +1,14 @@
-"""Reads inputs of a task in the order of BATCH mode: what is broadcast first; what is sorted by key when all has been
-read, key by key.
+"""Reads inputs of a task in the order of BATCH mode: broadcast inputs first; inputs that are sorted by key are handed
+over key by key when all have been read.
 
-From sorted blocks to records key by key.
+``key_runs`` and ``open_runs``: from sorted blocks to the records of one key, or of several.
 
 Hot path, per block and key: few records of one key are cut from lists, because columns cost more to cut.
 
 Side:       task.
-Invariants: the records of a key are handed over together, in the order of their timestamps.  the head gets a sorted
-            input's records only after all inputs have ended, so what is broadcast comes before them.  Sorted inputs
-            pass on no watermark but the last one.  The keys before have ended when a new one begins.
+Invariants: the records of a key are handed over together, in the order of their timestamps.  The head gets a sorted
+            input's records only after all inputs have ended, so broadcast records come before them.  Sorted inputs pass
+            on only the last watermark.  When a new key begins, the keys before it have ended.
 Source:     Flink ``SortingDataInput``, ``MultiInputSortingDataInput``: of several inputs key by key, and within a key
             by timestamp.  Flink ``SortingDataInput``, ``MultiInputSortingDataInput``,
             ``BatchExecutionInternalTimeService``.
@@ -40,7 +40,7 @@ _LEAST_ROWS_IN_COLUMNS: Final = 64  # on average for a key; not measured closely
 class KeyRun:
     """Records of one input.
 
-    ``begins_key``: the keys before have no more records.  ``input_index``: from 0.
+    ``begins_key``: whether the keys before it have no more records.  ``input_index``: from 0.
     """
 
     input_index: int
@@ -72,9 +72,9 @@ def key_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
 
 
 def open_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
-    """The records of all inputs; a run ends only where a key may go on in the next block, so it has many keys.
+    """The records of all inputs; a run has many keys, and ends only where a key may go on in the next block.
 
-    Of several inputs the runs of the same keys follow each other, those of the first input first, whatever the
+    With several inputs the runs of some keys follow each other, the run of the first input first, whatever the
     timestamps.
     """
     last: CodeArray | None = None
@@ -99,7 +99,7 @@ def _differ(code: CodeArray, other: CodeArray) -> bool:
 
 
 def _to_cut(chunk: Chunk, num_parts: int) -> Chunk:
-    """The same records in a list, if the parts are small."""
+    """These records in a list, if the parts are small."""
     columns = chunk.columns
     if columns is None or len(chunk) >= num_parts * _LEAST_ROWS_IN_COLUMNS:
         return chunk
@@ -109,7 +109,7 @@ def _to_cut(chunk: Chunk, num_parts: int) -> Chunk:
 
 
 _ENDS: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
-_MAX_STEPS: Final = 256  # then what was emitted is flushed; not measured
+_MAX_STEPS: Final = 256  # then results are flushed; not measured
 
 
 class SortedInput:
@@ -117,8 +117,8 @@ class SortedInput:
 
     Args:
         sorter: gets the records.
-        key_selector: of records whose sender did not take the key.  With a ``ColumnValue`` the sender's keys are not
-            used: they may be numbers in the place of instants and dates.
+        key_selector: for records whose sender did not take the key.  With a ``ColumnValue`` the sender's keys are not
+            used: they may be numbers in place of instants and dates.
         head: gets latency markers at once.
         attention: the task's.
     """
@@ -160,7 +160,7 @@ class SortedInput:
         elif columns is None and chunk.keys is not None:
             return ListColumn(chunk.keys)
         key_of, attention = self._key_of, self._attention
-        # A cancelled task calls a slow selector for no other record; 4 ns per record.
+        # A cancelled task calls a slow selector for no further record; the test takes 4 ns per record.
         keys = [key_of(record) for record in chunk.records() if not (attention and attention.is_cancelled)]
         attention.check()
         return ListColumn(keys)
@@ -168,9 +168,10 @@ class SortedInput:
 
 @dataclass(frozen=True, slots=True)
 class TaskInput:
-    """One input of the task; ``collected``: where its records go if it is sorted, and else None.
+    """One input of the task; ``collected``: takes its records if it is sorted, else None.
 
-    ``end``: tells the chain that a sorted input has ended.  ``is_last``: read when all other inputs have ended.
+    ``end``: tells the chain that a sorted input has ended.  ``is_last``: whether it is read when all other inputs have
+    ended.
     """
 
     processor: InputProcessor
@@ -191,10 +192,10 @@ class SortingInputProcessor(MultipleInputProcessor):
     ``current_watermark``.
 
     Args:
-        inputs: in the order of the head's.
-        end_keys: called when the keys that were handed over have ended; None: nothing happens at the end of a key.
-        must_end_singly: asked when the records are handed over: whether ``end_keys`` must be called for each single
-            key, or records of several inputs must meet in the order of their timestamps.
+        inputs: in the order of the head's inputs.
+        end_keys: called when the keys that were handed over have ended; None: keys have no end.
+        must_end_singly: called when the handing over begins: whether ``end_keys`` must be called for each single key,
+            or records of several inputs must meet in the order of their timestamps.
         slices: of the records that are handed over.
     """
 
@@ -230,7 +231,7 @@ class SortingInputProcessor(MultipleInputProcessor):
         return status
 
     def process_events(self) -> InputStatus:
-        """Nothing: BATCH jobs have no barriers, and their timers are not interrupted."""
+        """Do nothing: BATCH jobs have no barriers, and their timers are not interrupted."""
         return InputStatus.MORE_AVAILABLE
 
     def _hand_over(self, should_stop: Callable[[], bool]) -> InputStatus:
@@ -247,7 +248,7 @@ class SortingInputProcessor(MultipleInputProcessor):
         return InputStatus.MORE_AVAILABLE
 
     def _handing_over(self) -> Iterator[bool]:
-        """True for each call of the head."""
+        """Hand over all records, then close the sorters; yields True after each call of the head."""
         end_keys, slices = self._end_keys, self._slices
         heads = [each.head for each in self._task_inputs if each.collected is not None]
         has_keys = False
@@ -274,24 +275,24 @@ class SortingInputProcessor(MultipleInputProcessor):
 
     @property
     def is_available(self) -> bool:
-        """Whether ``process_input`` would find something, including an end."""
+        """Whether ``process_input`` would find data, an event or an end."""
         return self._phase is _Phase.HANDING_OVER or super().is_available
 
     @property
     def has_rest(self) -> bool:
-        """As ``InputProcessor.has_rest``."""
+        """False: records that are handed over wait for room in operators, since no barrier can be behind them."""
         return False
 
     @property
     def next_is_event(self) -> bool:
-        """Whether there is an event that must not wait: never, BATCH jobs have no checkpoints."""
+        """False: no event must be processed at once, as BATCH jobs have no checkpoints."""
         return False
 
     def advance_to_end_of_event_time(self) -> None:
-        """Nothing: the last watermark of a sorted input follows its last record, that of another one its end."""
+        """Do nothing: the last watermark of a sorted input follows its last record, that of another input its end."""
 
     def close(self) -> None:
-        """Release everything, the sorters' files, too; idempotent."""
+        """Release all inputs and the sorters with their files; idempotent."""
         self._steps = iter(())
         self._slices.waiting.clear()
         self._close_sorters()
@@ -303,13 +304,15 @@ class SortingInputProcessor(MultipleInputProcessor):
                 each.collected.sorter.close()
 
     def watch(self, on_available: Callable[[], None]) -> None:
-        """As ``InputProcessor.watch``, for every input."""
+        """Have ``on_available`` called, on any thread, when an input gets data; at once if records are handed over."""
         if self._phase is _Phase.HANDING_OVER:
             on_available()
         super().watch(on_available)
 
     def _is_awaited(self, index: int) -> bool:
-        """The ends of partitions only when all data has ended; what is read last when all other data has."""
+        """Whether the input is to be read now: an input that is read last only when all others have no data left; ends
+        of partitions only when no input has.
+        """
         if self._phase is not _Phase.READING:
             return super()._is_awaited(index)
         others = (each for each in self._with_data if not self._task_inputs[each].is_last)

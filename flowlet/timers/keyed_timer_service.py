@@ -1,21 +1,23 @@
-"""The clock and the timers as operators see them; the timers of one name of one operator: per key and namespace, for
-event time and processing time; all timer services of one operator, and the watermarks that fire their timers.
+"""The clock and the timers as operators see them.
+
+``KeyedTimerService``: the timers of one name of one operator, per key and namespace, for event time and processing
+time.  ``KeyedTimerServiceManager``: all timer services of one operator, and the watermarks that fire their timers.
 
 ``TimerQueue``: timers in the order in which they fire.
 
-The timers of BATCH mode: nothing fires before the input's end, and then one key after the other.
+``BatchTimerService``: the timers of BATCH mode, which fire at the input's end, one key after the other.
 
-Hot path, per timer: one dictionary access and one heap operation to register, the same to fire.
+Hot path, per timer: one dictionary access and one heap operation to register, and as much to fire.
 
 Side:       task.  The task that runs the operator provides the implementations of the protocols.
 Invariants: one timer per time domain, timestamp, key and namespace, however often it was added.  A timer fires once,
             with its key as the current key.  At most one callback is registered with the clock, for the earliest
             processing time timer.  The watermark only rises, and is passed on after all timers up to it have fired.
-            Whoever finishes the operator waits until ``is_interrupted`` is false, so no timer is left then.  At the end
+            The task finishes the operator only when ``is_interrupted`` is false, so no timer is left then.  At the end
             of a key of BATCH mode the watermark is ``MAX_TIMESTAMP``: first its event time timers fire, then those of
-            the clock, whatever the clock shows.  Between keys the watermark is ``MIN_TIMESTAMP``, as while records are
-            processed.  Callbacks run on the task's thread, never for a timer that was cancelled or deleted before it
-            fired.  The heap of a queue holds all live timers, and hardly more deleted ones.
+            the clock, whatever the clock shows.  Between keys, and while records are processed, the watermark is
+            ``MIN_TIMESTAMP``.  Callbacks run on the task's thread, never for a timer that was cancelled or deleted
+            before it fired.  The heap of a queue holds all live timers, and hardly more deleted ones.
 Units:      timestamps and delays in milliseconds, processing time since the epoch.
 Source:     Flink ``ProcessingTimeService``, ``InternalTimer``, ``Triggerable``, ``KeyContext``.  Flink
             ``InternalTimerServiceImpl``; FLINK-20217: a long run of timers lets mails pass, and barriers.  Flink
@@ -23,8 +25,8 @@ Source:     Flink ``ProcessingTimeService``, ``InternalTimer``, ``Triggerable``,
             set per key group; here the key groups are computed when a snapshot is taken.  Flink
             ``BatchExecutionInternalTimeService``: where the input is sorted by key, a key ends where the next one
             begins; where it is not, every key ends with the input, in the order of their oldest timers.  Flink
-            ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor``; unlike there each watermark is passed on,
-            with its own timers before it: so interruptions, which are left to chance, change no result.
+            ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor``; unlike there each watermark is passed on
+            behind its own timers: so interruptions, which come by chance, change no result.
 """
 
 import time
@@ -49,7 +51,7 @@ class _NoKey(Enum):
     NO_KEY = "no key"
 
 
-NO_KEY: Final = _NoKey.NO_KEY  # None would not do: it is a valid key
+NO_KEY: Final = _NoKey.NO_KEY  # not None, which is a valid key
 
 
 class KeyContext:
@@ -70,7 +72,7 @@ class ProcessingTimeService(Protocol):
     """The clock of a task, and timers that fire as mails of the operator that registered them."""
 
     def current_time_ms(self) -> int:
-        """The time of the wall clock."""
+        """The time of the wall clock, in milliseconds since 1970."""
 
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> Cancellable:
         """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``."""
@@ -100,9 +102,7 @@ _Identity = tuple[int, Any, Any]
 
 
 class TimerQueue:
-    """A heap of timers without duplicates; timers of the same timestamp come out in the order in
-    which they were added.
-    """
+    """A heap of timers without duplicates; timers of equal timestamps come out in the order of their adding."""
 
     __slots__ = ("_heap", "_live", "_order")
 
@@ -184,26 +184,26 @@ class Triggerable(Protocol):
     """Is called when timers fire; the current key is then the timer's."""
 
     def on_event_time(self, timer: Timer) -> None:
-        """The watermark reached the timer."""
+        """Act on a timer that the watermark has reached."""
 
     def on_processing_time(self, timer: Timer) -> None:
-        """The clock reached the timer."""
+        """Act on a timer that the clock has reached."""
 
 
 class WatermarkOutput(Protocol):
-    """The part of an operator's output that watermarks need."""
+    """The part of an operator's output that takes watermarks."""
 
     def emit_control(self, element: Watermark | WatermarkStatus) -> None:
         """Pass a watermark or a status to every consumer."""
 
 
 _log = LogLines(__name__)
-BUDGET_NS: Final = 10_000_000  # as of a slice of records
+BUDGET_NS: Final = 10_000_000  # as much as a slice of records has
 
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupTimers:
-    """The timers of one service for one key group; nobody changes it later."""
+    """The timers of one service for one key group; it never changes."""
 
     event_time: tuple[Timer, ...] = ()
     processing_time: tuple[Timer, ...] = ()
@@ -219,8 +219,8 @@ class KeyedTimerService:
     """Keeps the timers of one subtask's keys; task thread only.
 
     Args:
-        name: the service's.
-        triggerable: is called for each timer that fires.
+        name: of the service.
+        triggerable: called for each timer that fires.
         key_context: holds the key for which a timer is registered; set to the timer's key while it fires.
         clock: processing time.
         manager: of the operator's services.
@@ -281,10 +281,10 @@ class KeyedTimerService:
     # -- firing
 
     def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
-        """Fire all event time timers up to and including ``timestamp``, even those that are registered meanwhile; may
-        stop after a timer: False if due timers are left.
+        """Fire all event time timers up to and including ``timestamp``, even timers that are registered meanwhile.
 
-        Fires at least one timer, so repeated calls come to an end.
+        Stops after a timer if ``should_stop``; returns False if due timers are left.  Each call fires at least one
+        timer, so repeated calls come to an end.
         """
         self._watermark = max(self._watermark, timestamp)
         while (timer := self._event_time.pop_until(timestamp)) is not None:
@@ -301,7 +301,7 @@ class KeyedTimerService:
         while (timer := self._processing_time.pop_until(timestamp_ms)) is not None:
             self._fire(timer, self.triggerable.on_processing_time)
             if manager.should_interrupt() or manager.clock_ns() >= end_ns:
-                break  # _watch_clock registers the rest, which is due at once: a mail behind those that wait
+                break  # _watch_clock registers the rest, which is due at once: its mail runs behind those that wait
         self._watch_clock()
 
     def _fire(self, timer: Timer, trigger: Callable[[Timer], None]) -> None:
@@ -395,7 +395,7 @@ class BatchTimerService(KeyedTimerService):
         return True
 
     def end_keys(self) -> None:
-        """Fire all timers, key by key: no more records of these keys follow."""
+        """Fire all timers, key by key, as no more records of these keys follow."""
         if len(self._event_time) or len(self._processing_time):
             self._fire_all()
 
@@ -451,10 +451,10 @@ class KeyedTimerServiceManager:
         max_parallelism: the number of key groups.
         should_interrupt: whether a run of timers must let mails pass.
         executor: the operator's; None: watermarks are never interrupted.
-        clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which timers are interrupted, too: the task looks for a
+        clock_ns: a monotonic clock; timers are also interrupted after ``BUDGET_NS``, so that the task looks for a
             barrier.
-        is_batch: every service is a ``BatchTimerService``.
-        has_records_behind: whether records follow the present watermark that cannot wait for a mail.
+        is_batch: whether every service is a ``BatchTimerService``.
+        has_records_behind: whether records that cannot wait for a mail follow the present watermark.
     """
 
     key_context: KeyContext
@@ -469,7 +469,7 @@ class KeyedTimerServiceManager:
     # Whether timers up to the last watermark are left, which a mail will fire.
     is_interrupted: bool = field(init=False, default=False)
     _services: dict[str, KeyedTimerService] = field(init=False, default_factory=dict)
-    # For services that were not made yet.
+    # Timers of services that were not made yet.
     _restored: dict[str, dict[int, KeyGroupTimers]] = field(init=False, default_factory=dict)
     # Set with the first watermark that can fire timers.
     _output: WatermarkOutput | None = field(init=False, default=None)
@@ -484,8 +484,9 @@ class KeyedTimerServiceManager:
         return f"<KeyedTimerServiceManager of {list(self._services.values())!r}>"
 
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> KeyedTimerService:
-        """The service of that name, made at the first call with its restored timers; ``is_batch``: a
-        ``BatchTimerService``.
+        """The service of a name, made at the first call with its restored timers.
+
+        ``is_batch``: make it a ``BatchTimerService``.
         """
         if name not in self._services:
             kind = BatchTimerService if is_batch or self.is_batch else KeyedTimerService
@@ -500,13 +501,14 @@ class KeyedTimerServiceManager:
         return bool(self._services)
 
     def end_keys(self) -> None:
-        """Fire all timers of services in BATCH mode: no more records of the keys so far follow."""
+        """Fire all timers of services in BATCH mode, as no more records of the keys so far follow."""
         for service in self._services.values():
             if isinstance(service, BatchTimerService):
                 service.end_keys()
 
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
-        """Fire the timers up to a watermark, then pass it on; mails may interrupt, then the rest follows in a mail.
+        """Fire the timers up to a watermark, then pass it on; a mail that waits may interrupt it, and then another mail
+        does the rest.
 
         The task lets no record pass before all timers have fired (``is_interrupted``); a barrier may.
         """
@@ -514,21 +516,23 @@ class KeyedTimerServiceManager:
             output.emit_control(watermark)
             return
         self._output = output
-        target = max(self._emitted, watermark.timestamp)  # one that comes again fires what was set up to it in between
+        target = max(self._emitted, watermark.timestamp)  # a repeated watermark fires timers that were registered since
         if not self._targets or target > self._targets[-1]:
             self._targets.append(target)
         if not self.is_interrupted or self.has_records_behind():
             self._go_on(output)
 
     def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
-        """Pass a status on behind the watermarks that came before it: consumers drop those of an idle input."""
+        """Pass a status on behind the watermarks that came before it, because consumers drop watermarks of an idle
+        input.
+        """
         if not self.is_interrupted:
             output.emit_control(status)
         else:
             self._is_idle_next = status.is_idle  # "active" only cancels an "idle" that was not passed on yet
 
     def leave_rest(self) -> None:
-        """Fire no more of the timers that mails have interrupted: they stay for the snapshot that follows."""
+        """Leave the timers that mails have interrupted to the snapshot that follows, and fire no more of them."""
         if self._output is not None:
             self._has_left_rest = True
             self.is_interrupted = False
@@ -565,7 +569,7 @@ class KeyedTimerServiceManager:
             self._go_on(self._output)
 
     def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
-        """Fire the event time timers of every service up to ``timestamp``; False if due ones are left."""
+        """Fire the event time timers of every service up to ``timestamp``; False if due timers are left."""
         return all(service.try_advance_watermark(timestamp, should_stop) for service in self._services.values())
 
     def snapshot(self) -> TimersByKeyGroup:
@@ -578,7 +582,7 @@ class KeyedTimerServiceManager:
         return groups
 
     def restore(self, groups: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take over this subtask's timers from a snapshot, which may hold those of other subtasks.
+        """Take over this subtask's timers from a snapshot, which may hold timers of other subtasks.
 
         Raises:
             RuntimeError: a service was made already.

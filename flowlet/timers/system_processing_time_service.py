@@ -1,13 +1,13 @@
 """The clock of a task, and timers that fire as mails.
 
-Side:       shared.  A timer fires on the loop thread and puts a mail; all else belongs to the task thread.
+Side:       shared.  A timer fires on the loop thread and puts a mail; all other code runs on the task thread.
 Invariants: a callback runs on the task thread, never after its timer was cancelled, never under the lock.  A repeating
             timer has at most one mail in the mailbox, however slow the task is.  After ``quiesce`` no mail is put.
 Units:      processing time in milliseconds since the epoch, delays in milliseconds, the relative clock in nanoseconds.
 Source:     Flink ``SystemProcessingTimeService``, ``ProcessingTimeServiceImpl``, ``ProcessingTimeServiceUtil``, without
             a thread of its own: the loop of the process runs all timers.  Delays use a monotonic clock, as Flink's do:
-            the time until a timestamp is taken from the wall clock when the timer is registered, and a step of the wall
-            clock afterwards moves it no more.
+            the time until a timestamp is taken from the wall clock when the timer is registered, and a later step of
+            the wall clock does not move the timer.
 """
 
 import threading
@@ -26,12 +26,12 @@ from netstack.loop.eventloop import Cancellable, ScheduleTimer, wall_clock_ms
 ProcessingTimeCallback = Callable[[int], object]
 
 _NS_PER_MS: Final = 1_000_000
-# A loop need not support waits of any length: longer ones are split.
+# A loop need not support waits of any length: longer waits are split.
 _MAX_SLICE_NS: Final = 24 * 3600 * 1_000_000_000
 
 
 class ServiceState(Enum):
-    """Which timers a service accepts and fires."""
+    """The state of a service: whether it accepts timers, and fires them."""
 
     ALIVE = auto()
     QUIESCED = auto()  # timers are accepted but never fire
@@ -41,7 +41,7 @@ class ServiceState(Enum):
 def delay_until_ms(timestamp_ms: int, now_ms: int) -> int:
     """How long to wait until the clock shows more than ``timestamp_ms``: the difference plus 1.
 
-    A timer for t fires when t is over, as a watermark t says that t is over.
+    A timer for t fires when t is over, as a watermark t means that t is over.
     """
     return max(timestamp_ms - now_ms, 0) + 1
 
@@ -50,7 +50,7 @@ def delay_until_ms(timestamp_ms: int, now_ms: int) -> int:
 class ScheduledCallback:
     """A timer, single or repeating, that can be cancelled.
 
-    Threading: ``cancel`` and the properties on the task thread; the service calls the rest.
+    Threading: ``cancel`` and the properties on the task thread; the service calls all other methods.
     """
 
     service: "SystemProcessingTimeService"
@@ -69,7 +69,7 @@ class ScheduledCallback:
         return f"<ScheduledCallback for {self.timestamp_ms}{', done' if self.is_done else ''}>"
 
     def cancel(self) -> None:
-        """Do not fire (again), unless the callback is running already."""
+        """Cancel the timer: it does not fire (again), unless the callback is running already."""
         self.is_done = True
         self.service.timers.discard(self)
         if self._scheduled is not None:
@@ -85,13 +85,13 @@ class ScheduledCallback:
         self._scheduled = self.service.schedule_timer(min(remaining_ns, _MAX_SLICE_NS) / 1e9, self._on_loop)
 
     def _on_loop(self) -> None:
-        """On the loop thread, when a wait is over: put the mail, or wait for the rest."""
+        """Put the mail, or wait for the rest of a split wait; loop thread, when a wait is over."""
         if self.is_done:
             return
         if self._deadline_ns <= self.service.clock_ns():
             self.service.put_mail(self)
             return
-        # One part of a split wait is over, or the loop woke up a little early.
+        # One part of a split wait is over, or the loop woke up slightly early.
         self._schedule()
         if self.is_done and self._scheduled is not None:
             self._scheduled.cancel()  # cancel() ran meanwhile, and saw only the timer before this one
@@ -155,7 +155,7 @@ class SystemProcessingTimeService:
     paused_ns: Callable[[], int] = lambda: 0
     # Guarded by _lock for writes, all of them by the task thread.
     state: ServiceState = field(init=False, default=ServiceState.ALIVE)
-    # Task thread only: those that may still fire.
+    # Task thread only: the timers that may still fire.
     timers: set[ScheduledCallback] = field(init=False, default_factory=set)
     _num_mails: int = field(init=False, default=0)  # Guarded by _lock: mails that were put and have not ended.
     _quiesced: AvailabilityFuture = field(init=False, default_factory=AvailabilityFuture)
@@ -233,7 +233,7 @@ class SystemProcessingTimeService:
         return self._quiesced
 
     def shut_down(self) -> None:
-        """As ``quiesce``; from now on registering a timer is an error."""
+        """Fire no more timers; from now on registering a timer is an error."""
         self._end(ServiceState.SHUT_DOWN)
 
     def _end(self, state: ServiceState) -> None:
