@@ -10,7 +10,7 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command; Ctrl-C while it is imported, or waits for one answer, is one line, as it is later."""
+    """Run the command; Ctrl-C prints one line, also while the command is imported or waits for one answer."""
     is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in the background of a shell
     if is_interruptible:
         signal.signal(signal.SIGINT, _end)
@@ -29,7 +29,7 @@ def main() -> None:
 def _end(_number: int, _frame: FrameType | None) -> None:
     try:
         os.write(2, b"flowlet: interrupted\n")
-    finally:  # also where nobody reads standard error
+    finally:  # also where standard error is closed
         os._exit(130)  # as a shell reports a program that SIGINT ended
 
 

@@ -1,13 +1,13 @@
-"""Former names of our classes, which state, savepoints and checkpoints go on naming when a class has moved or was
+"""Former names of flowlet's classes: state, savepoints and checkpoints still have them when a class has moved or was
 renamed.
 
 Internal: not a public API, and may change with any version.
 
 Side:       pure.
-Rules:      a pickle names classes and functions by their module and qualified name.  One that state can hold
+Rules:      a pickle names classes and functions by their module and qualified name.  A class that state can hold
             (``tests/frozen/lists/state_names.txt`` has them all) gets a row in ``_MOVED`` when it moves, and so does
-            each class inside of it.  A former name is never given to anything else.  A key keeps the hash that its
-            class's first name gave it: key groups of stored state go by it (``first_name``).
+            each class inside of it.  No other class gets a former name.  A key keeps the hash that its class's first
+            name gave it: key groups of stored state go by it (``first_name``).
 Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Final
 
-# What moved and kept its name: the modules that it was in, the oldest first, the one that it is in now, all in flowlet,
-# and qualified names; a row goes on in lines that are indented.
+# The classes that moved and kept their names.  A row: the former modules, the oldest first, then the present one, all
+# in flowlet, and the qualified names of the classes; a row goes on in lines that are indented.
 _MOVED: Final = """
 common.units.memory_size > common.written_values: MemorySize
 windows.window_columns_snapshot > windows.window_columns_operator > windows.window_blocks: WindowColumnsSnapshot
@@ -97,13 +97,13 @@ def _renamed() -> Iterator[tuple[str, str]]:
 
 
 RENAMED: Final = dict(_renamed())
-"""From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
+"""Today's name by each former name, both as ``module:qualified name``; of several former names of one class the first
 one comes first.
 """
 
 
 def first_names(renamed: dict[str, str]) -> dict[str, str]:
-    """From today's names to the first ones."""
+    """The first names by today's names."""
     return {today: former for former, today in reversed(renamed.items())}
 
 
@@ -120,5 +120,5 @@ def present_name(module: str, name: str) -> tuple[str, str]:
 
 
 def first_name(module: str, name: str) -> str:
-    """The first name of a class or function, with dots: what a key of this class is known by in every version."""
+    """The first name of a class or function, with dots: it stands for the class of a key in every version."""
     return FIRST_NAMES.get(f"{module}:{name}", f"{module}.{name}").replace(":", ".")

@@ -102,7 +102,7 @@ def configure_program_logging(loggers: Mapping[str, tuple[int, int | None, bool]
             logger.handlers[-1].setLevel(least_level)
     last_resort = _formatted(_StandardErrorHandler())
     last_resort.setLevel(logging.WARNING)
-    # No handler of the root: a function that calls logging.basicConfig() gets what it asks for.
+    # Not as a handler of the root: with one, logging.basicConfig() in a user's function would have no effect.
     logging.lastResort = last_resort
     logging.disable(disabled)
 

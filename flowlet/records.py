@@ -77,7 +77,7 @@ class Chunk:
 
     @property
     def values(self) -> list[Any]:
-        """One Python object per record; made from columns at the first access, and kept."""
+        """The records as Python objects; made from columns at the first access, and kept."""
         if self._values is None:
             assert self.columns is not None, "a chunk is a list or columns"
             self._values = self.columns.to_list()
@@ -159,7 +159,7 @@ class Chunk:
         return Chunk.of_columns(self.columns.with_key_position(None), timestamps)
 
     def with_values(self, values: list[Any]) -> Chunk:
-        """Other records, in a list, with these timestamps and keys.  Gives this chunk away."""
+        """Return a chunk of other records, in a list, with these timestamps and keys.  Gives this chunk away."""
         return self if values is self._values else self._in_list(values, self.timestamps)
 
     def parts(self, max_records: int) -> Iterator[Chunk]:

@@ -37,21 +37,21 @@ class PendingRecord:
     is_timed_out: bool = False  # then the running call, if any, is that of ``timeout``
     call: Any = None  # the call whose outcome counts
     timer: Any = None  # set while it waits for its next attempt
-    deadline: Any = None  # of all attempts, while it has no results
+    deadline: Any = None  # that of all attempts together, while there are no results
 
     def __repr__(self) -> str:
         return f"<PendingRecord {'running' if self.results is None else 'complete'}>"
 
 
 class _Segment:
-    """The records between two control elements; ``barrier`` is the one behind them, None for the last segment."""
+    """The records between two control elements; ``barrier`` is the one behind them; None: the last segment."""
 
     __slots__ = ("barrier", "complete", "records", "running")
 
     def __init__(self) -> None:
-        self.complete: deque[PendingRecord] = deque()  # those that may leave, in the order in which they do
-        self.running: deque[PendingRecord] = deque()  # the others, where results keep the order of their records
-        self.records: dict[PendingRecord, None] = {}  # elsewhere all that have not left, in order of arrival
+        self.complete: deque[PendingRecord] = deque()  # the records that may leave, in the order in which they leave
+        self.running: deque[PendingRecord] = deque()  # ordered queues only: the other records
+        self.records: dict[PendingRecord, None] = {}  # unordered ones only: all that have not left, in order of arrival
         self.barrier: Control | None = None
 
 
@@ -123,7 +123,7 @@ class AsyncQueue:
         return started
 
     def complete(self, record: PendingRecord, results: list[Any]) -> None:
-        """Set the results of a record, once; may be empty."""
+        """Set the results of a record, once; the list may be empty."""
         assert record.results is None, "a record is completed once"
         record.results = results
         segment = record.segment
@@ -136,8 +136,8 @@ class AsyncQueue:
             segment.complete.append(running.popleft())
 
     def next_element(self) -> Chunk | Control | None:
-        """Remove and return what may leave now: about ``MAX_CHUNK_RECORDS`` results, or one control element; None if
-        nothing may leave.
+        """Remove and return the next elements that may leave: about ``MAX_CHUNK_RECORDS`` results, or one control
+        element; None if no element may leave.
         """
         while True:
             control = self._pop_control()
@@ -156,8 +156,8 @@ class AsyncQueue:
         self.num_left += num_elements
 
     def elements(self) -> list[Chunk | Control]:
-        """Copy all elements, in order of arrival, for a snapshot; without completion marks, whose numbers start again
-        with the job.
+        """Copy all elements but the completion marks, in order of arrival, for a snapshot; the numbers of marks start
+        again with the job.
         """
         found: list[Chunk | Control] = []
         kept = (each for each in chain(self._in_order(), self._waiting) if not isinstance(each, CompletionMark))
@@ -189,7 +189,7 @@ class AsyncQueue:
         self._segments.append(_Segment())
 
     def _pop_control(self) -> Control | None:
-        """Remove the control element at the head, if everything before it has left."""
+        """Remove the control element at the head, if all records before it have left."""
         segment = self._segments[0]
         if segment.barrier is None or segment.records or segment.running or segment.complete:
             return None

@@ -43,9 +43,9 @@ from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.late import dataclass
 from netstack.loop.eventloop import Cancellable
 
-# So many elements may wait for a place before a record waits outside the queue.  It is more than a chunk has, so only a
-# function that makes very many records of one, or timers that emit more than the calls take, reach the limit.  Not
-# measured; 13 MB and the records.
+# The number of elements that may wait for a place; further records wait outside the queue.  It is more than a chunk
+# has, so only a function that makes very many records of one, or timers that emit more than the calls take, reach the
+# limit.  Not measured; 13 MB and the records.
 MAX_WAITING: Final = 65_536
 
 
@@ -99,7 +99,7 @@ class AsyncWaitOperator(UserFunctionOperator):
         self.create_calls = create_calls  # tests may replace it before open
         self.queue = AsyncQueue(capacity, is_ordered=is_ordered)
         self._room: AvailabilityFuture | None = None  # set while elements wait for a place
-        self._drained: tuple[int, AvailabilityFuture] | None = None  # to be done when so many elements have left
+        self._drained: tuple[int, AvailabilityFuture] | None = None  # ``num_left`` at which the future is to be done
         self._restored: Sequence[Chunk | Control] = ()
         self._requests: AsyncRequests | None = None  # set while it is open
         self._has_stopped = False  # results stay in the queue, and so in the savepoint that stops the job

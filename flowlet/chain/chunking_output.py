@@ -8,9 +8,9 @@ Hot path.  Per record: one call of the key selector, a test of the types, one ap
 programs); no call of the selector for ``operator.itemgetter(k)`` on tuples in columns, which cannot change.
 Side:       task.
 Invariants: the consumer gets all elements in the order in which they were emitted, watermarks and markers included.  It
-            gets each record as it was when it was emitted (``record_shape``).  When a loop has ended, no record waits
-            here.  The selector is called once per record, when the record is emitted.  A field is taken for the key
-            only if it is the object itself that the selector returned.
+            gets each record in its state at the time when it was emitted (``record_shape``).  When a loop has ended, no
+            record waits here.  The selector is called once per record, when the record is emitted.  A field is taken
+            for the key only if the selector returned that very object.
 Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.  Flink ``KeySelector``;
             ``KeyGroupStreamPartitioner``, ``CustomPartitionerWrapper``.
 """
@@ -86,7 +86,7 @@ class KeyExtractor:
         """The chunk with its keys (or channels), which are extracted if it has none.
 
         Raises:
-            UserFunctionError: the selector failed, or returned something that cannot be a key.
+            UserFunctionError: the selector failed, or returned a value that cannot be a key.
         """
         columns = chunk.columns
         if chunk.keys is not None or (self.is_column and columns is not None):
@@ -238,8 +238,8 @@ def can_be_key(key: Any) -> bool:
     return True
 
 
-# Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one
-# generator may give before the consumers have their turn.
+# Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  This is also the largest number
+# of records that one generator may give before the consumers have their turn.
 MAX_WAITING: Final = 2_000
 
 
@@ -296,7 +296,7 @@ class ChunkingOutput(LoopEnd):
         if shape is None:
             self._write_add(code, record, None if self.keys is None else self.keys.write(code, record), timestamp, None)
             return
-        # ``itemgetter`` gives the very field of a tuple, so the loop need not call it.
+        # ``itemgetter`` gives the field of a tuple itself, so the loop need not call it.
         is_asked = self.keys is not None and not (
             shape.kind is tuple and self.keys.field == self.key_position is not None
         )

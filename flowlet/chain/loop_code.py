@@ -2,7 +2,7 @@
 from.
 
 Each operator writes the statements that process one record.  Generated text only connects users' functions: it calls
-them as they are.
+them without changing them.
 
 Hot path.  Per chunk one call, and one look at each loop end; per record the statements of the operators (bench:
 programs, wordcount).

@@ -4,7 +4,7 @@
 
 Side:       task.
 Invariants: a mark leaves once it, or a later one, has arrived on every channel that has not ended; numbers that leave
-            rise.  an operator's consumers come after it in the chain.  Every opened operator is closed, whatever the
+            rise.  An operator's consumers come after it in the chain.  Every opened operator is closed, whatever the
             others raise.
 Source:     Flink ``StatusWatermarkValve`` and ``CheckpointBarrierTracker``, without idle channels and without aborted
             checkpoints.  Flink ``OperatorChain``, ``StreamOperatorWrapper``.  Operators are made and opened last to
@@ -43,18 +43,18 @@ class MarkValve:
     def __init__(self, num_channels: int) -> None:
         self._numbers = [0] * num_channels
         self._last = 0  # the number that left last, which is the smallest of ``_numbers``
-        self._num_behind = num_channels  # channels that have brought nothing since
+        self._num_behind = num_channels  # channels without a later mark than ``_last``
 
     def __repr__(self) -> str:
         return f"<MarkValve after mark {self._last}, {self._num_behind} of {len(self._numbers)} channels are behind>"
 
     def receive(self, channel: int, mark: CompletionMark) -> CompletionMark | None:
-        """A mark has arrived on a channel: the mark that may leave now, or None."""
+        """Note a mark that arrived on a channel; returns the mark that may leave now, or None."""
         return self._advance(channel, mark.number)
 
     def end(self, channel: int) -> CompletionMark | None:
-        """A channel has ended, and holds back no mark: the one that may leave now, or None; None also if all have
-        ended.
+        """Note that a channel has ended, and holds back no mark; returns the mark that may leave now, or None; None
+        also if all channels have ended.
         """
         return self._advance(channel, _ENDED)
 
@@ -75,14 +75,12 @@ class MarkValve:
 
 @dataclass(frozen=True, slots=True)
 class ChainedOperator:
-    """An operator and where its input comes from.
+    """An operator and the source of its input.
 
-    ``parent``: index in the chain of the operator that it reads; -1 for the head.  ``tag``: the side output of the
-        parent that it reads;
-    None: the main output.  ``key_selector``: of a ``key_by`` in between: a callable, or an object with
-          ``get_key(value)``; None: no
-    ``key_by``.  ``takes_unconverted``: it gets records as the parent's function returned them, not converted to the
-    declared type.
+    ``parent``: the index in the chain of the operator that it reads; -1 for the head.  ``tag``: the side output of the
+    parent that it reads; None: the main output.  ``key_selector``: that of a ``key_by`` in between: a callable, or an
+    object with ``get_key(value)``; None: no ``key_by``.  ``takes_unconverted``: the operator gets records as the
+    parent's function returned them, not converted to the declared type.
     """
 
     operator: StreamOperator
@@ -113,9 +111,9 @@ class HeadInput:
         self._process(chunk)
 
     def process_some(self, chunk: Chunk) -> int:
-        """Process and count records until a mail waits; returns how many; none if a mail comes before the first.
+        """Process and count records until a mail waits; returns how many; 0 if a mail comes before the first record.
 
-        Those before one that fails count, too.
+        If a record fails, the records before it are counted, too.
         """
         try:
             num_done = self._process_some(chunk)
@@ -214,7 +212,7 @@ class OperatorChain:
         return ChainedConsumer(operator, self._outputs[child].loop_ends, counters, conversion)
 
     def _conversion(self, index: int, tag: str | None) -> RecordConversion | None:
-        """To the declared type of an output of an operator; None: its records stay as they are."""
+        """The conversion to the declared type of an operator's output; None: no type is declared."""
         declared = self.operators[index].declared_outputs.get(tag)
         return (
             None
@@ -228,8 +226,8 @@ class OperatorChain:
         return self.operators[0]
 
     def input_of(self, index: int) -> Callable[[Chunk], int]:
-        """Return a function that gives records to an operator after the head as its parent does, until a mail waits; it
-        says how many.
+        """Return a function that gives records to an operator after the head as its parent does, until a mail waits,
+        and returns how many it gave.
         """
         context = self.contexts[index]
         return input_of(self.operators[index].name, self._consumers[index], context.interrupts, context.attention)
@@ -264,22 +262,22 @@ class OperatorChain:
     # -- life
 
     def open(self) -> None:
-        """Open the operators, last to first: so no operator emits into one that is not open."""
+        """Open the operators, last to first, so that no operator emits into one that is not open."""
         for operator in reversed(self.operators):
             operator.ctx.attention.check()  # the open() before may have taken a minute
-            # Before the call: close() must also release what a failing open() acquired.
+            # Before the call: after an open() that fails, close() must release its resources, too.
             self._opened.append(operator)
             operator.open()
 
     def finish(self, before_finish: Callable[[int], None] | None = None) -> None:
-        """All inputs ended: let the operators emit their last records, first to last.
+        """Let the operators emit their last records, first to last; called when all inputs have ended.
 
         ``before_finish`` gets the index of each operator before it finishes.  It stops the operator's timers and runs
         the mails that were accepted, including deferrable ones (FLINK-39481).
         """
         for index, operator in enumerate(self.operators):
             operator.ctx.attention.check()  # the finish() before may have taken a minute
-            # Of a head that holds records, the task has drained the input before.
+            # The task has ended the input of a head before; of a head that holds records only now, once it is drained.
             if index > 0 or operator.holds_records:
                 operator.end_input(1)
             if before_finish is not None:
@@ -287,7 +285,7 @@ class OperatorChain:
             operator.finish()
 
     def stop_emitting(self) -> None:
-        """The operators do not finish: what is in progress stays in them for the snapshot that follows."""
+        """Keep work in progress in the operators, for the snapshot that follows: they will not finish."""
         for operator in self.operators:
             operator.stop_emitting()
 

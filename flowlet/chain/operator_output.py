@@ -2,19 +2,19 @@
 
 Consumers are of three kinds.  A chained operator that takes records one by one writes its statements into the loop of
 the sender.  So does a chained operator behind a ``key_by``: where one subtask feeds one subtask, both sides run in one
-task and one loop, and to the user's functions it must look like an exchange, so the key is taken once per record, and
+task and one loop.  To the user's functions this must look like an exchange, so the key is taken once per record, and
 the two sides never share a record that could change.  A chunking output gathers records into chunks.
 
 Hot path: per record the statements that ``write`` generated, with a key one call of the key selector and a test of the
 types (bench: programs); per chunk one call of ``collect``.
 
 Side:       task.
-Invariants: consumers get a record in the order in which they were added.  Each passes it through everything behind it
-            before the operator emits the next record.  A chained operator that is the only consumer gets the record
-            object itself, as PyFlink's Python operators do.  If there are several consumers, none sees changes that
-            another one makes to a record: all but the last get a copy, if it can change.  Behind a ``key_by``, the
-            operator does not see changes that the sender makes to a record after it emitted it, and the other way
-            round.
+Invariants: consumers get a record in the order in which they were added.  Each passes the record through all operators
+            behind it before the operator emits the next record.  A chained operator that is the only consumer gets the
+            record object itself, as PyFlink's Python operators do.  If there are several consumers, none sees changes
+            that another one makes to a record: all but the last get a copy, if the record can change.  Behind a
+            ``key_by``, the operator does not see changes that the sender makes to a record after emitting it, nor does
+            the sender see the operator's.
 Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``CountingOutput``,
             ``WatermarkGaugeExposingOutput``.  Flink serializes each record on its way through a
             ``KeyGroupStreamPartitioner``, whichever subtask it goes to.

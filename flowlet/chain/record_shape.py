@@ -1,17 +1,17 @@
 """The shape of emitted records, and the test whether a record has it; and the protection of emitted records: the sender
 may change a record afterwards, and the consumer must not see that.
 
-A record is left as it is if it cannot change, or if no other reference to it or its parts exists.  A flat record is
+A record is not copied if it cannot change, or if no other reference to it or its parts exists.  A flat record is
 copied.  Any other record is pickled when it is emitted.
 
 Hot path: the generated test runs once per record that leaves a chain.  A pair of a str and an int costs 35 ns, a dict
-    of six values 250 (bench: wordcount, programs).  To protect a record of another shape takes 300 ns, with a pickle
-    1,000 and more.
+    of six values 250 (bench: wordcount, programs).  The protection of a record of another shape takes 300 ns, with a
+    pickle 1,000 and more.
 Side:       task.
 Invariants: a record that passes the test has no mutable part, or (``is_nested``) holds the only reference to each
             mutable part.  A record that is tested by field has exactly that number of fields, of exactly those types.
             Names and order of fields are checked when columns are made (``flowlet.io.record_writer``).  The consumer
-            gets a record as it was when it was emitted, with exact types.
+            gets a record in its state at the time when it was emitted, with exact types.
 Source:     Flink serializes each record when it is emitted; PyFlink pickles it then.
 """
 
@@ -317,10 +317,10 @@ class RecordShape:
                     code.bind(gc.is_tracked, "is_tracked"),
                     code.bind(UNCHANGING.issuperset, "are_unchanging"),
                 )
-                # An untracked dict holds nothing that the garbage collector tracks, hence no mutable key either.
+                # An untracked dict holds no object that the garbage collector tracks, hence no mutable key either.
                 tests.append(f"(not {tracked}({record}) or {are_plain}(map(type, {record})))")
             values = f"{record}{_VALUES_OF.get(self.kind, '')}"
-            # Another number of fields raises ValueError: a try costs nothing, a test of the length 12 ns.
+            # Another number of fields raises ValueError: a try is free, a test of the length takes 12 ns.
             code.line(f"try: {', '.join(fields)}, = {values}")
             code.line(f"except ValueError: {fields[0]} = {code.bind(_NOTHING, 'NOTHING')}")
         unchanging = code.bind(UNCHANGING, "unchanging")

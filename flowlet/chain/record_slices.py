@@ -27,27 +27,26 @@ from flowlet.records import Chunk, StreamElement
 Origin = TypeVar("Origin")
 
 BUDGET_NS: Final = 10_000_000  # a tenth of what a checkpoint under back pressure may take; not measured otherwise
-_FIRST_RECORDS: Final = 1  # of the first slice, before any was measured; a function may take a second for each
+_FIRST_RECORDS: Final = 1  # in the first slice, before any was measured: a function may take a second per record
 _RECORDS_AFTER_ONE: Final = 64  # once records have come one by one and were not measured
 _MAX_GROWTH: Final = 8
 _MAX_RECORDS: Final = 1 << 20
 MAX_RECORDS_IF_CAUTIOUS: Final = 100
 # A slice that takes ten times its budget met a function or a consumer that had become slower, or the machine stood
-# still.  After 100,000 quick records, which small slices make some 20 ms slower altogether, the task counts as quick
-# again.
+# still.  After 100,000 quick records, which take some 20 ms more in small slices, the task counts as quick again.
 SLOW_NS: Final = 10 * BUDGET_NS
-# The last slices count as computed, among threads that want the core or the interpreter's lock, too, if they took at
-# most so many times their CPU time by the wall.  A slice that also waits exceeds its budget by that factor.  Caution
-# costs more than small slices, so it needs a higher factor.  The time of a single slice of 2 ms says nothing: the
-# thread may just have lost the core for 10 ms.
+# The last slices count as computed, even among threads that want the core or the interpreter's lock, if the ratio of
+# their wall-clock time to their CPU time is at most this.  A slice that also waits exceeds its budget by that factor.
+# Caution costs more than small slices, so it needs a higher factor.  The time of a single slice of 2 ms is no measure:
+# the thread may just have lost the core for 10 ms.
 _MAX_CONTENTION: Final = 8
-_FORGOTTEN: Final = 4  # each slice takes one part in so many off the sum of all slices before
+_FORGOTTEN: Final = 4  # each slice reduces the sum of all slices before it by a quarter
 _MAX_CONTENTION_IF_SLOW: Final = 16
 _NUM_QUICK: Final = 100_000
 # After one slice that waited and did not compute: on a busy machine a thread stands still for 100 ms now and then, and
 # small slices of columns cost as much for each 100,000 rows as ten million rows in large ones.
 _NUM_QUICK_AFTER_WAIT: Final = 10_000
-# At the start the speed of the consumers is unknown: so many records fill the buffers between two tasks.
+# At the start the speed of the consumers is unknown: this number of records fills the buffers between two tasks.
 _NUM_QUICK_AT_START: Final = 20_000
 _ROOM_TO_GROW: Final = 2  # times the buffers that the last default action took, since the next one makes twice as much
 

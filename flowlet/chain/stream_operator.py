@@ -127,7 +127,7 @@ class OperatorContext:
     request_splits: Callable[[], None] | None = None
     job_id: str = "0" * 32
     has_checkpoints: bool = False  # whether the job takes checkpoints, and one more at the end of each task
-    # Done after so many milliseconds, also before ``open`` and after ``finish``.
+    # Makes a future that is done after the given milliseconds, also before ``open`` and after ``finish``.
     delay: Callable[[int], AvailabilityFuture] | None = None
     is_cancelled: Callable[[], bool] = lambda: False  # whether the task is being cancelled
     interrupts: Interrupts = field(default_factory=Interrupts)  # not empty: the head returns between two records
@@ -223,7 +223,7 @@ class StreamOperator:
     # it must if the operator has timers, keyed state or several sorted inputs.
     ends_keys_singly: ClassVar[bool | None] = None
     declared_outputs: Mapping[str | None, DeclaredOutput] = {}  # by side output; whose records are converted
-    # Whether it has something to do if it is restored from a checkpoint taken after ``finish``.
+    # Whether it has work to do if it is restored from a checkpoint taken after ``finish``.
     runs_after_finish: bool = False
     ctx: OperatorContext  # set by setup
     output: "OperatorOutput"  # set by setup
@@ -232,7 +232,7 @@ class StreamOperator:
         return f"<{type(self).__name__} {self.name!r}>"
 
     def setup(self, ctx: OperatorContext, output: "OperatorOutput") -> None:
-        """Connect the operator to its task; called once, before everything else."""
+        """Connect the operator to its task; called once, before all other methods."""
         self.ctx = ctx
         self.output = output
 
@@ -381,14 +381,14 @@ class StreamOperator:
         """Emit the records that must precede the barrier of a checkpoint."""
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Let the user's functions put what they keep into their states, which are copied next.
+        """Let the user's functions save their data in their states, which are copied next.
 
         ``timestamp_ms``: the time at which the checkpoint was triggered.
         """
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """The state to keep: a value that does not change any more, or a callable that another thread calls to make it;
-        None: no state.
+        """The state to keep: a value that no longer changes, or a callable that another thread calls to make it; None:
+        no state.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

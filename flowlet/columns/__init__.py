@@ -1,4 +1,4 @@
-"""Records as a struct of arrays: columns, the tables of dictionary codes, and what a list of records looks like.
+"""Records as a struct of arrays: columns, the tables of dictionary codes, and the shapes of records.
 
 Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
 """

@@ -63,8 +63,8 @@ def array_of_column(column: Column, field: Any) -> Any:
 
 
 def batch_of_records(records: "Columns | list[Any]", schema: Any) -> Any:
-    """A ``pyarrow.RecordBatch`` of the schema, of columns or of single records: rows, tuples, lists or mappings with
-    its fields; anything else for a schema of one field.
+    """A ``pyarrow.RecordBatch`` of the schema, made of columns or of single records: rows, tuples, lists or mappings
+    with its fields; for a schema of one field also other values.
 
     Raises:
         TypeError: a record has other fields, or more or fewer, or a value is not of its field's type; names the field.

@@ -3,14 +3,14 @@
 A record that cannot change may wait for its chunk and travel in columns.  A record that can change is serialized when
 it is emitted.
 
-Hot path: C code per column, nothing per value.  Arrays of int64 and float64 are not copied for arithmetic.
+Hot path: C code per column, no Python per value.  Arrays of int64 and float64 are not copied for arithmetic.
 ``are_unchanging`` makes one pass in C over the types of a list, two over those of tuples.
 
 Side:       pure.
 Invariants: ``to_list`` gives the exact Python values that the column stands for, a new list each time; columns never
             change, and share memory with the parts that ``slice`` makes of them.  ``Numbers`` are exactly the column's;
             columns of other values (bool, ints beyond 64 bits, mixed types) have none.
-Rules:      whether a value can change is told by its exact type, for a subclass may do anything; but a member of an
+Rules:      the exact type of a value tells whether it can change, because a subclass may change it; but a member of an
             ``Enum`` cannot change, and neither can a frozen dataclass or a named tuple of values that cannot.
             (``object.__setattr__`` changes a frozen dataclass; its author asked for it.)
 Units:      positions count from 0.
@@ -92,7 +92,7 @@ _MAX_DEPTH: Final = 20  # of tuples in tuples; deeper ones count as changing, so
 
 
 def is_unchanging(value: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Whether neither the value nor anything in it can change."""
+    """Whether neither the value nor a value inside it can change."""
     kind = type(value)
     if kind in UNCHANGING:
         return True

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 class ListColumn(Column):
     """Any values, in a list.
 
-    Ownership: the list must not be changed any more.
+    Ownership: the caller must not change the list afterwards.
 
     Args:
         values: the values.
-        value_type: the exact type of all values, if it is known; saves others a look at each.
+        value_type: the exact type of all values, if it is known; saves readers a look at each value.
     """
 
     __slots__ = ("_value_type", "values")
@@ -196,7 +196,7 @@ class NameTable:
     def __init__(self, names: list[Any] | None = None) -> None:
         self.names: list[Any] = [] if names is None else names
         self._objects = (_objects([]), 0)  # the names for numpy, with room for others, and how many are there
-        self._typed: tuple[int, frozenset[type]] = (0, frozenset())  # of so many names, the first ones
+        self._typed: tuple[int, frozenset[type]] = (0, frozenset())  # how many names have known types, and these types
 
     def __repr__(self) -> str:
         return f"<NameTable of {len(self.names)} values>"
@@ -315,7 +315,7 @@ _ARRAY_TYPES: Final = frozenset(
 class ArrayColumn(Column):
     """Numbers, truth values or instants (microseconds) in a numpy array of one dimension.
 
-    Ownership: the array must not be changed any more.
+    Ownership: the caller must not change the array afterwards.
     """
 
     __slots__ = ("array",)
@@ -352,7 +352,7 @@ class ArrayColumn(Column):
         return _TYPE_OF_KIND.get(self.array.dtype.kind)
 
     def narrowed(self) -> Column:
-        """Integers of 64 bits in fewer bytes; other arrays as they are."""
+        """Integers of 64 bits in fewer bytes; other arrays without a change."""
         return narrowed(self.array) if self.array.dtype == np.int64 else self
 
     def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
@@ -369,7 +369,7 @@ class ArrayColumn(Column):
 
     def arrow_array(self) -> Any:
         """An Arrow array of the type of the numpy array; NaN stays NaN."""
-        import pyarrow as pa  # takes longer than all of this package, and who has no Arrow column does not need it
+        import pyarrow as pa  # here, because it takes longer than this whole package, and most jobs do without it
 
         return pa.array(self.array, from_pandas=False)
 
@@ -504,7 +504,7 @@ class ArrowColumn(Column):
 
     def concatenate(self, columns: Sequence[Column]) -> ArrowColumn | None:
         """All values in one array; None if the Arrow types differ, or the array would be too large for its offsets."""
-        import pyarrow as pa  # who has Arrow columns has loaded it
+        import pyarrow as pa  # a process with Arrow columns has loaded it
 
         arrays = [column.array for column in columns if isinstance(column, ArrowColumn)]
         if len(arrays) < len(columns) or any(array.type != self.array.type for array in arrays):

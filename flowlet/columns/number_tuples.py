@@ -56,7 +56,7 @@ def try_number_columns(records: list[Any]) -> list[Column] | None:
     num_bytes = _HEAD_BYTES + sum(map(len, fields))
     try:
         data = marshal.dumps(records, _VERSION)
-    except ValueError:  # of something else
+    except ValueError:  # a value is of a type that marshal does not write
         return None
     if len(data) != _HEAD_BYTES + num_bytes * len(records):
         return None
@@ -65,7 +65,7 @@ def try_number_columns(records: list[Any]) -> list[Column] | None:
 
 
 def _differences(data: bytes, num_bytes: int) -> bytes:
-    """For each byte of a row: 0 if all rows have it in common, else another number."""
+    """A number for each byte of a row: 0 if all rows have this byte in common, else another number."""
     row = data[:num_bytes]
     # Many rows side by side: numpy's loops are over the last dimension.
     block = np.frombuffer(row * _BLOCK_ROWS, np.uint8)

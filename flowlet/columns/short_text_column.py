@@ -19,7 +19,7 @@ from flowlet.columns.column import Column, IndexArray, MaskArray
 Packed16Array = NDArray[np.uint64]  # two integers for each text
 
 PACKED16_BYTES: Final = 16
-PACKED16: Final = np.dtype(np.complex128)  # numpy moves its 16 bytes at once; nobody computes with it
+PACKED16: Final = np.dtype(np.complex128)  # only because numpy moves its 16 bytes at once; never computed with
 _TEXT: Final = np.dtype(f"S{PACKED16_BYTES}")  # gives the bytes without the NULs behind them
 # Odd multipliers whose upper halves depend on all bits (Fibonacci hashing; the second one is that of MurmurHash3's
 # finalizer).
@@ -43,7 +43,7 @@ def differ(packed16: Packed16Array, others: Packed16Array) -> MaskArray:
 
 
 def mixed(packed16: Packed16Array) -> NDArray[np.uint64]:
-    """For each text a number whose upper bits are good for a place in a table of this process."""
+    """A number for each text; its upper bits serve as a place in a table of this process."""
     mixed = packed16[:, 0] ^ _FIRST_SEED
     mixed *= _FIRST_FACTOR
     second = packed16[:, 1] ^ _SECOND_SEED

@@ -2,9 +2,9 @@
 
 Hot path, per chunk: no record is looked at.
 Side:       task.  The producer's thread makes a content, the consumer's thread takes it.
-Invariants: the producer drops a chunk that it wrote.  Its records cannot change any more (``chain.record_shape``), and
-            the arrays of its columns are not written again (``columns.column``); so the consumer may have the objects
-            and arrays themselves.
+Invariants: the producer drops a chunk that it wrote.  Its records no longer change (``chain.record_shape``), and the
+            arrays of its columns are not written again (``columns.column``); so the consumer may have the objects and
+            arrays themselves.
 Source:     none in Flink; see ``netstack.buffer.buffer_builder``.
 """
 

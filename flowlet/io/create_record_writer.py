@@ -99,7 +99,7 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         self._is_column_key = is_column_key
         self.bypass = DictionaryBypass()
         self._position = 0  # of the key among the fields, while a column is visited
-        self._are_keys = False  # whether that field has the keys, and not what a selector makes keys of
+        self._are_keys = False  # whether that field holds the keys themselves, and no values for a selector
         self._routes: dict[Any, Route] = {}  # by the position of the key, and how
 
     def lanes_of(self, keys: list[Any]) -> list[int]:
@@ -297,7 +297,7 @@ class KeyGroupsRecordWriter(RecordWriter):
 
 
 class SingleChannelRecordWriter(RecordWriter):
-    """Sends everything to channel 0: forward, global, and every partitioner with one consumer.  It has one lane."""
+    """Sends all records to channel 0: forward, global, and every partitioner with one consumer.  It has one lane."""
 
     def _collect_part(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         self._pending[0] += values

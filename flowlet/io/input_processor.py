@@ -204,7 +204,7 @@ class InputProcessor:
         return InputStatus.MORE_AVAILABLE
 
     def process_pending(self, should_stop: Callable[[], bool]) -> bool:
-        """Process elements that were read and wait, until ``should_stop``; returns whether none waits any more.
+        """Process elements that were read and wait, until ``should_stop``; returns whether all are processed.
 
         Raises as ``process_input``.
         """
@@ -218,8 +218,8 @@ class InputProcessor:
     ) -> None:
         """Take elements that were in flight in a checkpoint, before the first poll; ``process_pending`` processes them.
 
-        ``channel_index``: the channel that they were in; None: this channel does not exist any more, so only the
-            records are processed.
+        ``channel_index``: the channel that they were in; None: this channel no longer exists, so only the records are
+            processed.
         """
         channel = self._first_channel[gate_position] + (channel_index or 0)
         for element in elements:
@@ -303,7 +303,7 @@ class InputProcessor:
         return any(self._run_first_channel + item.channel_index == channel for item in self._run)
 
     def watch(self, on_available: Callable[[], None]) -> None:
-        """Have ``on_available`` called, on any thread, when an empty gate gets data; at once if one has data already.
+        """Call ``on_available``, on any thread, when an empty gate gets data; at once if one has data already.
 
         All calls must pass one callable: a future that has it already does not get it again.
         """

@@ -1,6 +1,6 @@
 """Encodes text keys as codes, for all channels of one writer, while that pays.
 
-Keys bypass a dictionary when so many of them are new that looking them up costs more than it saves.
+Keys bypass a dictionary when most of them are new, so that looking them up costs more than it saves.
 
 Hot path, per chunk: one dictionary probe per key, in C; Python code only for new keys.
 
@@ -32,7 +32,7 @@ from flowlet.serde.column_writer import encode_codes
 # If more than one key in this many is missing in the dictionary, hashing the whole column is cheaper (hot-path
 # measurements).
 _TOLERATED_MISSES = 16
-# Fewer keys say nothing about the number of distinct keys.  Not measured.
+# Fewer keys give no hint of the number of distinct keys.  Not measured.
 _MIN_JUDGED_KEYS = 256
 # How many chunks bypass the dictionary before its next chance; doubled after each failure.  With 10^6 distinct keys a
 # chance costs 600 ns per key and the bypass 100, so one chance in 256 chunks costs 2 %.

@@ -66,7 +66,7 @@ class ColumnarReduction:
     """The running result of each key, in columns.
 
     Args:
-        aggregate: what is computed.
+        aggregate: the kind of result.
         field: position or name of a field; None: records are scalars.
         skips_nulls: whether nulls in the field are skipped, and None and instants can be keys; else such chunks are
             refused.
@@ -77,8 +77,8 @@ class ColumnarReduction:
         self._field = field
         self._skips_nulls = skips_nulls
         self._index = KeyIndex(allows_null=skips_nulls)
-        self._seen: KeyIndex | None = None  # of keys that were asked for (``unseen``)
-        # Shape, number and names of fields that all records must have; set by the first ones, like everything below.
+        self._seen: KeyIndex | None = None  # the keys that were asked for (``unseen``)
+        # Shape, number and names of fields that all records must have.  The first records set it and the fields below.
         self._layout: tuple[Shape, int, tuple[str, ...]] | None = None
         self._position = 0
         # One per field; for the aggregated field, the values that the kept records had.
@@ -359,7 +359,7 @@ def _column_of(kind: NumberKind, array: NDArray[Any], is_valid: NDArray[np.bool_
         return ArrayColumn(instants if is_valid is None else np.where(is_valid, instants, np.datetime64("NaT", "us")))
     if kind.arrow_type is None and is_valid is None:
         return ArrayColumn(array)
-    import pyarrow as pa  # takes long, and who has no Arrow column does not need it
+    import pyarrow as pa  # here, because it takes long, and jobs without Arrow do without it
 
     if kind.arrow_type is not None and pa.types.is_date32(kind.arrow_type):
         array = array.astype(np.int32)

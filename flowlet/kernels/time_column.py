@@ -1,6 +1,6 @@
 """Timestamps from a column, for all rows of a batch at once.
 
-Hot path: nothing per row.
+Hot path: no work in Python per row.
 
 Side:       pure.
 Invariants: a row without a time is refused; a time is rounded down to milliseconds.
@@ -46,7 +46,7 @@ class TimeColumn(TimestampAssigner):
         """The time of each row.
 
         Raises:
-            ValueError: a row has none.
+            ValueError: a row has no time.
             TypeError: there is no such column, or it is no time.
         """
         if self.name not in columns.field_names:

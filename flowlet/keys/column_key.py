@@ -2,8 +2,8 @@
 
 Side:       pure.
 Rules:      a missing value is a key, too: None, as in a record that is no column.  For routing and aggregations an
-            instant is the number of its microseconds since 1970, in UTC or without a time zone; a date that of its
-            days: an index of such keys holds numbers.  Users' functions are given the value itself (``ColumnValue``).
+            instant is the number of its microseconds since 1970, in UTC or without a time zone; a date is the number
+            of its days: an index of such keys holds numbers.  Users' functions get the value itself (``ColumnValue``).
 Invariants: the hash of each value (``column_hashes``) is that of the key that ``ColumnKey`` gives for its record: an
             instant and the number of its microseconds have one hash, and so have a date and the number of its days.
 """
@@ -29,7 +29,7 @@ class ColumnKey(_OfColumn):
     """A key selector: the value of one column."""
 
     def get_key(self, value: Any) -> Any:
-        """The key of a ``Row``, or of anything else that gives its fields by name."""
+        """The key of a ``Row``, or of another record that gives its fields by name."""
         key = value[self.name]
         if isinstance(key, datetime.datetime):
             instant = key if key.tzinfo is None else key.astimezone(datetime.UTC).replace(tzinfo=None)

@@ -360,7 +360,7 @@ def _form_of_content(key: Any, cls: type) -> _Form:
     parts_of, is_pickled = content_of(cls)
     form = _form_by(parts_of, qualified_name(cls))
     if is_pickled and _is_changed_by_hashing(key, form):
-        # For good: later instances may hold their hash already, and a look would not change them any more.
+        # For good: later instances may hold their hash already, so that a test of them would find no change.
         reason = "it keeps its hash, which is another one in every process: leave that out in __getstate__"
         return _Refusal(str(refusal(cls, reason)))
     return form

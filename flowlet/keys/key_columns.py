@@ -88,10 +88,10 @@ _HIGH_WORD: Final = np.uint64(32)
 _CANONICAL_NAN: Final = np.uint64(0x7FF8 << 48)  # Double.doubleToLongBits
 # Longer texts are hashed alone: they are worth a call each.
 _MAX_UNITS: Final = 4096
-# So many units are hashed at once.  Tables of 512 KiB together; not measured closely.
+# The number of units that are hashed at once.  Tables of 512 KiB together; not measured closely.
 _BLOCK_UNITS: Final = 1 << 16
 _MODULUS: Final = 1 << 32
-# So many numbers are hashed at once: 6 ns per key, 8 with 65,536.
+# The number of numbers that are hashed at once: 6 ns per key; 8 ns with 65,536.
 _BLOCK_KEYS: Final = 1 << 13
 _DAYS: Final = np.dtype("datetime64[D]")
 _INSTANTS: Final = np.dtype("datetime64[us]")
@@ -112,7 +112,7 @@ def _powers(base: int, size: int) -> NDArray[np.uint32]:
 
 _POWERS: Final = _powers(31, _BLOCK_UNITS)
 _INVERSE_POWERS: Final = _powers(pow(31, -1, _MODULUS), _BLOCK_UNITS)
-# Not "utf-16": that one writes a byte order mark.
+# Not "utf-16", which writes a byte order mark.
 _UTF16: Final = np.dtype("<u2"), "utf-16-le"
 
 
@@ -321,8 +321,8 @@ def _polynomials(units: NDArray[Any], starts: NDArray[np.int64], ends: NDArray[n
     """The polynomials in 31 over the runs from each start up to its end; units between an end and the next start must
     be 0.
 
-    31 has an inverse modulo 2**32, so ``sum(u[i] * 31**(end - 1 - i))`` is ``31**(end - 1) * sum(u[i] * 31**-i)``: the
-    same factors for all runs, in a row.
+    31 has an inverse modulo 2**32, so ``sum(u[i] * 31**(end - 1 - i))`` is ``31**(end - 1) * sum(u[i] * 31**-i)``: one
+    row of factors serves all runs.
     """
     # A narrow signed unit wraps to its two's complement, as Java's bytes do.
     products = units.astype(np.uint32)
@@ -426,7 +426,7 @@ def _hash_numpy(column: NDArray[Any]) -> Int32Array:
 
 
 def _hash_arrow(column: Any) -> Int32Array:
-    import pyarrow  # takes longer than all of this package together, and who has no Arrow column does not need it
+    import pyarrow  # here, because it takes longer than this whole package, and jobs without Arrow do without it
 
     if isinstance(column, pyarrow.ChunkedArray):
         return np.concatenate([np.empty(0, np.int32), *map(_hash_arrow, column.chunks)])

@@ -403,7 +403,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
             codes += codes >= self._null_slot
         return codes
 
-    # -- anything else
+    # -- other values
 
     def _of_values(self, values: list[Any], value_type: type | None = None) -> SlotArray | None:
         kind = value_type or exact_type(values)

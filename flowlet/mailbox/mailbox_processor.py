@@ -11,7 +11,7 @@ Invariants: the default action may run exactly when ``_suspension`` is None.  A 
             accumulated time never falls.  ``value`` counts a measurement in progress up to the last ``update``, the
             accumulated time up to now.  idle + soft back pressure + hard back pressure + busy = time since the start;
             sums never fall.
-Units:      nanoseconds of a monotonic clock inside; names tell the unit of what is read, else milliseconds; rates in
+Units:      nanoseconds of a monotonic clock inside; for readers the unit is in the name, else milliseconds; rates in
             milliseconds per second.
 Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``; ``MailboxExecutor``,
             ``MailboxExecutorImpl``, with MailboxClosedError in place of ``RejectedExecutionException``.  Flink stops

@@ -90,7 +90,7 @@ class Mail:
         self._run_action(self._action)
 
     def try_cancel(self) -> bool:
-        """Cancel the action, so that nobody waits for its result; False if it cannot be cancelled."""
+        """Cancel the action, so that no thread waits for its result; False if it cannot be cancelled."""
         cancel = getattr(self._action, "cancel", None)
         if cancel is None:
             return False

@@ -310,7 +310,7 @@ def _number(value: Any) -> Number | None:
 
 
 def _shown(value: Any) -> Number | str | bool | None:
-    """The value that a gauge shows: a number or truth value as it is, any other value as a text."""
+    """The value that a gauge shows: a number or truth value unchanged, any other value as a text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, numbers.Real):

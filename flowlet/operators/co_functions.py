@@ -224,7 +224,7 @@ class SplitOperator(RecordOperator):
 
     Args:
         function: a callable, or an object with ``select(value)``, that returns the names of a record.
-        selections: the sets of names that somebody reads; each is the side output ``selection_tag(names)``.
+        selections: the sets of names that other operators read; each is the side output ``selection_tag(names)``.
         name: for people.
     """
 

@@ -52,7 +52,7 @@ class WatermarkEmitter:
 
     @property
     def has_pending(self) -> bool:
-        """Whether ``flush`` would emit anything."""
+        """Whether ``flush`` would emit an element."""
         return bool(self._pending)
 
     def emit_watermark(self, timestamp: int) -> None:
@@ -91,7 +91,7 @@ class EventTimeStream:
         ctx: the operator's; its clock limits timestamps, its counters count records with timestamps above the limit.
         output: takes the records.
         emitter: the operator's; flushed behind the records that caused its output.
-        said_to: what the generator calls: the emitter itself, or one of several parts that are combined there.
+        said_to: the output that the generator calls: the emitter itself, or one of several parts combined there.
         now_ns: the clock for idleness.
         loop_owner: another stream of this strategy and output, whose loop takes this stream's records, too; None: this
             stream has a loop of its own.
@@ -112,7 +112,7 @@ class EventTimeStream:
         self._acting = self  # of an owner: the stream whose records its loop takes
         self._loop = RecordLoop(self.ctx.operator_name, self._write_loop, self.output.loop_ends, self.ctx.attention)
         self._stamp_loop = RecordLoop(self.ctx.operator_name, self._write_stamp, (), self.ctx.attention)
-        self._stamps: list[int] = []  # what the last run of that loop gave
+        self._stamps: list[int] = []  # the timestamps from the last run of ``_stamp_loop``
         self._max_skew_ms = None if self.strategy.max_future_skew is None else self.strategy.max_future_skew.to_millis()
 
     def __repr__(self) -> str:

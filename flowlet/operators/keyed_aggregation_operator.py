@@ -61,7 +61,7 @@ class StateForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AggregationSnapshot:
-    """A snapshot as earlier versions of flowlet wrote it, before the back end kept the rows; it is only read.
+    """A snapshot of earlier versions of flowlet, in which the back end did not keep the rows; it is only read.
 
     Args:
         form: of the values.
@@ -99,7 +99,7 @@ MIN_COLUMN_ROWS: Final = 256
 
 
 class _Missing:
-    """Not None: users may reduce to None."""
+    """Stands for a missing value; None does not, because users may reduce to None."""
 
 
 MISSING: Final[Any] = _Missing()
@@ -148,7 +148,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         name: for people.
         emit_on_finish: emit only the last result of each key, at the end.
         emits_batches: emit, of each chunk, only the last result of each key.
-        columnar: keeps the state in columns; None: nothing can.
+        columnar: keeps the state in columns; None: the state cannot be in columns.
     """
 
     ends_keys_singly: ClassVar[bool | None] = False
@@ -176,16 +176,16 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         self._has_timestamps = False
         self._cache: CachedRows | None = None  # None: all rows are here
         self._uses_state = False  # whether the functions use keyed state; known from ``open`` on
-        # While all keys come in columns of one kind.
+        # Used while all keys come in columns of one kind.
         self._index: KeyIndex | None = KeyIndex(allows_null=self._allows_null)
         self._is_indexable = True  # whether an index may be made of all keys so far
         self._slots = Slots()  # while there is no index: exact key -> slot
         self._num_looked_up = 0  # records since then; to make an index, or to leave it, costs as much as there are keys
-        self._loops_find_slots = False  # the text of a loop reads the slots: there is no index any more
+        self._loops_find_slots = False  # whether the text of a loop reads the slots: then there is never an index again
         self._results: list[Any] = []  # by slot; never replaced, because loops hold the list
 
     def open(self) -> None:
-        """Open the functions, and take over what was restored."""
+        """Open the functions, and take over the restored state."""
         super().open()
         if self.ctx.keyed_state is not None and not self._emit_on_finish:  # BATCH has no checkpoints, and ends keys
             self._cache = self.ctx.keyed_state.open_rows(self)
@@ -243,7 +243,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         super().process_watermark(watermark)
 
     def end_keys(self) -> None:
-        """With a sorted input: emit the results of the keys so far, and forget them."""
+        """Emit the results of the keys so far, and forget the keys; only with a sorted input."""
         super().end_keys()
         self._end_results()
 
@@ -465,7 +465,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
     # -- columns
 
     def _process_columns(self, chunk: Chunk, columnar: ColumnarReduction) -> bool:
-        """Process a chunk in columns; False: nothing was done, so go on record by record."""
+        """Process a chunk in columns; False: no record was processed, so go on record by record."""
         columns = chunk.columns
         if not self._is_in_columns:
             if columns is None:
@@ -508,7 +508,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return results is not None
 
     def _key_column(self, columns: Columns) -> Column | None:
-        """The column of keys, as far as it is known."""
+        """The column of keys; None if it is unknown."""
         return None if columns.shape is Shape.SCALAR else column_of_key(columns, self._key_field)
 
     def _load_columns(self, key: Column, columnar: ColumnarReduction) -> bool:
@@ -550,8 +550,8 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
 
 
 class KeyedReduceOperator(KeyedAggregationOperator):
-    """``reduce``: the first record of a key as it is, then the function's result for the result so far and the next
-    record.
+    """Implements ``reduce``: emits the first record of a key unchanged, then the function's result for the result so
+    far and the next record.
 
     Args:
         key_selector: a callable, or an object with ``get_key(value)``.

@@ -4,8 +4,8 @@ Hot path, where records are summed one by one: the loop of ``keyed_aggregation_o
 written for tuples.
 
 Side:       task.
-Invariants: records are not changed.  What is emitted for a key has the fields of its first record, except for the one
-            that is summed.  Counting is adding up a column of ones, in every representation.
+Invariants: records are not changed.  A record that is emitted for a key has the fields of the key's first record,
+            except for the summed one.  Counting is adding up a column of ones, in every representation.
 Source:     Flink ``SumAggregator``; PyFlink ``KeyedStream.sum``.  Plain loops with ``get``: no C-level pipeline and no
             other form of dictionary beats them by more than a few per cent (hot-path measurements, 1.4).
 Absent:     ``count`` in PyFlink, where it is ``map`` to pairs, ``key_by`` and ``sum``.

@@ -1,7 +1,7 @@
 """Operators that call a function for each record: process, with a context, map, filter and flat_map.
 
 Hot path.  Per record the user's call; of a process function one or two stores into the context, and per result one look
-whether it is a side output's (bench: programs); of flat_map a loop over what it gave (bench: wordcount, programs).
+whether it is a side output's (bench: programs); of flat_map a loop over its results (bench: wordcount, programs).
 
 Side:       task.
 Invariants: while a user's method runs, key, timestamp and context are those of its record; outside, the context refuses
@@ -139,7 +139,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
         if on_timer is None:
             return
         self.ctx.attention.check()
-        # As in Flink, what a timer of the clock emits has no timestamp.
+        # As in Flink, records that a timer of the clock emits have no timestamp.
         timestamp = timer.timestamp if domain is TimeDomain.EVENT_TIME else None
         try:
             with self._context.firing(timer.timestamp, domain):
@@ -182,7 +182,7 @@ def write_results(
     Args:
         operator: emits them.
         code: the loop.
-        results: the variable with what the function returned.
+        results: the variable with the return value of the function.
         record: the variable with the record that an error is about.
         timestamp: the variable with the timestamp of the results; None: they have none.
     """
@@ -399,7 +399,7 @@ class CoProcessOperator(ProcessFunctionOperator, TwoInputRecordOperator):
 
 
 class MapOperator(FunctionOperator):
-    """One record for each.
+    """Emits one record for each record.
 
     Args:
         function: a callable, or an object with ``map(value)``.
@@ -420,7 +420,7 @@ class MapOperator(FunctionOperator):
 
 
 class FilterOperator(FunctionOperator):
-    """Only the records for which the function is true.
+    """Passes on the records for which the function returns a true value.
 
     Args:
         function: a callable, or an object with ``filter(value)``.
@@ -467,8 +467,8 @@ _END: Final = object()
 def _write_flat_map(operator: RecordOperator, code: LoopCode, call: str, record: str, write: Any) -> None:
     """Write the statements that take each result of a flat_map function through the chain.
 
-    A list is read in one loop.  Anything else is read in runs of ``MAX_WAITING``, after each of which what waits is
-    passed on, for it may never end.
+    A list is read in one loop.  Another iterable may never end, so it is read in runs of ``MAX_WAITING``, and the
+    waiting results are passed on after each run.
     """
     results, rest, piece, result = (code.variable(prefix) for prefix in ("results", "rest", "piece", "v"))
     end_of_piece, cut = code.bind(_END, "END"), code.bind(islice, "islice")

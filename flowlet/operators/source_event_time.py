@@ -115,7 +115,7 @@ class SourceAlignment:
         return MAX_TIMESTAMP if self._emitter.is_idle or self.is_finished else watermark
 
     def allow(self, max_allowed: int) -> None:
-        """Set the group's limit; ``split_orders`` says what that means for the splits."""
+        """Set the group's limit; ``split_orders`` derives from it which splits pause."""
         self._max_allowed = max_allowed
 
     def split_orders(self, watermarks: Mapping[str, int]) -> tuple[Set[str], Set[str]]:

@@ -4,8 +4,8 @@
 
 Side:       task.
 Invariants: records that a reader gave and that have not gone through the chain belong to the snapshot, in order.
-Rules:      a reader knows from its subtask number what is its share, or its source has an enumerator in the JobManager,
-            which hands out the splits on demand (``flowlet/splits/enumerators.py``).  A checkpoint has each reader's
+Rules:      a reader knows its share from its subtask number, or its source has an enumerator in the JobManager, which
+            hands out the splits on demand (``flowlet/splits/enumerators.py``).  A checkpoint has each reader's
             position.  Watermarks are not part of it, as in Flink: after a restart they begin anew with the records that
             are read then, and idleness is found out again.
 Source:     Flink ``SourceOperator``, ``StreamSource.LatencyMarkerEmitter``.
@@ -50,7 +50,7 @@ class KeptRecords:
 
     @classmethod
     def of(cls, chunk: Chunk) -> "KeptRecords":
-        """Copies of the records as they are now."""
+        """The records of a chunk in their present state; records that can change are copied."""
         return cls(
             tuple(map(copy_if_mutable, chunk.values)), None if chunk.timestamps is None else tuple(chunk.timestamps)
         )
@@ -105,11 +105,11 @@ class SourceOperator(StreamOperator):
         self._reader: SourceReaderBase | None = None  # while it is open
         self._last_progress: float | None = None
         self._has_nothing = False
-        self._has_splits = False  # whether they are handed out
+        self._has_splits = False  # whether an enumerator hands out splits
         self._marker_timer: Cancellable | None = None
         self._restored: object | None = None
-        # What was polled and has not gone through the chain, each with its split.
-        # Until the task gives its own, before ``initialize_state``.
+        # The polled elements that have not gone through the chain, each with its split.  The task replaces this object
+        # by its own before ``initialize_state``.
         self.slices: RecordSlices[str | None] = RecordSlices(lambda: 0)
         self._has_warned = False
 
@@ -122,13 +122,15 @@ class SourceOperator(StreamOperator):
         self._restored = state
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Take what a function has emitted so far, and keep it from going on: so its state belongs exactly before the
-        barrier.
+        """Take the records that a function has emitted so far, and keep it from going on, so that its state belongs
+        exactly before the barrier.
         """
         self.hold()
 
     def hold(self) -> None:
-        """Take what a function has emitted so far; it goes on after the next snapshot, or ends at ``close``."""
+        """Take the records that a function has emitted so far; it goes on after the next snapshot, or ends at
+        ``close``.
+        """
         self.slices.add(None, self._opened.hold())
 
     @property
@@ -138,11 +140,11 @@ class SourceOperator(StreamOperator):
 
     @property
     def has_rest(self) -> bool:
-        """Whether something that was polled has not gone through the chain."""
+        """Whether a polled element has not gone through the chain."""
         return bool(self.slices)
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Let the reader's function put what it keeps into its states."""
+        """Let the reader's function save its data in its states."""
         self._opened.snapshot_function(checkpoint_id, timestamp_ms)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -172,7 +174,7 @@ class SourceOperator(StreamOperator):
         return PositionWithRest(found, rest) if rest else found
 
     def _kept_rest(self) -> "tuple[KeptElement, ...]":
-        """The elements that wait, for a snapshot; without completion marks, for which nobody waits after a restart."""
+        """The elements that wait, for a snapshot; without completion marks, which have no use after a restart."""
         return tuple(
             (split, KeptRecords.of(element) if isinstance(element, Chunk) else element)
             for split, element in self.slices
@@ -230,7 +232,7 @@ class SourceOperator(StreamOperator):
                 raise FlowletError(
                     f"source {self.name!r}: only a JobManager hands out its splits; run the job on a cluster"
                 )
-            reader.start(self.ctx.request_splits or (lambda: None))  # who knows its share asks nothing
+            reader.start(self.ctx.request_splits or (lambda: None))  # a reader that knows its share does not ask
         if self.strategy is not None:
             self._event_time = SourceEventTime(self, self.strategy, reader)
 

@@ -99,8 +99,8 @@ class SourceReaderBase(ABC):
 
     Attributes:
         ctx: of the operator, from ``setup`` on: clock, interrupts, counters.
-        never_waits: whether no poll waits for anything: then the records of several polls may leave together, which is
-            cheaper; those of other readers leave at once, since the next poll may wait.
+        never_waits: whether no poll waits: then the records of several polls may leave together, which is cheaper; the
+            records of other readers leave at once, since the next poll may wait.
         gives_again: whether a reader whose position is None gives its records again after a restart.
         pauses_splits: whether ``pause_or_resume_splits`` has an effect.
     """
@@ -173,7 +173,7 @@ class SourceReaderBase(ABC):
         return ()
 
     def snapshot_function(self, checkpoint_id: int, timestamp_ms: int) -> None:  # noqa: B027  # most have no function
-        """Let the user's function put what it keeps into its states, and copy them; then it goes on."""
+        """Let the user's function save its data in its states, and copy these; then it goes on."""
 
     def snapshot_position(self) -> object | None:
         """The position behind the last polled record, as a value that never changes; None: the reader has none."""

@@ -107,7 +107,7 @@ class UserFunction:
     def call(self) -> Callable[..., Any]:
         """The callable that takes the record; opens a function that is opened on demand."""
         if self._ctx is not None and not self._is_open:
-            self._is_open = True  # before the call: what a failing open() took must be given back, too
+            self._is_open = True  # before the call: after an open() that fails, close() must be called, too
             self.run("open", RuntimeContext(self._ctx, _NOT_FOR_SELECTORS), ctx=self._ctx)
         return cast("Callable[..., Any]", self.method(self._method) or self.function)
 
@@ -150,8 +150,8 @@ class UserFunction:
 class UserFunctionOperator(StreamOperator):
     """An operator around one user function, or several.
 
-    Subclasses call ``_add`` in their constructor and bind ``call`` of what it returns in ``open``: bound methods are
-    not pickled.
+    Subclasses call ``_add`` in their constructor, and bind ``call`` of the returned ``UserFunction`` in ``open``: bound
+    methods are not pickled.
     """
 
     state_refusal: str | None = NEEDS_KEYS  # why the functions have no keyed state; None: they have
@@ -178,7 +178,7 @@ class UserFunctionOperator(StreamOperator):
     # -- checkpoints
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Let the functions put what they keep into their states."""
+        """Let the functions save their data in their states."""
         self._run_checkpoint_steps("snapshot_state", FunctionSnapshotContext(checkpoint_id, timestamp_ms))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -195,7 +195,7 @@ class UserFunctionOperator(StreamOperator):
             run_checkpoint_step(self.ctx, function.function, name, argument)
 
     def _record_loop(self, write: WriteRecord, part: str | None = None) -> RecordLoop:
-        """A loop that ends where this operator's chain does; ``part``: what it runs, where the operator has several."""
+        """A loop that ends where this operator's chain does; ``part`` names the loop if the operator has several."""
         title = self.name if part is None else f"{self.name}, {part}"
         return RecordLoop(title, write, self.output.loop_ends, self.ctx.attention)
 
@@ -206,7 +206,7 @@ class UserFunctionOperator(StreamOperator):
 
 
 class RecordOperator(UserFunctionOperator):
-    """An operator that writes what it does with one record into the loop of its chain.
+    """An operator that writes its statements for one record into the loop of its chain.
 
     Subclasses have ``write_record``.
 
@@ -265,7 +265,7 @@ class KeyedInput:
         """The key of each record; the selector is not called where the sender took the keys.
 
         Raises:
-            UserFunctionError: the selector failed, or gave something that cannot be a key.
+            UserFunctionError: the selector failed, or gave a value that cannot be a key.
         """
         return self.keys_and_exact(chunk)[0]
 
@@ -275,7 +275,7 @@ class KeyedInput:
 
         Raises:
             TaskCancelled: the task is cancelled; the selector is called for no further record.
-            UserFunctionError: the selector failed, or gave something that cannot be a key.
+            UserFunctionError: the selector failed, or gave a value that cannot be a key.
         """
         known = None if self._is_shown_column else _known_keys(chunk)
         if known is not None and _has_plain_keys(chunk):

@@ -31,8 +31,8 @@ def message_of_batch(batch: Any, schema: pa.Schema) -> pa.Buffer:
     """The batch as one Arrow IPC message without its schema.
 
     Raises:
-        ValueMismatchError: it is no batch of exactly this schema (metadata may differ); the message names the first
-            other field.
+        ValueMismatchError: ``batch`` is no batch of exactly this schema (metadata may differ); the message names the
+            first field that differs.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise mismatch(batch, "a pyarrow.RecordBatch")
@@ -56,7 +56,7 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema, most_values: int | None
         message = pa.ipc.read_message(data)
         refuse_compressed(message)
         batch = pa.ipc.read_record_batch(message, schema)
-        batch.validate()  # before anything is counted: a length below 0 is an error that Python itself does not expect
+        batch.validate()  # before values are counted: Python itself does not expect a length below 0
         # A bit is the smallest value that takes memory.
         most = _FREE_VALUES + 8 * len(data) if most_values is None else most_values
         if sum(map(num_values, batch.columns)) > most:
@@ -65,7 +65,7 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema, most_values: int | None
     except (pa.ArrowException, EOFError, OSError, ValueError, struct.error) as error:
         raise SerdeError(f"no record batch of this schema: {type(error).__name__}: {error}") from error
     for position, column in enumerate(batch.columns):
-        # A field of a schema is made when it is asked for, which takes longer than all the rest.
+        # null_count first: pyarrow makes the field of a schema anew at each call, which takes longer than the rest.
         if column.null_count and not schema.field(position).nullable:
             raise SerdeError(f"no record batch of this schema: field {schema.names[position]!r} holds null")
     return batch
@@ -77,7 +77,7 @@ def num_values(array: pa.Array) -> int:
 
 
 def parts_of_array(array: pa.Array) -> list[pa.Array]:
-    """The arrays that an array of lists, structs, maps or dictionary codes is made of."""
+    """The arrays inside an array of lists, structs, maps or dictionary codes."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return [array.dictionary]
@@ -100,7 +100,7 @@ def refuse_compressed(message: Any) -> None:
 
     Raises:
         SerdeError: the message is compressed.
-        struct.error: its header points outside of it.
+        struct.error: the message's header points outside of the message.
     """
     metadata = memoryview(message.metadata)
     batch = _table(metadata, _U32.unpack_from(metadata, 0)[0], _HEADER_OF_MESSAGE)
@@ -154,7 +154,7 @@ def decode_arrow_array(payload: memoryview) -> Any:
             refuse_compressed(message)  # a few compressed bytes could allocate any amount
         with pa.ipc.open_stream(stream) as reader:
             batch = reader.read_next_batch()
-        # Without it, offsets that point outside the batch would be followed.
+        # Refuses offsets that point outside the batch.
         batch.validate(full=True)
     except (pa.ArrowException, EOFError, OSError, StopIteration, ValueError, struct.error) as error:
         raise SerdeError(f"no Arrow array: {type(error).__name__}: {error}") from error

@@ -87,8 +87,8 @@ class ElementTooLargeError(SerdeError):
     """Several records stand for more values than a reader accepts at once; fewer records may do."""
 
 
-# An element may stand for so many cells, and one more for each of its bytes: constants, nulls and containers cost few
-# bytes or none.  2 Mi cells are a chunk of 65,536 rows with 32 such columns.
+# The number of cells that an element may stand for, besides one for each of its bytes: constants, nulls and containers
+# cost few bytes or none.  2 Mi cells are a chunk of 65,536 rows with 32 such columns.
 FREE_CELLS: Final = 1 << 21
 # For 17 records of a declared type an Arrow message takes twice the time of msgpack, for 64 as long as msgpack.
 MAX_PACKED_DECLARED: Final = 32

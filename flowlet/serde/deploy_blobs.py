@@ -58,7 +58,7 @@ class _ProgramClasses:
     def lent(self) -> "Iterator[None]":
         """Lend the classes to a task, which runs in the block and may open blobs.
 
-        When no task runs any more, the program has its classes as they were.
+        When the last task has ended, the program's classes are put back.
         """
         with self._lock:
             self._num_tasks += 1

@@ -1,6 +1,6 @@
-"""The largest stream element, and the size from which an incomplete one is kept in a file.
+"""The largest stream element, and the size above which an incomplete one is kept in a file.
 
-A module of its own, because plain jobs have limits and load no serializer, and with it numpy.
+A module of its own, because plain jobs need the limits, but load no serializer (which loads numpy).
 
 Side:   pure.
 Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, at least 100 KiB.  ``max_element_bytes``
@@ -21,8 +21,8 @@ class ElementLimits:
     """Limits of one task's elements.  Sender and receiver must agree on ``max_element_bytes``.
 
     ``max_element_bytes``: larger elements are refused, by the sender if it can tell.  ``spill_above_bytes``: an
-        incomplete element above
-    this size goes to a file.  ``spill_directory``: of that file; None: the system's directory for temporary files.
+    incomplete element above this size goes to a file.  ``spill_directory``: the directory of that file; None: the
+    system's directory for temporary files.
 
     Raises:
         ConfigError: a number is out of range.

@@ -1,4 +1,4 @@
-"""Finds classes whose instances are nothing but named values, takes such instances apart, and makes them.
+"""Finds classes whose instances are only named values, takes such instances apart, and makes them.
 
 Hot path: C code or a generated loop per list of instances.  Writing and reading instances of six fields by columns
 costs half of one pickle of the whole list (``bench serde``); classes with pickling methods of their own are left to

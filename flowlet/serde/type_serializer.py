@@ -1,7 +1,7 @@
-"""How errors show records and name the values in them; the fields of rows by name or by position.
+"""The texts by which errors show records and name the values in them; the fields of rows by name or by position.
 
 Side:       pure.
-Invariants: to show a record never raises.
+Invariants: showing a record never raises.
 """
 
 import reprlib
@@ -13,13 +13,13 @@ from flowlet.errors import SerdeError
 
 
 def fields_in_order(value: Any, names: list[str]) -> Sequence[Any]:
-    """The fields of a row in the order of these names, as ``fields_by_name``: a ``Row`` of ours or of Spark's has names
-    of its own.
+    """The fields of a row in the order of these names, as ``fields_by_name``; a ``Row``, flowlet's or Spark's, has
+    field names of its own.
 
-    Where the names are but positions (f0, f1, ...), those of Spark do not count.
+    Where the wanted names are only positions (f0, f1, ...), the names in Spark's rows do not count.
 
     Raises:
-        ValueMismatchError: it lacks one, or has another one; names it.
+        ValueMismatchError: the row lacks a field, or has another one; the message names it.
     """
     try:
         if isinstance(value, Row):
@@ -35,7 +35,7 @@ MAX_PREVIEW_CHARACTERS: Final = 200
 class ValueMismatchError(SerdeError):
     """A value is not of the declared type.
 
-    ``path``: of the value in its record, such as ``address.lines[2]``; empty for the record itself.
+    ``path``: the value's place in its record, such as ``address.lines[2]``; empty for the record itself.
     """
 
     def __init__(self, reason: str, path: str = "") -> None:
@@ -44,7 +44,7 @@ class ValueMismatchError(SerdeError):
         self.path = path
 
     def within(self, step: str) -> "ValueMismatchError":
-        """The same error, seen from the value around this one; ``step`` is a field name or ``[index]``."""
+        """This error, seen from the value around this one; ``step`` is a field name or ``[index]``."""
         separator = "." if self.path and not self.path.startswith("[") else ""
         return ValueMismatchError(self.reason, f"{step}{separator}{self.path}")
 

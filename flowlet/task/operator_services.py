@@ -187,7 +187,7 @@ class EdgeFunctions:
     def open(self) -> None:
         """Open the functions.  Raises UserFunctionError, which names the operator that emits the records."""
         for function, ctx in self._functions:
-            self._num_open += 1  # before the call: what a failing open() took must be given back, too
+            self._num_open += 1  # before the call: after an open() that fails, close() must be called, too
             function.run("open", RuntimeContext(ctx, _NO_STATE), ctx=ctx)
 
     def close(self) -> None:

@@ -389,7 +389,7 @@ class BatchTimerService(KeyedTimerService):
             super().register_processing_time_timer(namespace, timestamp)
 
     def try_advance_watermark(self, timestamp: int, should_stop: Callable[[], bool]) -> bool:
-        """Fire all timers, key by key, at the end of the input; earlier watermarks do nothing."""
+        """Fire all timers, key by key, at the end of the input; earlier watermarks fire none."""
         if timestamp == MAX_TIMESTAMP:
             self._fire_all()
         return True

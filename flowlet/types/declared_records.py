@@ -45,7 +45,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-# The first bytes of a msgpack list of so many records: a reader compares them before it takes memory for the records.
+# The first bytes of a msgpack list, by its number of records: a reader compares them before it takes memory for them.
 _HEADS: Final = {size: _pack([None] * size)[:-size] for size in range(1, MAX_PACKED_DECLARED + 1)}
 _PACKABLE: Final = frozenset({int, str, float, bool, bytes, NoneType})
 _PACKED: Final[dict[TypeInformation, Any]] = {
@@ -128,8 +128,8 @@ class DeclaredRecords:
 
     Records of an Arrow schema are the messages of ``arrow_serializer``, whose bytes are read elsewhere.
 
-    ``free_cells``: a chunk may have so many values, and one more for each of its bytes, because values take more memory
-    than bytes: a truth value has one bit in a chunk, and eight bytes in a list.
+    ``free_cells``: how many values a chunk may have besides one for each of its bytes.  Values take more memory than
+    bytes: a truth value has one bit in a chunk, and eight bytes in a list.
     """
 
     __slots__ = ("_batches_of", "_free_cells", "_packed", "_sent_type", "type_info")

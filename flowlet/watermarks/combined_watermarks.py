@@ -7,8 +7,8 @@ Invariants: emitted watermarks rise strictly, and none is emitted while the outp
             active one is aligned once its watermark has caught up.  A channel that sent the last watermark has
             finished: it neither holds the output back nor raises it.  The heap has at most one entry per channel, whose
             key is at most the channel's watermark.  The combined watermark of splits is the lowest of all parts that
-            are not idle.  The whole is idle exactly when it has parts and all of them are idle.  A removed part holds
-            nothing back.
+            are not idle.  The source is idle exactly when it has parts and all of them are idle.  A removed part does
+            not hold the watermark back.
 Units:      milliseconds.
 Source:     Flink ``StatusWatermarkValve`` (rules C07-C12 of its tests), whose heap over aligned channels makes a
             watermark O(log n).  In Flink a finished channel keeps the largest watermark, which raises the output to
@@ -36,7 +36,7 @@ class ChannelState(Enum):
 
 
 class StatusWatermarkValve:
-    """Takes watermarks and statuses of channels; returns what the task must pass on, in order.
+    """Takes watermarks and statuses of channels; returns the ones that the task must pass on, in order.
 
     Threading: task thread only; properties and ``held_back_by`` anywhere, one watermark stale.
     """
@@ -216,7 +216,7 @@ class PartialWatermark:
             self._owner.part_changed(self, was_idle=was_idle)
 
     def mark_idle(self) -> None:
-        """Make the part idle: it holds nothing back."""
+        """Make the part idle: it no longer holds the watermark back."""
         if not self.is_idle:
             self.is_idle = True
             self._owner.part_changed(self, was_idle=False)
@@ -268,7 +268,7 @@ class WatermarkMultiplexer:
         return {name: part.timestamp for name, part in self._parts.items()}
 
     def defer(self) -> None:
-        """Tell the output nothing before ``update``: many parts are about to change."""
+        """Keep changes from the output until ``update``: many parts are about to change."""
         self._is_deferred = True
 
     def part_changed(self, part: PartialWatermark, *, was_idle: bool) -> None:
@@ -291,7 +291,7 @@ class WatermarkMultiplexer:
             self._output.mark_idle()
 
     def check_invariants(self) -> None:
-        """Assert what the fields say."""
+        """Assert that the fields agree with each other."""
         active = [part.timestamp for part in self._parts.values() if not part.is_idle]
         assert self._num_active == len(active)
         assert self._lowest() == min(active, default=None)

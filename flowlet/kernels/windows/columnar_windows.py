@@ -121,7 +121,7 @@ class ColumnarWindows(WindowTables[Kind]):
 
     Args:
         shape: of the windows.
-        aggregation: what is computed.
+        aggregation: the key and the results of a window.
         received: for each kind of part, the columns in which it arrives, if another task made the parts; None: they are
             made of rows here.
     """
@@ -428,7 +428,7 @@ class PartsLayout:
     rows.
 
     Args:
-        aggregation: what is computed.
+        aggregation: the key and the results of a window.
         schema: of the rows, a ``pyarrow.Schema``.
     """
 
@@ -467,7 +467,7 @@ class LocalWindows:
         return f"<LocalWindows of {self._keys!r}>"
 
     def combined(self, inputs: ColumnInputs) -> Chunk | None:
-        """A part for each key and pane; None: they may be so many that the rows would have to be sorted.
+        """A part for each key and pane; None: there may be too many of them, so that the rows would have to be sorted.
 
         Raises:
             TypeError: see ``WindowKeys.slots``.

@@ -364,7 +364,8 @@ def _is_number(kind: Any) -> bool:
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_timestamp(kind) or kinds.is_date32(kind))
 
 
-# An array of so many places per row is still cheaper than a sort of the rows (about 60 ns each); not measured closely.
+# Up to this number of places per row, an array is cheaper than a sort of the rows (about 60 ns each); not measured
+# closely.
 _MAX_CELLS_PER_ROW: Final = 4
 _MIN_CELLS: Final = 1 << 14
 _MAX_CELLS: Final = 1 << 62

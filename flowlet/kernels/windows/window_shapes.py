@@ -167,7 +167,7 @@ class SessionWindows:
 WindowShape = AlignedWindows | SessionWindows
 
 
-# Above the smallest timestamps, so that nothing that is computed from it wraps around.
+# Above the smallest timestamps, so that no number that is computed from it wraps around.
 _LOWEST_FLOOR: Final = -(1 << 62)
 
 
@@ -287,7 +287,8 @@ class WindowRuns:
         are_many = self._saves_rows and self._num_rows > 2 * max(len(self._runs[0]), _MIN_PENDING_ROWS)
         if are_many or len(self._runs) > _MAX_RUNS:
             sizes = list(map(len, self._runs))
-            # The first run that is no larger than all behind it together: sizes that double would not be so many.
+            # The first run that is no larger than all runs behind it together.  There is one: if each were larger,
+            # sizes would double, and there would be fewer runs.
             place = next(place for place, size in enumerate(sizes) if 2 * size <= sum(sizes[place:]))
             self._replace([*self._runs[:place], self._joined(joined_runs(self._runs[place:]))])
 

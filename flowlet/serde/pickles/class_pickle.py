@@ -3,13 +3,13 @@
 Side:       pure.
 Rules:      a class goes by name if another process can import it by this name.  A class of the main module, of any
             other module that was run as a program or executes a job while it is imported, or one that is not found
-            under its name, goes by value.  A class by value is made again as it was, in two steps, because its methods
-            may refer to it: first what decides how its objects look (slots, fields, members), then all its attributes.
-            Code of the program that ran when the class was made does not run again: neither the ``__new__`` and
-            ``__init__`` of a metaclass nor ``__init_subclass__``, whose keywords nobody knows any more, nor the
-            constructors of members of an enumeration.  What it did is seen in the attributes.  That of importable
-            classes does run, because they may register the class.  A class that a program made itself is changed by
-            reading it only in a block of ``program_classes_change``, whose caller puts it back: tasks in the program's
+            under its name, goes by value.  A class by value is made again in two steps, because its methods may refer
+            to it: first the parts that decide the layout of its objects (slots, fields, members), then all its
+            attributes.  Code of the program that ran when the class was made does not run again: neither the
+            ``__new__`` and ``__init__`` of a metaclass nor ``__init_subclass__``, whose keywords are lost, nor the
+            constructors of members of an enumeration; their effects are among the attributes.  Such code of importable
+            classes does run, because it may register the class.  Reading changes a class that the program made itself
+            only in a block of ``program_classes_change``, whose caller puts the class back: tasks in the program's
             process have methods with globals of their own, and the program has its class again afterwards.
 Source:     cloudpickle, which finds out what a class consists of and whether a process has it already.  It knows
             neither slots nor the structs of msgspec, and makes members of enumerations of their values alone.
@@ -29,11 +29,11 @@ from weakref import WeakSet
 import cloudpickle
 import msgspec
 
-# Its tracker: one object is one class in a process, whoever pickled it.
+# For its tracker, by which a class is one object in a process, however many pickles have it.
 from cloudpickle import cloudpickle as _cloudpickle
 
 MULTIPROCESSING_MAIN: Final = "__mp_main__"
-"""What multiprocessing calls the main module in a process that it has spawned; there, it is ``__main__``, too."""
+"""The main module's name in a process that multiprocessing has spawned; there, the module is ``__main__``, too."""
 _MAIN: Final = "__main__"
 _STRUCT_META: Final = type(msgspec.Struct)
 _find_or_track: Final[Callable[[str, type], type]] = _cloudpickle._lookup_class_or_track
@@ -41,7 +41,7 @@ _MEMBER_PARTS: Final = ("_value_", "_name_", "__objclass__", "_sort_order_")  # 
 _DATA_TYPES: Final = (int, str, bytes, float, complex, tuple, frozenset)
 _PROTOCOL: Final = 5
 _made: Final[WeakSet[type]] = WeakSet()  # classes that came from pickles.  Any thread; single operations.
-_unfinished: Final[WeakSet[type]] = WeakSet()  # those of them whose attributes are not all there yet; as ``_made``
+_unfinished: Final[WeakSet[type]] = WeakSet()  # of ``_made``, the classes that still lack attributes; threads as there
 _keeps_classes: ContextVar[bool] = ContextVar("whether classes that are here already stay as they are", default=False)
 
 T = TypeVar("T")
@@ -66,9 +66,9 @@ def module_name_of(thing: Any) -> str | None:
 def is_run_as_program(module_name: str) -> bool:
     """Whether a module is a program that runs, which no other process can import by this name.
 
-    That is the main module, its copy in a process that multiprocessing has spawned, what runpy runs, or a module that
-    executes a job while it is imported: whoever imports it there would wait for the end of the job, and elsewhere would
-    execute the job again.
+    Such a module is the main module, its copy in a process that multiprocessing has spawned, a module that runpy runs,
+    or a module that executes a job while it is imported: an import would wait for the end of the job in this process,
+    and execute the job again in another one.
     """
     if module_name == _MAIN or _is_being_imported(module_name):
         return True
@@ -82,7 +82,7 @@ def is_run_as_program(module_name: str) -> bool:
 def _is_being_imported(module_name: str) -> bool:
     """Whether the import of a module, or of a package around it, has begun and not ended."""
     while module_name:
-        # A lazy module may raise when it is asked for more.  The mark is that of Python's import system.
+        # Look at no other attribute: a lazy module may raise.  Python's import system sets this mark.
         attributes = getattr(sys.modules.get(module_name), "__dict__", {})
         if getattr(attributes.get("__spec__"), "_initializing", False):
             return True
@@ -127,7 +127,7 @@ def send_programs_by_value(thing: Any) -> None:
 
 @contextlib.contextmanager
 def value_in_block(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """In the block, a variable of this context has another value."""
+    """Give a variable of this context another value in the block."""
     token = variable.set(value)
     try:
         yield
@@ -136,15 +136,15 @@ def value_in_block(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 def classes_stay() -> contextlib.AbstractContextManager[None]:
-    """Keep the classes that this process has as they are while pickles are read in the block: results are no newer than
-    they.
+    """Leave the classes of this process unchanged while pickles are read in the block: results are no newer than these
+    classes.
     """
     return value_in_block(_keeps_classes, value=True)
 
 
 def program_classes_change(replaced: Replaced) -> contextlib.AbstractContextManager[None]:
-    """In the block, reading a class of the program sets its attributes; ``replaced`` takes the former ones, for
-    ``put_back``.
+    """Let the reading of a class of the program set its attributes in the block; ``replaced`` takes the former ones,
+    for ``put_back``.
     """
     return value_in_block(_replaced, replaced)
 
@@ -164,7 +164,7 @@ def put_back(replaced: Replaced) -> None:
 
 
 def reduce_class(cls: type, reduction: Reduction) -> Reduction:
-    """How ``cls`` is made again; ``reduction`` is what cloudpickle knows of it."""
+    """The reduction from which ``cls`` is made again; ``reduction`` is cloudpickle's."""
     tracker_id, (attributes, _) = reduction[1][-2], reduction[2]
     skeleton: _Skeleton | _StructSkeleton | _EnumSkeleton
     members, made_already = {}, set()
@@ -224,8 +224,8 @@ class _StructSkeleton(NamedTuple):
 
 
 class _EnumSkeleton(NamedTuple):
-    """An enumeration: the values of its members by their names, and with what a member is made if it is a text, a
-    number, ... as well.
+    """An enumeration: the values of its members by their names, and, if its members are texts, numbers, ... as well,
+    the arguments of which each member is made (``data``).
     """
 
     metaclass: Any
@@ -284,7 +284,7 @@ def _class_skeleton(cls: type) -> _Skeleton:
         slots = [name for name, value in attributes.items() if _is_slot_of(cls, value)]
         namespace["__slots__"] = (*slots, *(name for name in ("__dict__", "__weakref__") if name in attributes))
     hook = next((base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base)), object)
-    # A TypedDict is a dict; its bases tell what it is.
+    # A TypedDict is a plain dict; only its original bases say that it is a TypedDict.
     bases = namespace["__orig_bases__"] if typing.is_typeddict(cls) else cls.__bases__
     return _Skeleton(type(cls), cls.__name__, bases, namespace, is_importable(hook))
 
@@ -355,7 +355,7 @@ def _enum_skeleton(cls: Any) -> _EnumSkeleton:
 
 
 def _arguments_of(value: Any, data_type: type) -> tuple[Any, ...]:
-    """With what ``data_type`` makes a member of this value, a date for instance."""
+    """The arguments of which ``data_type``, a date for instance, makes a member of this value."""
     if type(value) is data_type:
         reduction = value.__reduce_ex__(_PROTOCOL)
         if isinstance(reduction, tuple) and reduction[0] is data_type:
@@ -385,7 +385,7 @@ def _make(tracker_id: str, skeleton: Any) -> type:
 
 
 def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, Any]]]) -> None:
-    """The second step; called by pickles."""
+    """Set the attributes of a class that ``_make`` made, and of its members; called by pickles."""
     if _keeps_classes.get() and cls not in _unfinished:
         return
     attributes, members = state
@@ -394,7 +394,7 @@ def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, A
         if replaced is None:
             return
         _note_former(cls, attributes, replaced.setdefault(cls, {}))
-        members = {}  # they are the program's own
+        members = {}  # the program's own members stay
     set_attribute = _setter_of(cls)
     for name, value in attributes.items():
         if name != "_abc_impl":

@@ -6,9 +6,9 @@ Rules:      a class that goes by value (``record_pickle``) is written as its for
             as its definition.  A program that starts from the state of another one takes its own class of that name;
             readers without the program (``flowlet.state_reader``), and a job that goes on after a failure, take the
             definition.  An instance gets its fields by their names.  A field that was added gets its default; one that
-            was removed, or has no default, is an error.  A member of an ``Enum`` goes by its name; one that holds a
-            plain value (``IntEnum``) must keep that, too.  A class with pickle methods of its own (``__setstate__``,
-            ``__reduce__``) decides itself.  A plain class declares no fields: its attributes stay as they were.
+            was removed, or has no default, is an error.  A member of an ``Enum`` goes by its name; one that is a plain
+            value, too (``IntEnum``), must keep this value.  A class with pickle methods of its own (``__setstate__``,
+            ``__reduce__``) decides itself.  A plain class declares no fields: its instances keep their attributes.
 Invariants: the unpickler stays C's.  Only where a form has changed do instances pass through Python, in a stand-in for
             the class.
 Absent:     functions: they stay those of the program that wrote them.
@@ -76,7 +76,7 @@ class ClassForm(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For messages."""
+        """The name of the class in messages."""
         return self.qualname if self.module == "__main__" else f"{self.module}.{self.qualname}"
 
 
@@ -103,10 +103,10 @@ def form_of(cls: type) -> ClassForm:
 
 
 def find_in(owner: Any, qualname: str) -> type | None:
-    """The class of this qualified name in a module; of a nested class the name alone will do where only one class has
-    it.
+    """The class of this qualified name in a module; a nested class is also found by its name alone, if only one class
+    has that name.
 
-    What older flowlets wrote has lost the name of the class around it.
+    In the state of older versions of flowlet, nested classes have lost the name of the class around them.
     """
     found = owner
     for name in qualname.split("."):
@@ -134,7 +134,7 @@ class FormPickler(ProgramPickler):
     """Writes each class that goes by value as its form and its definition, and members of its enums by name."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """How to take an object apart; NotImplemented: as pickle does it."""
+        """The reduction of an object; NotImplemented: pickle's own."""
         kind = type(obj)
         if issubclass(kind, type):
             reference = reference_by_value(obj)
@@ -146,7 +146,7 @@ class FormPickler(ProgramPickler):
 
 
 def class_as_defined(_form: tuple[Any, ...], reference: bytes) -> type:
-    """The class as it was when it was written, without regard to its form; called only by pickles."""
+    """The class of a definition, without regard to its form; called only by pickles."""
     return class_of(reference)
 
 
@@ -168,7 +168,7 @@ def _no_member(form: ClassForm, name: object) -> FormerClassError:
 
 
 class RunningClasses:
-    """Maps classes of the program that wrote a state to those of the program that runs.
+    """Maps classes of the program that wrote a state to classes of the program that runs.
 
     Threading: one thread.
     """
@@ -188,7 +188,7 @@ class RunningClasses:
         a program.
 
         Raises:
-            FormerClassError: there is no such class, or its instances cannot be made of what was written.
+            FormerClassError: there is no such class, or its instances cannot be made of the written ones.
         """
         former = ClassForm(*form)
         if former not in self._found:
@@ -196,7 +196,7 @@ class RunningClasses:
         return self._found[former]
 
     def by_reference(self, reference: bytes) -> Any:
-        """``by_form``, of a class in a class table (``record_pickle``)."""
+        """The ``by_form`` of a class in a class table (``record_pickle``)."""
         if reference not in self._by_reference:
             self._by_reference[reference] = self.by_form(form_of(class_of(reference)))
         return self._by_reference[reference]
@@ -339,8 +339,8 @@ def _former_tuple(cls: Any, former: ClassForm) -> type:
 
 
 def _former_instance(cls: Any, former: ClassForm, added: dict[str, Callable[[Any], Any]]) -> type:
-    """Stands in for a class whose fields have changed: its instances become those of the class when they get their
-    state.
+    """Stands in for a class whose fields have changed: instances of the stand-in become instances of the class when
+    they get their state.
     """
 
     def set_state(self: Any, state: Any) -> None:
@@ -376,12 +376,12 @@ def _add_fields(instance: Any, added: dict[str, Callable[[Any], Any]]) -> None:
 class FormerUnpickler(pickle.Unpickler):
     """Reads a pickle of ``FormPickler``, or of cloudpickle, with the classes of the program that runs.
 
-    cloudpickle's pickles, which older flowlets wrote, tell the fields of a class after its first use: they are read
-    twice, first as they are, and then with what is known of their classes.
+    Pickles of cloudpickle, which older versions of flowlet wrote, tell the fields of a class after its first use.  They
+    are read twice: first without a change (``FormCollector``), and then with the forms of their classes.
 
     Args:
         file: the pickle.
-        classes: of the program that runs; None: classes are as they were defined.
+        classes: of the program that runs; None: classes are made of their definitions.
         former: forms of the classes in a pickle of cloudpickle, in their order (``FormCollector``); None: there are
             none.
         buffers: see ``pickle.Unpickler``.
@@ -396,7 +396,7 @@ class FormerUnpickler(pickle.Unpickler):
         self._as_defined: list[Any] = []
 
     def find_class(self, module: str, name: str) -> Any:
-        """The class or function, or what takes its place."""
+        """The class or function, or its stand-in."""
         module, name = present_name(module, name)
         classes = self._classes
         if classes is not None:
@@ -430,12 +430,12 @@ _DEFINITIONS: Final = re.compile(f"{_MAKE_CLASS}|{_MAKE_ENUM}".encode())
 
 
 def defines_classes(pickled: bytes | memoryview) -> bool:
-    """Whether a pickle may be of cloudpickle and define classes: it must first be read by ``FormCollector`` then."""
+    """Whether a pickle may be of cloudpickle and define classes; if so, ``FormCollector`` must read it first."""
     return _DEFINITIONS.search(pickled) is not None
 
 
 class FormCollector(pickle.Unpickler):
-    """Reads a pickle of cloudpickle as it is, and collects the classes that it defines."""
+    """Reads a pickle of cloudpickle without a change, and collects the classes that it defines."""
 
     def __init__(self, file: Any, buffers: Any = None) -> None:
         super().__init__(file, buffers=buffers)
@@ -465,7 +465,7 @@ def may_hold_classes(data: bytes | memoryview) -> bool:
 
 
 def loads_former(data: bytes | memoryview, classes: RunningClasses) -> Any:
-    """``record_pickle.loads_value``, of what another program wrote.  Raises FormerClassError."""
+    """Read a value of ``record_pickle.dumps_value`` that another program wrote.  Raises FormerClassError."""
     if data[:1] == b"\0":
         return loads_value(data, classes.by_reference)
     forms = None

@@ -178,7 +178,7 @@ def _reduce_marker(marker: Any) -> Any:
     name = _MARKERS[type(marker)]
     if marker is getattr(dataclasses, name):
         return name
-    # Older flowlets wrote markers as objects: a class of their checkpoints has a marker of its own, which is no global.
+    # Older versions of flowlet wrote markers as objects: a class from their checkpoints has its own marker, no global.
     return _find_shared, ("dataclasses", name)
 
 

@@ -10,11 +10,11 @@ Invariants: reading gives the value that pickle gives, with identity within the 
             all records of a process, unless its module is reloaded.
 Rules:      stored state may name our classes by former names (``flowlet.former_names``).  A class that other processes
             can import is sent by name.  A class of the main module, or one that is not found under its name, is sent by
-            value, as cloudpickle does.  It is sent as it was the first time: later changes to a class stay in its
+            value, as cloudpickle does, always in its state of the first time: later changes to a class stay in its
             process.
 Format:     a pickle, which begins with 0x80; or 0, u32 size of a class table, the table, a pickle.  A class table has
-            for each class a u32 size and so many bytes (``class_reference``); the pickle refers to a class by its place
-            in the table.
+            for each class a u32 size and the bytes (``class_reference``); the pickle refers to a class by its place in
+            the table.
 Units:      each cache of classes holds ``MAX_CLASSES``.
 """
 
@@ -112,7 +112,7 @@ PROTOCOL: Final = 5
 _WITH_CLASSES: Final = 0
 _HEADER: Final = struct.Struct(">BI")
 _SIZE: Final = struct.Struct(">I")
-_loads: Final = pickle.loads  # of an authenticated peer of the same cluster
+_loads: Final = pickle.loads  # of an authenticated peer of this cluster
 _MAIN: Final = b"_main__"  # of __main__, and of __mp_main__ in a process that multiprocessing has spawned
 _MAX_KINDS: Final = 256
 # Names of modules that the program wants to send by value.
@@ -124,7 +124,7 @@ _is_program: Final = (getattr(sys.modules.get("__main__"), "__package__", None) 
 # Types of records whose last pickle had classes by value: they skip the first attempt.  Any thread; single set
 # operations.
 _with_classes: Final[set[type]] = set()
-# The function that finds a class of a class table: as it was sent, unless another program has written the pickle.
+# The function that finds a class of a class table: the sent class, unless another program has written the pickle.
 _find_class: ContextVar[Callable[[bytes], Any]] = ContextVar("what finds classes of class tables", default=class_of)
 _classes_at_hand: ContextVar[tuple[type, ...]] = ContextVar("classes of the pickle that is being read", default=())
 
