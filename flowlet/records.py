@@ -282,7 +282,7 @@ class CompletionMark:
     number: int
 
 
-ControlElement = Watermark | WatermarkStatus | LatencyMarker | CompletionMark  # what operators emit besides records
+ControlElement = Watermark | WatermarkStatus | LatencyMarker | CompletionMark  # emitted by operators besides records
 
 StreamElement = (
     Chunk | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | InternalWatermark | CompletionMark

@@ -94,7 +94,7 @@ class Failed:
 
 @dataclass(eq=False, slots=True)
 class AsyncCall:
-    """One attempt of a call: function, record, and its ``owner``, which is not used here."""
+    """One attempt of a call: the function, the record, and the ``owner``, which only the caller of ``start`` uses."""
 
     function: AsyncFunctionCall
     value: Any

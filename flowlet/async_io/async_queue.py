@@ -1,5 +1,5 @@
-"""Keeps records until their results are there, together with the control elements between them: watermarks, statuses
-and marks.
+"""Keeps records until their results arrive, together with the control elements between them: watermarks, statuses and
+marks.
 
 Side:       pure.  Driven by its operator.
 Invariants: at most ``capacity`` elements have a place; the others wait for one, in order of arrival.  A record leaves

@@ -103,7 +103,7 @@ class AsyncWaitOperator(UserFunctionOperator):
         self._restored: Sequence[Chunk | Control] = ()
         self._requests: AsyncRequests | None = None  # set while it is open
         self._has_stopped = False  # results stay in the queue, and so in the savepoint that stops the job
-        self._resources: ExitStack | None = None  # what ``open`` acquired, released in reverse order
+        self._resources: ExitStack | None = None  # acquired by ``open``, released in reverse order
 
     def statistics(self) -> AsyncWaitStatistics:
         """The present counts; task thread."""
@@ -135,7 +135,7 @@ class AsyncWaitOperator(UserFunctionOperator):
         resources = self._resources = ExitStack()
         calls = self.function.calls = self.create_calls(self._notify)
         resources.callback(calls.close)
-        # Before the call: close() must also release what a failing open() acquired.
+        # Before the call: after an open() that fails, close() must release its resources, too.
         resources.callback(super().close)
         super().open()
         self._requests = AsyncRequests(self, calls)
@@ -514,7 +514,7 @@ class AsyncRequests:
     def _time_out(self, deadline: _Deadline) -> None:
         if deadline not in self._deadlines:
             return  # cancelled after the timer had fired
-        self.process_outcomes()  # a result that is there already is in time
+        self.process_outcomes()  # a result that has arrived already is in time
         for request in deadline.requests:
             if request.results is None:
                 self._time_out_request(request)

@@ -515,7 +515,7 @@ class ChunkingOutput(LoopEnd):
             self._choose_shape()
 
     def leave_loop(self) -> None:
-        """Note the end of a run, of which no record waits."""
+        """Note the end of a run; none of its records waits here."""
         had_timestamps = self._outer_timestamps.pop()
         if self._outer_timestamps:
             self._has_timestamps = had_timestamps

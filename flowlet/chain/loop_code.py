@@ -368,7 +368,7 @@ class RecordLoop:
                     code.line("num_records -= num_left + 1")
                     code.line("break")
             self._write(code, record, timestamp, key)
-        # So the counters have the records before the one that failed.
+        # On an error, the counters must have the records before the failed one.
         on_error = f"num_records = {code.bind(num_processed, 'num_processed')}(records, num_records)"
         return code.define("records, timestamps, keys, num_records, interrupts", "num_records", on_error)
 

@@ -85,7 +85,7 @@ class OperatorCounters:
     num_records_in: int = 0
     num_records_out: int = 0
     num_records_from_the_future: int = 0  # their timestamps were too far ahead to raise the watermark
-    # All their windows were over, or the records of the other input that they could join were gone.
+    # Late: all windows of the record were over, or the records of the other input that it could join were removed.
     num_late_records_dropped: int = 0
     num_unassigned_records_dropped: int = 0  # the window assigner gave them no window
     num_null_records_dropped: int = 0  # messages without a value
@@ -270,7 +270,7 @@ class StreamOperator:
         """Emit the last records; all inputs have ended."""
 
     def close(self) -> None:
-        """Release what ``open`` acquired; also called after a failure."""
+        """Release the resources that ``open`` acquired; also called after a failure."""
 
     def restored_after_finish(self) -> "StreamOperator":
         """The operator that takes its place if it is restored from a checkpoint taken after ``finish``; called only if

@@ -464,8 +464,8 @@ class ArrowColumn(Column):
     """An Arrow array, untouched: texts, instants, nulls, dictionaries.
 
     Args:
-        array: a ``pyarrow.Array``, not chunked.  This module imports pyarrow only in methods: the import takes longer
-            than that of the whole package.
+        array: a ``pyarrow.Array``, not chunked.  This module imports pyarrow only in methods: its import takes longer
+            than the import of this whole package.
     """
 
     __slots__ = ("array",)

@@ -31,7 +31,7 @@ class Shape(Enum):
     TUPLE = "tuple"  # an exact tuple of the fields
     ROW = "row"  # a Row with field names
     OBJECT = "object"  # an instance of a class with attributes of these names, or a dict with these keys
-    KEYED = "keyed"  # the value of the first of two fields, the other of which is its key
+    KEYED = "keyed"  # the value of the first of two fields; the second field is the record's key
 
 
 @dataclass(frozen=True, slots=True)

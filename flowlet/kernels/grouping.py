@@ -116,7 +116,7 @@ def group(codes: NDArray[Any], num_codes: int) -> Grouping:
 
 
 def first_rows(slots: NDArray[Any], first_slot: int, end_slot: int) -> IndexArray:
-    """The first row of each slot from ``first_slot`` to before ``end_slot``, all of which occur."""
+    """The first row of each slot from ``first_slot`` to before ``end_slot``; all these slots must occur."""
     rows = np.flatnonzero(slots >= first_slot)[::-1]
     first_row = np.empty(end_slot - first_slot, np.intp)
     # If several rows write to one slot, the last one stays; in reverse order that is the first.
@@ -173,7 +173,7 @@ class FieldStore:
         return ArrayColumn(np.concatenate((numbers, self._array.take(slots))).take(sources))
 
     def replace(self, slots: IndexArray, column: Column) -> None:
-        """Replace the values of slots, each of which occurs once."""
+        """Replace the values of slots; each slot occurs once."""
         numbers = self._numbers(column)
         if self._array is None or numbers is None:
             values = self._objects()

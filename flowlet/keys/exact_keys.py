@@ -1,7 +1,7 @@
 """Exact keys: the stand-ins of keys that a dictionary can tell apart; their hashes, key groups and bytes.
 
 ``NamespacedKey``: a key of the stream together with a namespace, such as a window, under which state is kept.
-``ExactKey``: a key of which only the exact key is known.
+``ExactKey``: stands for a key if only its exact key is known.
 
 Hot path, on misses of the caches above it: ``key_group`` of a 10-character str takes about 1 us.
 
@@ -81,7 +81,7 @@ class NamespacedKey:
 
 @dataclass(frozen=True, slots=True)
 class ExactKey:
-    """A key of which only the exact key is known."""
+    """Stands for a key if only its exact key is known."""
 
     exact: Any
 

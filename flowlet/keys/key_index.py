@@ -416,7 +416,7 @@ class KeyIndex(ColumnVisitor[SlotArray | None]):
             return self.visit_any(ArrayColumn(np.fromiter(values, np.float64, len(values))))
         kinds = set(map(type, values))
         if kinds == {type(None)} and self._allows_null and self._kind is not KeyKind.OBJECT:
-            if self._null_slot is None:  # which does not tell of what kind the other keys are
+            if self._null_slot is None:  # ``_kind`` stays: None does not tell the kind of the other keys
                 self._null_slot = self._numbers.num_codes
             return np.full(len(values), self._null_slot, np.intp)
         are_numbers = int in kinds or (self._allows_null and not kinds.isdisjoint(_INSTANTS))

@@ -6,11 +6,11 @@ Hot path.  Per record one call of the user's assigner, if there is one, and a co
 generator.
 
 Side:       task.
-Invariants: a record is emitted before any watermark that it caused.  Watermarks rise strictly, and none is emitted
-            while the stream is idle.  A status is emitted only when it changes.
+Invariants: a record is emitted before any watermark that it caused.  Watermarks rise strictly, and no watermark is
+            emitted while the stream is idle.  A status is emitted only when it changes.
 Units:      timestamps and intervals in milliseconds, clocks in nanoseconds.
-Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.  What
-            the input of the operator says about event time is dropped, but for its end.
+Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.  The
+            operator drops the watermarks and statuses of its input, but for the last watermark.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     """
 
     takes_chunks: bool  # of columns that have the timestamps
-    _stream: EventTimeStream  # from open on, as what follows
+    _stream: EventTimeStream  # from open on, as the next field
     _emitter: _EmitterBetweenRecords
 
     def __init__(

@@ -1,14 +1,14 @@
 """Running results per key, record by record; in columns where the records are columns.
 
 Hot path.  Record by record one look for the key's slot, the combination of two records, and one store, in a generated
-loop that emits the result, too.  In columns nothing is done per record.
+loop that emits the result, too.  In columns there is no work per record.
 
 Side:       task.
-Invariants: results are those of a loop over single records, and keys are in the order in which they were first seen,
-            whatever representation the state has.  It is in columns only while every chunk is; the first chunk that
-            cannot be done exactly in columns ends that for good.  Else it is a slot for each key, and a list of results
-            by slot.  The back end knows all rows: on the heap they are here, and in RocksDB those of a generation
-            (``CachedRows``); each generation has a form of its own.
+Invariants: in every representation of the state, results are as from a loop over single records, and keys are in the
+            order in which they were first seen.  The state is in columns only while every chunk is; the first chunk
+            that cannot be done exactly in columns ends that for good.  Else the state is a slot for each key, and a
+            list of results by slot.  The back end knows all rows.  With the heap, all rows are here; with RocksDB, only
+            the rows of a generation (``CachedRows``), and each generation has a form of its own.
 Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``).
 """
 
@@ -227,7 +227,7 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         )
 
     def _taken(self, chunk: Chunk) -> Chunk:
-        """The records to combine, of which there is at least one."""
+        """The records to combine, at least one."""
         if chunk.has_timestamps:
             self._has_timestamps = True
         if self._cache is not None:
@@ -416,8 +416,8 @@ class KeyedAggregationOperator(UserFunctionOperator, RowHolder):
         return self._index
 
     def _known_key_column(self, chunk: Chunk) -> Column | None:
-        """The keys as a column; None for a few records where there is no index yet: there columns cost more than they
-        save.  An index that is there stays, because to leave it copies all keys.
+        """The keys as a column; None for a few records while there is no index: then columns cost more than they save.
+        A present index stays in use, because leaving it copies all keys.
         """
         is_short = len(chunk) < MIN_COLUMN_ROWS
         if is_short and (self._index is None or not self._index.num_slots):

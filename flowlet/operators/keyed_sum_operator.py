@@ -123,7 +123,7 @@ class KeyedSumOperator(KeyedAggregationOperator):
         return with_field(so_far, self._position, field_to_sum(so_far, self._position) + addend)
 
     def _cause(self, record: Any, error: BaseException) -> BaseException:
-        """The error that names the fault of a record: one text, whichever generated statement failed at it."""
+        """The error that names the fault of a record: one text for all generated statements that can fail."""
         try:
             field_to_sum(record, self._position)
         except Exception as clearer:  # noqa: BLE001 - raised by the caller
@@ -163,7 +163,7 @@ class KeyedCountOperator(KeyedSumOperator):
         self._field_names = field_names
 
     def _taken(self, chunk: Chunk) -> Chunk:
-        """The pair of key and one for each record, of which there is at least one."""
+        """A pair of the key and 1 for each record; there is at least one record."""
         key = None if chunk.columns is None else column_of_key(chunk.columns, self._counted_field)
         return super()._taken(self._pairs(chunk) if key is None else self._pairs_in_columns(chunk, key))
 

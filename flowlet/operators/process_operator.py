@@ -278,7 +278,7 @@ class SingleResults:
     ) -> None:
         """Emit results, to the main output or a side output, each before the next one is made.
 
-        Raises what ``failure`` makes of an error of the iterator.
+        If the iterator raises an error, raises the one that ``failure`` makes of it.
         """
         emit, texts, attention = self._emit, self._texts, self._attention
         is_due = False

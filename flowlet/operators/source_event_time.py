@@ -165,7 +165,7 @@ class SourceEventTime:
         self.wait_future: AvailabilityFuture | None = None
         self._parts = WatermarkMultiplexer(self._emitter)
         self._splits: dict[str, _Split] = {}
-        # Whose changes are taken; a reader of several sources in turn has several.
+        # The open splits whose changes are taken; a reader of several sources in turn has several such objects.
         self._watched: OpenSplits | None = None
         self._had_splits = False
         self._ended: list[str] = []  # splits that end behind the chunk that is being processed
@@ -210,7 +210,7 @@ class SourceEventTime:
         if open_splits is None or split is None:
             return self._whole.process_chunk(chunk, interrupts)
         if open_splits is not self._watched or open_splits.has_changed or split not in self._splits:
-            # These may be a split's first records, and its last.
+            # The chunk may hold a split's first records, and also its last.
             self._ended += self._open_splits(open_splits, split)
         return self._splits[split].stream.process_chunk(chunk, interrupts)
 

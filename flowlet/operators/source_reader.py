@@ -8,13 +8,13 @@ reader overrides few.  A user's reader that derives from no class of ours is ask
 a ``StateShare``, and returns the position of one reader, never None.
 
 A record: the operator polls; the reader gives a chunk, or an empty one, and then the operator waits for
-``available_future()``.  A snapshot: between two records the operator calls ``hold()`` for what the reader still has in
-hand, ``snapshot_position()``, and ``position_taken``; when the checkpoint is complete, ``position_kept``.  A restart:
-``setup(ctx)``, ``restore_position(position)``, ``start(request_splits)``.
+``available_future()``.  A snapshot: between two records the operator calls ``hold()`` for the records that the reader
+still has in hand, ``snapshot_position()``, and ``position_taken``; when the checkpoint is complete, ``position_kept``.
+A restart: ``setup(ctx)``, ``restore_position(position)``, ``start(request_splits)``.
 
 Side:       task.  A ``Source`` is made in the user's program and pickled; its readers live in the tasks.
-Invariants: a reader is made when its task opens and closed once.  Its position is that behind the last record that was
-            polled.
+Invariants: a reader is made when its task opens and closed once.  Its position is the place behind the last polled
+            record.
 Source:     Flink ``Source``, ``SourceReader``, ``SourceReaderBase``.
 """
 

@@ -349,7 +349,7 @@ def _encode_pickle(values: Sequence[Any]) -> bytes:
 
 
 def _encode_pickles(values: Sequence[Any]) -> bytes:
-    """Encode records of which some were pickled when they were emitted; the others are pickled here."""
+    """Encode records as pickles; some records were pickled when they were emitted, the others are pickled here."""
     pickles = [value.data if type(value) is PickledRecord else dumps_record(value) for value in values]
     if exact_type(pickles) is bytes:
         return framed(Kind.PICKLES, FIELDS.pack(0), *_joined(pickles))

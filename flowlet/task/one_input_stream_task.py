@@ -13,8 +13,8 @@ Rules:  only data is processed on the loop.  Events, mails, errors, the life cyc
         has an operator that waits for mails.  A task that takes longer than ``BUDGET_NS`` returns to its own thread,
         for twice as long as the last time.  If it was quick on the loop for at least that long before, the time starts
         again at its minimum: then other work had kept the loop from its core.  If one call of a task took longer than
-        ``SLOW_NS``, the task stays on its own thread for good, and so does its vertex in later attempts in this process
-        (``SLOW_VERTICES``): it waits or keeps the interpreter's lock, and stopped the network meanwhile.
+        ``SLOW_NS``, the task stays on its own thread for good, as do tasks of its vertex in later attempts in this
+        process (``SLOW_VERTICES``): it waits or keeps the interpreter's lock, and stopped the network meanwhile.
 Units:  nanoseconds of a monotonic clock.
 Source: Flink ``OneInputStreamTask``, ``TwoInputStreamTask``, ``MultipleInputStreamTask``.  None for ``LightTask`` and
         ``WatermarkWatch``: in Flink people compare the watermarks of all channels by hand.

@@ -231,7 +231,7 @@ class DeclaredRecords:
             raise SerdeError(f"no {self.type_info!r}: {type(error).__name__}: {error}") from error
 
 
-_FORMER_BATCH: Final = 27  # for types without any objects its bytes are those of BATCH
+_FORMER_BATCH: Final = 27  # for types without any objects its bytes equal those of BATCH
 
 
 def declared_records(type_info: TypeInformation) -> DeclaredRecords | None:

@@ -203,7 +203,7 @@ def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
 _MIN_MICROS: Final = -62_135_596_800_000_000  # the years 1 to 9999
 _MAX_MICROS: Final = 253_402_300_799_999_999
 _MICROS_PER_DAY: Final = 24 * 3600 * 1_000_000
-# Types of which not all integers are values: the integer type, the least value, and the greatest.
+# Types in which not all integers are values, each with its integer type, the least value, and the greatest.
 _RANGES: Final = {
     pa.date32(): (pa.int32(), _MIN_MICROS // _MICROS_PER_DAY, _MAX_MICROS // _MICROS_PER_DAY),
     pa.time64("us"): (pa.int64(), 0, _MICROS_PER_DAY - 1),

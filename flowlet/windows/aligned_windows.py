@@ -125,7 +125,7 @@ class AlignedWindowing:
         with code.block("else:"):
             code.line(process_late)
             if end is not None:
-                code.line(f"{end} = {MIN_TIMESTAMP}")  # The cells that the loop knows may be gone.
+                code.line(f"{end} = {MIN_TIMESTAMP}")  # Makes the loop look cells up again: its own may be removed.
 
     def _write_in_chunk(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Write the statements for one record of a chunk; without a timestamp it goes into the windows that are common

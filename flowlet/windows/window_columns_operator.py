@@ -176,7 +176,7 @@ class WindowColumnsOperator(_WindowTablesOperator[PaneWindows | ColumnSessions],
     """Aggregates rows by key and window.
 
     Args:
-        aggregation: what is computed.
+        aggregation: the description of the aggregations.
         schema: of the rows, or of the parts; a ``pyarrow.Schema``.
         late_tag: the side output of rows that are too late; None: they are counted and dropped.
         layout: of the parts, if another task has made parts of the rows; None: rows arrive.
@@ -309,7 +309,7 @@ class JoinColumnsOperator(_WindowTablesOperator[ColumnarJoin], MultipleInputStre
     """Joins the rows of two inputs by key and window.
 
     Args:
-        join: what is joined.
+        join: the description of the join.
         name: for people.
     """
 
@@ -364,7 +364,7 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
     """Makes parts of rows.
 
     Args:
-        aggregation: what is computed.
+        aggregation: the description of the aggregations.
         schema: of the rows, a ``pyarrow.Schema``.
         layout: of the parts.
         name: for people.

@@ -394,7 +394,7 @@ class WindowOperator(UserFunctionOperator):
         self._results.drain()
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Write the cells of windows to the state, and let the functions put what they keep into theirs."""
+        """Write the cells of windows to the state, and let the functions save their data in their states."""
         if self._aligned is not None:
             self._aligned.write_all()
         super().snapshot_functions(checkpoint_id, timestamp_ms)

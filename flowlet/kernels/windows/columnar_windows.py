@@ -121,7 +121,7 @@ class ColumnarWindows(WindowTables[Kind]):
 
     Args:
         shape: of the windows.
-        aggregation: the key and the results of a window.
+        aggregation: the description of the aggregations.
         received: for each kind of part, the columns in which it arrives, if another task made the parts; None: they are
             made of rows here.
     """
@@ -143,7 +143,7 @@ class ColumnarWindows(WindowTables[Kind]):
 
     @abstractmethod
     def add(self, inputs: ColumnInputs) -> AddedRows:
-        """Take rows, of which there is at least one; those that are too late are left out.
+        """Take rows, at least one; rows that are too late are left out.
 
         Raises:
             TypeError: see ``WindowKeys.slots``.
@@ -428,7 +428,7 @@ class PartsLayout:
     rows.
 
     Args:
-        aggregation: the key and the results of a window.
+        aggregation: the description of the aggregations.
         schema: of the rows, a ``pyarrow.Schema``.
     """
 

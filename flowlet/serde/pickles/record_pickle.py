@@ -1,5 +1,5 @@
-"""Pickles single values of any type, the fastest way that is exact; serializes classes, of which a process makes each
-once.
+"""Pickles single values of any type, the fastest way that is exact; serializes classes, so that a process makes each
+class once.
 
 Hot path: one call of C's pickler if the reader can import all classes.  If it cannot (a class is of the main module),
 C's pickler asks about each object, and the classes are kept beside the pickle, so that a column of records sends each
