@@ -130,7 +130,7 @@ wheel: $(VENV)/installed-dev  ## build dist/*.whl and test it in an environment 
 	$(PY) -m build --wheel --no-isolation --outdir dist
 	$(PY) -m pytest -q tests/test_packaging.py
 
-audit: $(VENV)/installed-audit  ## known advisories of what flowlet requires: 1: one has no sentence in docs/dependencies.md; 2: no database answered
+audit: $(VENV)/installed-audit  ## known advisories of what flowlet requires: 1: one has no sentence in docs/maintainers/dependencies.md; 2: no database answered
 	@$(PY) -m tests.audit
 
 clean:  ## remove everything that was generated, .venv too
@@ -168,7 +168,7 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 	@touch $@
 
 .PHONY: walks
-walks: $(VENV)/installed-dev  ## draw the house in five walks: trace small jobs, and write docs/five-walks.md
+walks: $(VENV)/installed-dev  ## draw the house in five walks: trace small jobs, and write docs/maintainers/five-walks.md
 	$(PY) -m tests.house.walks
 
 .PHONY: flink-wire

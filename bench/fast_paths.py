@@ -7,7 +7,7 @@ Way:     this checkout is cloned, the path is switched off in the clone by repla
 Figure:  CPU seconds without the path, divided by those with it: 1.10 says that it saves a tenth.  Of the latency the
          microseconds themselves, in turns.
 Rule:    a path that wins less than a tenth on a row that users live in goes.
-Page:    ``--page`` writes the rows between the marks in ``docs/fast-paths.md``.
+Page:    ``--page`` writes the rows between the marks in ``docs/maintainers/fast-paths.md``.
 Test:    ``tests/bench/test_fast_paths.py`` checks that each text that is replaced stands in its module once.
 """
 
@@ -24,7 +24,7 @@ from bench.check import CheckError, Comparison, clone, compare, measure
 from bench.report import Result
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "fast-paths.md"
+PAGE: Final = ROOT / "docs" / "maintainers" / "fast-paths.md"
 NUM_PAIRS: Final = 3
 _BEGIN: Final = "<!-- rows: python -m bench.fast_paths --page -->\n"
 _END: Final = "<!-- end of the rows -->"

@@ -1,5 +1,5 @@
 """``make audit``: known advisories of the packages that flowlet requires, against the sentences that
-docs/dependencies.md has about them.
+docs/maintainers/dependencies.md has about them.
 
 Side:  any.
 
@@ -24,7 +24,7 @@ from typing import Any, Final
 from packaging.requirements import Requirement
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "dependencies.md"
+PAGE: Final = ROOT / "docs" / "maintainers" / "dependencies.md"
 HEADING: Final = "## Advisories"
 TIMEOUT_S: Final = 300.0
 NO_DATABASE: Final = 2

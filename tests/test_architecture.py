@@ -9,7 +9,7 @@ import pytest
 from tests.syntax_trees import tree_of
 
 ROOT = Path(__file__).resolve().parent.parent
-INVENTORY = (ROOT / "docs" / "inventory.md").read_text(encoding="utf-8").partition("\n## netstack\n")[2]
+INVENTORY = (ROOT / "docs" / "maintainers" / "inventory.md").read_text(encoding="utf-8").partition("\n## netstack\n")[2]
 TABLE, _, FLOWLET_TABLE = INVENTORY.partition("\n## flowlet\n")
 TEST_SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
 TEST_NAMES = set(re.findall(r"def (test_\w+)", TEST_SOURCES))
@@ -61,7 +61,7 @@ def test_every_test_that_is_named_exists() -> None:
     """A table that names tests that are gone says nothing."""
     unknown = [name for name in NAMED_TESTS if not is_known(name)]
 
-    assert not unknown, f"docs/inventory.md names {unknown}, which are neither tests nor files with tests"
+    assert not unknown, f"docs/maintainers/inventory.md names {unknown}, which are neither tests nor files with tests"
 
 
 def test_every_module_that_is_named_exists() -> None:
@@ -69,21 +69,21 @@ def test_every_module_that_is_named_exists() -> None:
     folders = (ROOT / "netstack", ROOT, ROOT / "tests" / "netstack", ROOT / "tests" / "promises")
     missing = [name for name in NAMED_MODULES if not any((folder / name).is_file() for folder in folders)]
 
-    assert not missing, f"docs/inventory.md names {missing}"
+    assert not missing, f"docs/maintainers/inventory.md names {missing}"
 
 
 def test_every_test_that_the_runtimes_table_names_exists() -> None:
     """As above, for flowlet."""
     unknown = [name for name in FLOWLET_TESTS if not is_known(name)]
 
-    assert not unknown, f"docs/inventory.md names {unknown}, which are neither tests nor files with tests"
+    assert not unknown, f"docs/maintainers/inventory.md names {unknown}, which are neither tests nor files with tests"
 
 
 def test_every_module_that_the_runtimes_table_names_exists() -> None:
     """With its folders, or as many of them as the table gives."""
     missing = [name for name in FLOWLET_MODULES if not any(path.endswith(f"/{name}") for path in PATHS)]
 
-    assert not missing, f"docs/inventory.md names {missing}"
+    assert not missing, f"docs/maintainers/inventory.md names {missing}"
 
 
 def test_a_name_without_a_test_is_unknown() -> None:
@@ -103,7 +103,7 @@ def test_the_table_is_not_empty() -> None:
 def test_every_row_of_the_inventory_has_its_place() -> None:
     """With a test, or with the reason why it is left out."""
     missing = [row for row in ROW_IDS if row not in COVERED]
-    assert not missing, f"{missing} are not in docs/inventory.md"
+    assert not missing, f"{missing} are not in docs/maintainers/inventory.md"
 
     evidence = ("test_", "left out", "check_invariants")
     unproved = [row for row in ROW_IDS if not any(word in COVERED[row] for word in evidence)]

@@ -1,4 +1,4 @@
-"""Each row of docs/inventory.md says whether a job reaches its mechanism, and names only what exists.
+"""Each row of docs/maintainers/inventory.md says whether a job reaches its mechanism, and names only what exists.
 
 Side:   any.
 """
@@ -11,7 +11,7 @@ from tests.syntax_trees import tree_of
 from tests.test_architecture import TEST_FILES, is_known
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT = (ROOT / "docs" / "inventory.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "maintainers" / "inventory.md").read_text(encoding="utf-8")
 HEAD, _, TABLES = TEXT.partition("\n## netstack\n")
 WIRED = re.compile(r"(yes|library only|no): \S")
 FILES = [
@@ -98,7 +98,7 @@ def test_every_row_says_whether_a_job_reaches_it() -> None:
         if len(row) != len(header) or not WIRED.match(row[-1])
     ]
 
-    assert not broken, f"docs/inventory.md: {broken} lack 'yes: ...', 'library only: ...' or 'no: ...'"
+    assert not broken, f"docs/maintainers/inventory.md: {broken} lack 'yes: ...', 'library only: ...' or 'no: ...'"
 
 
 def test_a_row_that_is_wired_names_a_run_or_a_method_of_the_api() -> None:
@@ -109,7 +109,8 @@ def test_a_row_that_is_wired_names_a_run_or_a_method_of_the_api() -> None:
     unknown = sorted(name for name in named - ENTRIES.keys() if name.split(" with ")[0] not in methods)
 
     assert not unknown, (
-        f"docs/inventory.md names {unknown}, which are neither runs of its first table nor methods of the API"
+        f"docs/maintainers/inventory.md names {unknown}, "
+        "which are neither runs of its first table nor methods of the API"
     )
     assert ENTRIES.keys() <= named, f"no row names {ENTRIES.keys() - named}"
 
@@ -120,21 +121,21 @@ def test_what_is_left_out_is_not_wired() -> None:
         row[0] for row in ROWS if any(cell.startswith("left out") for cell in row[:-1]) and not row[-1].startswith("no")
     ]
 
-    assert not wrong, f"docs/inventory.md says of {wrong} that they are left out, and that they are built"
+    assert not wrong, f"docs/maintainers/inventory.md says of {wrong} that they are left out, and that they are built"
 
 
 def test_every_file_that_is_named_exists() -> None:
     """In every column, in the prose, too."""
     missing = sorted(name for name in files_named_in(TEXT) if not any(path.endswith(f"/{name}") for path in FILES))
 
-    assert not missing, f"docs/inventory.md names {missing}"
+    assert not missing, f"docs/maintainers/inventory.md names {missing}"
 
 
 def test_every_test_that_is_named_exists() -> None:
     """Its file, its name, or the beginning of the names of several."""
     unknown = sorted(name for name in set(re.findall(r"\b(test_\w+)", TEXT)) if not is_known(name))
 
-    assert not unknown, f"docs/inventory.md names {unknown}, which are neither tests nor files with tests"
+    assert not unknown, f"docs/maintainers/inventory.md names {unknown}, which are neither tests nor files with tests"
     assert all(Path(name).stem in TEST_FILES for shown in ENTRIES.values() for name in files_named_in(shown))
 
 

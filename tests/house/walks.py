@@ -1,5 +1,5 @@
 """Draw the house in five walks: ``python -m tests.house.walks`` runs small jobs, and writes what they pass through into
-``docs/five-walks.md``.
+``docs/maintainers/five-walks.md``.
 
 A walk is what happens between two moments of a real job, in one process with two TaskManagers and TCP between them: a
 record from its source to the function of another task, a credit, a barrier, a deployment, an access to state.  Every
@@ -30,7 +30,7 @@ from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.testing import MiniCluster
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = ROOT / "docs" / "five-walks.md"
+PAGE: Final = ROOT / "docs" / "maintainers" / "five-walks.md"
 WAIT_S: Final = 60.0
 MOST_DRAWN: Final = 24  # rooms in a picture
 

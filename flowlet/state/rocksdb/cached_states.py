@@ -1,7 +1,8 @@
 """The kinds of state in RocksDB, each with a cache of rows that were used lately.
 
 Hot path.  An access that finds its key in the cache costs one look at the type of the key and one or two accesses of
-dictionaries; the first one of a key also computes its key group and asks RocksDB (bench: docs/measurements.md).
+dictionaries; the first one of a key also computes its key group and asks RocksDB (bench:
+docs/maintainers/measurements.md).
 
 Side:       task.
 Invariants: an entry of a cache was charged to the store's budget before it was stored; a value that replaces one that
