@@ -108,7 +108,7 @@ class CheckpointConfig(ExplainsMissing):
     def set_externalized_checkpoint_retention(self, retention_mode: ExternalizedCheckpointRetention) -> Self:
         """Set whether the newest checkpoints stay when their job is cancelled or fails."""
         check_kind(
-            retention_mode, ExternalizedCheckpointRetention, "a ExternalizedCheckpointRetention is needed", ConfigError
+            retention_mode, ExternalizedCheckpointRetention, "an ExternalizedCheckpointRetention is needed", ConfigError
         )
         return self._set("is_retained_on_failure", retention_mode.name)
 
