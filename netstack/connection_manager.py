@@ -1,9 +1,9 @@
 """One TCP connection per peer, shared by all input channels that read from it.
 
 Side:       shared.  Clients are used by task threads; connections live on the loop thread.
-Invariants: at most one connection per ``ConnectionID``.  Concurrent requests wait for the same attempt; when it fails
-            all of them get the error, and the next request tries again.  Requests and orders that come during an
-            attempt are carried out after it, in their order.  A connection without channels is kept
+Invariants: at most one connection per ``ConnectionID``.  Concurrent requests wait for one attempt; when it fails all of
+            them get the error, and the next request tries again.  Requests and orders that come during an attempt are
+            carried out after it, in their order.  A connection without channels is kept
             (``reuse_connections``, the default) or closed; an ended one is forgotten.  Attempts to different peers do
             not wait for each other (FLINK-15416).
 Source:     Flink ``NettyConnectionManager``, ``PartitionRequestClientFactory``, ``NettyPartitionRequestClient``.

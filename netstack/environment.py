@@ -58,7 +58,7 @@ _log = LogLines(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
-    """What one input channel reads.
+    """The partition and subpartitions that one input channel reads, and where they are.
 
     ``connection``: None for a partition of this process.  ``initial_credit``: exclusive buffers of a remote channel,
     None for the config's.  ``last``: the last subpartition of a range.
@@ -117,7 +117,7 @@ class NetworkEnvironment:
     def reader_statistics(self) -> list[ViewReaderStatistics]:
         """One row per remote reader of this process's partitions, for a dump; loop thread.
 
-        ``SingleInputGate.channel_statistics`` has the consumer's side of the same channels.
+        ``SingleInputGate.channel_statistics`` has the consumer's side of these channels.
         """
         return [row for queue in list(self._queues) for row in queue.statistics()]
 

@@ -1,5 +1,4 @@
-"""What makes our modules quick to import: ``dataclass`` whose methods are made late, and names and numpy that are
-imported late.
+"""Quick imports for our modules: ``dataclass`` whose methods are made late, and names and numpy that are imported late.
 
 Side:       pure.
 Invariants: a class has the fields, parameters, methods and pickles that ``dataclasses.dataclass`` would give it.  Each
@@ -45,9 +44,9 @@ else:
 
 
 class _LateModule(ModuleType):
-    """A module of others that is imported when an attribute of it is first asked for.
+    """A third-party module that is imported when an attribute of it is first asked for.
 
-    From then on our modules have the real one under the names under which they imported this one, so that hot paths pay
+    Then each name that stood for this object in one of our modules is set to the real module, so that hot paths pay
     nothing.
     """
 
@@ -62,13 +61,11 @@ class _LateModule(ModuleType):
 
 
 if not TYPE_CHECKING:
-    numpy = _LateModule("numpy")  # for modules of which a job of plain records runs no line that needs it
+    numpy = _LateModule("numpy")  # for modules in which a job of plain records runs no line that needs numpy
 
 
 def is_instance_of_late(value: object, module: str, name: str) -> bool:
-    """Whether a value is an instance of a class whose module need not be loaded: while it is not,
-    there is no instance.
-    """
+    """Whether a value is an instance of a class whose module may not be loaded; until it is, no instance exists."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(value, getattr(loaded, name))
 
@@ -94,7 +91,7 @@ def import_many(module: str) -> ModuleType:
 
 
 def by_name(names: Mapping[K, str]) -> dict[str, K]:
-    """The key of each name, of names with spaces between."""
+    """Return the key of each name; ``names`` holds, by key, texts of names with spaces between."""
     return {name: key for key, texts in names.items() for name in texts.split()}
 
 
@@ -180,7 +177,7 @@ def _names_of_methods(parameters: dict[str, bool]) -> list[str]:
 
 @functools.cache
 def _noted_parameters(parameters: frozenset[tuple[str, bool]]) -> Any:
-    """What the standard library notes in a class that gets these parameters."""
+    """Return the flags that the standard library notes in a class that gets these parameters."""
     make: Any = dataclasses.make_dataclass  # type checkers do not see that only its flags are given
     return make("Empty", (), **dict(parameters)).__dataclass_params__
 
@@ -200,8 +197,8 @@ def _stand_in(cls: Any, name: str, parameters: dict[str, bool]) -> Callable[...,
 
 
 class _LateSignature:
-    """What ``inspect.signature`` finds in a class, and in those derived from it: that of ``__init__``, which is made
-    for it.
+    """The signature that ``inspect.signature`` finds in a class, and in classes derived from it: that of ``__init__``,
+    which is made at that moment.
     """
 
     def __get__(self, instance: object, owner: type) -> Any:

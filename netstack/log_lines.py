@@ -35,23 +35,23 @@ class LogLines:
         return f"<LogLines of {self._name}>"
 
     def debug(self, event: str, **values: Any) -> None:
-        """What helps to find a fault."""
+        """Log an event that helps to find a fault."""
         self._log(logging.DEBUG, event, values)
 
     def info(self, event: str, **values: Any) -> None:
-        """What happens as a rule."""
+        """Log an event of normal operation."""
         self._log(logging.INFO, event, values)
 
     def warning(self, event: str, **values: Any) -> None:
-        """What an operator should look at."""
+        """Log an event that an operator should look at."""
         self._log(logging.WARNING, event, values)
 
     def error(self, event: str, **values: Any) -> None:
-        """What went wrong."""
+        """Log a failure."""
         self._log(logging.ERROR, event, values)
 
     def exception(self, event: str, **values: Any) -> None:
-        """What went wrong, with the traceback of the exception that is being handled."""
+        """Log a failure with the traceback of the exception that is being handled."""
         self._log(logging.ERROR, event, {"exc_info": True, **values})
 
     def _log(self, level: int, event: str, values: dict[str, Any]) -> None:

@@ -5,10 +5,10 @@ Side:       shared.  One thread of the caller writes an ``OfferedPartition`` and
 Invariants: one connection per gate and TaskManager, shared by all partitions and tokens, made on demand, and closed
             after ``IDLE_S`` without an offer, because a process outlives many gates.  If its token expires soon and a
             younger token is used, a new connection replaces it; the old one stays until its offers end.  Concurrent
-            offers wait for the same attempt.  A failed attempt is not cached, and does not fail offers with another
-            token.  Every wait checks the state first and after every wake-up.  Every message of the gate about an open
-            offer goes on to the handlers behind, which serve it as any consumer's; when the connection ends, every open
-            offer is told.
+            offers wait for one attempt.  A failed attempt is not cached, and does not fail offers with another token.
+            Every wait checks the state first and after every wake-up.  Every message of the gate about an open offer
+            goes on to the next handlers, which serve it as any consumer's; when the connection ends, every open offer
+            is told.
 Units:      seconds.
 """
 
@@ -167,7 +167,7 @@ class OfferingHandler(ChannelHandler):
         ctx.fire_exception_caught(error)
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
-        """The connection is gone."""
+        """Forget the context: the connection is gone."""
         self._ctx = None
 
     def _fail_all(self, error: NetstackError) -> None:
@@ -465,26 +465,26 @@ class OfferedPartition:
         self._sent.clear()
 
     def advanced(self, subtask: int, stage: Stage) -> None:
-        """A subtask of the gate has reached ``stage``; an earlier stage than its own changes nothing."""
+        """Note that a subtask of the gate has reached ``stage``; an earlier stage than its own changes nothing."""
         with self._changed:
             self._stages[subtask] = max(self._stages[subtask], stage)
             self._changed.notify_all()
 
     def held(self, subtask: int, num_records: int) -> None:
-        """A subtask will never need the first ``num_records`` that are for it again."""
+        """Note that a subtask will never again need the first ``num_records`` of its records."""
         with self._changed:
             self._held[subtask] = max(self._held[subtask], num_records)
             self._changed.notify_all()
 
     def left(self, subtask: int, error: NetstackError) -> None:
-        """A subtask stopped reading: it has ended if it had processed every record; otherwise the offer failed."""
+        """End a subtask that stopped to read and had processed every record; otherwise the offer failed."""
         if self._stages[subtask] >= Stage.PROCESSED:
             self.advanced(subtask, Stage.ENDED)
         else:
             self._fail(error)
 
     def lost(self, subtask: int, error: NetstackError) -> None:
-        """The connection to a subtask is lost: the offer failed, unless that subtask had ended.
+        """Fail the offer because the connection to a subtask is lost, unless that subtask had ended.
 
         PROCESSED is not enough: the producer cannot know whether the subtask counted the partition.
         """
@@ -492,8 +492,8 @@ class OfferedPartition:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """The offer failed; a later failure does not replace the first one, and none comes after the end; any
-        thread.
+        """Note that the offer failed; a later failure does not replace the first one, and none counts after the end;
+        any thread.
         """
         with self._changed:
             if self.failure is None and min(self._stages) is not Stage.ENDED:

@@ -11,10 +11,10 @@ Hot path:   per chunk and per buffer, not per record.
 Invariants: writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its own):
             ``n >= 0`` committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can finish
             too).  The writer stores the bytes first and the position after them, in one attribute store; the reader
-            loads it once and takes length and end from that one value.  Whoever emits a content has no use for it any
-            more; the reader that takes it out is its one owner from then on, so bytes are made before that or never.
+            loads it once and takes length and end from that one value.  A producer does not touch a content that it
+            emitted; the reader that takes it out is its one owner from then on, so bytes are made before that or never.
 Units:      positions in bytes from the start of the segment; the size of a content is an estimate.
-Source:     Flink ``BufferBuilder``, ``BufferConsumer``.  Copies of a consumer read the same bytes from where they like
+Source:     Flink ``BufferBuilder``, ``BufferConsumer``.  Copies of a consumer read one segment, each at its own pace
             (one writer, a copy per subpartition: broadcast).  Contents: none in Flink, whose local channels hand over
             serialized buffers, and whose every buffer comes from a ``BufferBuilder``.
 """
@@ -101,7 +101,7 @@ class BufferConsumer:
         return f"<BufferConsumer {self.data_type.name} {state}, {self._read} bytes read>"
 
     def copy(self) -> "BufferConsumer":
-        """A second reader of the same bytes, from where this one stands now; with a reference of its own.
+        """Make a second reader of this buffer, which starts where this one stands now; with a reference of its own.
 
         Raises:
             BufferOwnershipError: nobody holds the segment any more.
@@ -299,7 +299,7 @@ class ContentBuffer(NetworkBuffer):
 
     @property
     def content(self) -> BufferContent:
-        """What it holds."""
+        """The content that stands in this buffer for its bytes."""
         return self._content
 
     @property

@@ -39,9 +39,9 @@ PARK_SLICE_S: Final = 1.0  # a parked thread looks around this often, even if a 
 
 @unique
 class AccountState(Enum):
-    """Where a local pool stands with the network pool.
+    """The state of a local pool's account with the network pool.
 
-    ``WAITING``: it found no segment although it is below its size, so it stands in line for the next one::
+    ``WAITING``: the pool found no segment although it is below its size, so it stands in line for the next one::
 
         OPEN <-- it found nothing, it got one --> WAITING
           `------ the pool is destroyed ------> CLOSED <-----'
@@ -53,17 +53,17 @@ class AccountState(Enum):
 
 
 class BlockingObserver(Protocol):
-    """Wants to know while a thread is parked for want of a buffer.  Called on that thread, outside every lock."""
+    """An observer of threads that park for want of a buffer.  Called on the parking thread, outside every lock."""
 
     def mark_start(self) -> None:
-        """It parks."""
+        """Note that the calling thread parks now."""
 
     def mark_end(self) -> None:
-        """It goes on, with a buffer or with an error."""
+        """Note that the calling thread goes on, with a buffer or with an error."""
 
 
 class ParkedThreads:
-    """Who is parked, in the order of arrival, and for how long.
+    """The parked threads of one pool, in the order of arrival, and how long they have been parked.
 
     Threading: guarded by the lock of the pool: ``*_locked`` and ``line`` need it, ``begin``, ``wait`` and ``end`` take
         it and are the waiting thread's.
@@ -73,14 +73,14 @@ class ParkedThreads:
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
-        # A thread waits for its own lock; whoever takes it out of the line releases it.
+        # A thread waits for its own lock; the thread that takes this lock out of the line releases it.
         self.line: deque[threading.Lock] = deque()
         self.observer: BlockingObserver | None = None  # Written by the owner of the pool before its first request.
         self._total_ns = 0  # of the waits that are over
         self._since_ns: dict[int, int] = {}  # thread id -> when it parked
 
     def begin(self) -> threading.Lock:
-        """The calling thread has to wait; returns what it stands in the line with."""
+        """Put the calling thread into the line; returns the lock that it will wait for."""
         gate = threading.Lock()
         gate.acquire()  # no wait: the lock is new
         if self.observer is not None:
@@ -325,7 +325,7 @@ class LocalBufferPool(BufferRecycler):
         return segments
 
     def recycler(self, subpartition: int) -> "LocalBufferPool | SubpartitionRecycler":
-        """Who takes back what was requested for ``subpartition``."""
+        """The recycler that takes back buffers which were requested for ``subpartition``."""
         return self._recyclers[subpartition] if subpartition >= 0 and self._recyclers else self
 
     # ---------------------------------------------------------------- listeners
@@ -409,13 +409,15 @@ class LocalBufferPool(BufferRecycler):
             free = self._free
             is_waited_for = self._listeners or self._parked.line
             if free and not is_waited_for and self.num_requested <= self.num_buffers and not self.is_destroyed:
-                free.extend(segments)  # beside another one, so whoever looks at the future has been told
+                # Another segment is free already, so the availability future is done, and there is nobody to wake.
+                free.extend(segments)
             else:
                 for segment in segments:
                     is_kept, listener = self._store_locked(segment, wakeups)
                     if not is_kept:
-                        # Taken back under the lock, so that no two threads give back the same surplus.  Handed out even
-                        # if nobody stood in line: the last one unmaps the arena of a destroyed network pool.
+                        # Taken back under the lock: otherwise two threads could give back one surplus segment twice.
+                        # Handed out even if nobody stands in line: the last one unmaps the arena of a destroyed
+                        # network pool.
                         calls.append(partial(self._parent.hand_out, self._parent.take_back(self, (segment,))))
                     elif listener is not None:
                         calls.append(partial(self._serve, listener, segment))

@@ -1,12 +1,12 @@
 """Pieces of network memory, who takes them back, and the books of debug mode; counted buffers over these segments, and
 how they are compressed before they leave and decompressed before a task reads them.
 
-Side:       shared.  Whoever holds a segment reads and writes it; who that is, leases and pools say.  Any thread may
+Side:       shared.  The holder of a segment reads and writes it; leases and pools decide who holds it.  Any thread may
             retain, read and recycle a buffer; each of its holders recycles it exactly once.  ``BufferCompressor`` and
             ``BufferDecompressor`` keep no state, so any thread may use one object.
 Hot path:   per buffer, not per record.  If a job asks for compression: 0.08 to 0.1 ms for 32 KiB of words or numbers,
             0.006 ms for random bytes; back again 0.05 ms, half of it for the check of the size (timeit).
-Invariants: a segment is either at home or out, never out twice (FLINK-20654: the same memory in two hands is silent
+Invariants: a segment is either at home or out, never out twice (FLINK-20654: one segment in two hands is silent
             corruption).  A lease is recycled when its count falls to zero, exactly once, outside its lock; the bytes of
             a buffer are readable only while its lease counts at least one.  A buffer is replaced only by a strictly
             smaller one; events never are.  What is restored fits one segment, whatever it claims.
@@ -19,9 +19,9 @@ Source:     Flink ``MemorySegment``, ``BufferRecycler``, ``FreeingBufferRecycler
             nothing of the ledger exists, and each hook is one test of a constant.  Flink ``BufferCompressor``,
             ``BufferDecompressor``, ``Lz4BlockCompressor``: two little-endian int32, the length of the block and of the
             original, then the raw LZ4 block.
-Absent:     composite and file-backed buffers; LZO and ZSTD.  Nothing is written back into the segment of a compressed
-            buffer, which others may read (broadcast): the result is memory of its own, bounded by whoever queues it,
-            and the segment goes home at once.
+Absent:     composite and file-backed buffers; LZO and ZSTD.  The compressor writes nothing back into the segment, which
+            others may read (broadcast): the result is memory of its own, bounded by the queue that it goes to, and the
+            segment goes home at once.
 """
 
 import functools
@@ -84,7 +84,7 @@ class Trail:
 
 
 class SegmentLedger:
-    """Which segments of one network pool are out, and who took them.
+    """The segments of one network pool that are out, and who took them.
 
     Threading: any thread.
     """
@@ -280,17 +280,17 @@ class BufferLease:
 
 
 class BufferContent(Protocol):
-    """What stands for whole records in one buffer.
+    """An object that stands in a buffer for the bytes of whole records.
 
     One implementer: ``ChunkContent`` stands on a floor above.
     """
 
     size_bytes: int
-    """About as many bytes as it would be."""
+    """Estimate of how many bytes ``to_bytes`` would return."""
 
     def to_bytes(self) -> bytes:
-        """The records as every reader of the subpartition understands them, however the stream
-        before them was written.
+        """Serialize the records so that every reader of the subpartition understands them, however the stream before
+        them was written.
         """
 
 
@@ -354,7 +354,7 @@ class NetworkBuffer:
 
     @property
     def content(self) -> BufferContent | None:
-        """What it holds instead of bytes, if it does; see ``netstack.buffer.buffer_builder``."""
+        """The content that this buffer holds in place of bytes; None: it holds bytes."""
         return None
 
     @property
@@ -405,12 +405,12 @@ class NetworkBuffer:
 
     @property
     def lease(self) -> BufferLease:
-        """The count of everybody who uses the same segment."""
+        """The lease that counts the users of this buffer's segment."""
         return self._lease
 
     @property
     def offset(self) -> int:
-        """Where this buffer begins in its segment."""
+        """The position in the segment at which this buffer begins."""
         return self._offset
 
 
@@ -433,10 +433,11 @@ class BufferListener(Protocol):
 
 
 def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
-    """Give one reference of each buffer back; segments of one pool go home together, with one wake-up for who waits.
+    """Give one reference of each buffer back; segments of one pool go home together, with one wake-up for waiting
+    threads.
 
     Raises:
-        BufferOwnershipError: one was recycled by its last holder already; the others were recycled all the same.
+        BufferOwnershipError: one was recycled by its last holder already; the others were recycled nevertheless.
     """
     runs: dict[BufferRecycler, list[MemorySegment]] = {}
     calls: list[Callable[[], object]] = []
@@ -469,7 +470,7 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
 
 
 def recycle_segments(segments: Sequence[MemorySegment], recycler: BufferRecycler) -> None:
-    """Give segments back that have no lease: one wake-up for who waits.  Whoever calls was their only holder."""
+    """Give back segments without a lease, with one wake-up for waiting threads.  The caller was their only holder."""
     if _DEBUG:
         for segment in segments:
             segment.view[:] = _POISON * len(segment.view)
@@ -524,10 +525,10 @@ class BufferDecompressor:
     max_bytes: int
 
     def decompress(self, buffer: NetworkBuffer) -> NetworkBuffer:
-        """The original in place of a compressed ``buffer``, anything else as it is; one reference in, one out.
+        """Return the original of a compressed ``buffer``, any other buffer as it is; one reference in, one out.
 
         Raises:
-            RemoteProtocolError: the bytes are no such block, or too big; the buffer is recycled all the same.
+            RemoteProtocolError: the bytes are no such block, or too big; the buffer is recycled nevertheless.
         """
         if not buffer.is_compressed:
             return buffer

@@ -47,7 +47,7 @@ _CLOSED: Final = AccountState.CLOSED
 
 
 def _readable(num_bytes: int) -> str:
-    """As Flink's ``MemorySize.toHumanReadableString``."""
+    """Write a number of bytes as Flink's ``MemorySize.toHumanReadableString`` does."""
     for exponent, unit in ((4, "tb"), (3, "gb"), (2, "mb"), (1, "kb")):
         if num_bytes > 1024**exponent:
             return f"{num_bytes / 1024**exponent:.3f}{unit} ({num_bytes} bytes)"
@@ -71,7 +71,7 @@ class _Claim:
 
 
 class NetworkBufferPool:
-    """Hands segments to local pools and to whoever asks for unpooled ones.
+    """The segments of this process: hands them to local pools, and unpooled ones to every other caller.
 
     Threading: any thread.
     Life cycle: ``NetworkBufferPoolState``; ``destroy`` ends every local pool.
@@ -79,8 +79,8 @@ class NetworkBufferPool:
         free segments: ``_free``.  Everybody.
         promises: ``_pools`` with the numbers in each, ``_num_guaranteed``, ``_num_owed``, ``_num_unpooled``,
             ``_num_outstanding``.  Pools that come, go, grow and shrink.
-        lines: ``_waiting`` (pools below their size), ``_claims`` (blocked requests).  Whoever finds no segment, and who
-            brings one.
+        lines: ``_waiting`` (pools below their size), ``_claims`` (blocked requests).  Threads that find no segment, and
+            threads that bring one.
     ``_map``, ``_view`` and ``_segments`` are used without the lock: when they are made, and by the thread that unmaps.
     """
 
@@ -317,8 +317,8 @@ class NetworkBufferPool:
     # ---------------------------------------------------------------- numbers
 
     def usage_warning(self) -> str | None:
-        """What is to be logged about how many segments the pools would like to have, in percent of the total: once for
-        each value that is too high, and once when it is normal again.
+        """Return a line to log about how many segments the pools would like to have, in percent of the total: once for
+        each value that is too high, and once when it is normal again; None otherwise.
 
         A bounded pool would like to have its maximum, an unbounded one twice its guarantee.
         """

@@ -12,9 +12,9 @@ Relays:     without TLS the client's hello names the address that its socket is 
             on the secret and both hellos, and every later frame bears a seal.
 TLS:        Python's ``ssl`` offers no exporter (RFC 9266), so the binding is the client's Finished message.  In TLS 1.3
             (RFC 8446, 4.4.4) that is a MAC over the whole handshake with a key of this connection, both key shares and
-            both certificates included: two connections never have the same one, even if one attacker ends both, and the
-            server certificate's digest would add nothing.  Without resumption (``transport/tls.py``) both ends read the
-            same bytes.  The record layer protects later frames.  The dialled name is checked against the certificate,
+            both certificates included: no two connections share one, even if one attacker ends both, and the server
+            certificate's digest would add nothing.  Without resumption (``transport/tls.py``) both ends read equal
+            bytes.  The record layer protects later frames.  The dialled name is checked against the certificate,
             not here: behind a port that is forwarded a server does not know its names.
 Flow:       client ``Hello`` -> server ``Hello`` -> client ``Proof`` -> server ``Proof``, ``Ready``.  The client is
             ready when it has received ``Ready``, the server when it has sent it.
@@ -57,7 +57,7 @@ GateKey: TypeAlias = Callable[[GateIdentity], bytes | None]
 
 
 class Role(IntEnum):
-    """What an end does on the connection; sent in its ``Hello``."""
+    """The part that an end plays on the connection; sent in its ``Hello``."""
 
     CONSUMER = 1
     """Dials, requests partitions and grants credit."""
@@ -289,7 +289,7 @@ class Handshake:
         hellos = [encode(self._mine), encode(self._theirs)]
         client, server = hellos if self.is_client else reversed(hellos)
         # Every part but the last has a fixed length or starts with its length, and no label is a prefix of the other.
-        # Otherwise two different handshakes could cover the same bytes, and a proof of one would fit the other.
+        # Otherwise two different handshakes could cover equal bytes, and a proof of one would fit the other.
         return b"".join((label, self.version.to_bytes(2, "big"), client, server, self._tls_binding))
 
     def _fail(self, reason: FailureReason, details: str = "") -> HandshakeFailedError:

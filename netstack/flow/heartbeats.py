@@ -48,7 +48,7 @@ _ROUNDING_S: Final = 1e-6  # the looks of a whole timeout may add up to a little
 
 
 class Verdict(Enum):
-    """What to do after a look at a connection."""
+    """The consequence of one look at a connection."""
 
     NOTHING = auto()
     SEND = auto()
@@ -58,11 +58,11 @@ class Verdict(Enum):
 
 
 class Silence:
-    """How long a peer has been silent, by the looks of this end.
+    """How long a peer has been silent, as this end sees it when it looks.
 
-    Whoever waits wakes up ``NUM_LOOKS`` times per timeout.  A timer that fires late says that this end stood still: its
-    interpreter was held by a function, its process was stopped.  What the peer sent meanwhile is still in the socket,
-    so such a look adds no more than one that came in time.
+    The waiting end wakes up ``NUM_LOOKS`` times per timeout.  A timer that fires late says that this end stood still: a
+    function held its interpreter, or its process was stopped.  Bytes that the peer sent meanwhile are still in the
+    socket, so a late look adds no more silence than one in time.
 
     Args:
         timeout_s: the silence after which the peer is lost.
@@ -88,11 +88,11 @@ class Silence:
         return max(0.0, min(self.look_s, self._timeout_s - self.silent_s))
 
     def heard(self, now_s: float) -> None:
-        """The peer was heard: the silence begins anew."""
+        """Begin the silence anew: the peer was heard."""
         self._looked_s, self.silent_s = now_s, 0.0
 
     def look(self, now_s: float) -> bool:
-        """Nothing was heard since the last look; returns whether the peer is lost."""
+        """Add the time since the last look, in which the peer was not heard; returns whether the peer is lost."""
         passed_s, self._looked_s = now_s - self._looked_s, now_s
         self.silent_s += min(passed_s, self.look_s)
         return self.silent_s >= self._timeout_s - _ROUNDING_S
@@ -130,7 +130,7 @@ class Heartbeats:
         return min(self._interval_s, self._sending_s) / 2
 
     def peer_wants(self, interval_s: float) -> bool:
-        """The peer asked for a sign of life this often; returns whether that changes ``look_s``."""
+        """Note how often the peer asked for a sign of life; returns whether that changes ``look_s``."""
         self._sending_s = interval_s
         before_s, self._silence.look_s = self._silence.look_s, self.look_s
         return self.look_s != before_s

@@ -15,17 +15,17 @@ from netstack.wire.offer_messages import RefusalCode, SubpartitionOffer
 
 
 class Stage(IntEnum):
-    """What one subtask has done with its subpartition."""
+    """How far one subtask has come with the subpartition that was offered to it."""
 
     OFFERED = 0
     QUEUED = 1
-    """It has no room yet: the offer waits."""
+    """The subtask has no room yet: the offer waits."""
     REQUESTED = 2
-    """It accepted the offer and requested the subpartition."""
+    """The subtask accepted the offer and requested the subpartition."""
     PROCESSED = 3
-    """Its task has processed every record."""
+    """The subtask's task has processed every record."""
     ENDED = 4
-    """It received the end of the partition."""
+    """The subtask received the end of the partition."""
 
 
 # Bounded, because a gate may live for ever.  About 10 MB when full; not measured.
@@ -62,11 +62,11 @@ class OfferCounts:
 
     num_open: int = 0
     num_completed: int = 0
-    """Attempts."""
+    """Attempts whose partition was read to its end."""
     num_aborted: int = 0
-    """Attempts."""
+    """Attempts that failed."""
     num_refused: int = 0
-    """Offers."""
+    """Offers, each time that one is refused."""
 
 
 class OfferBook:
@@ -137,8 +137,8 @@ class OfferBook:
             self._attempts.pop(_attempt_of(offer), None)
 
     def take_back(self, offer: SubpartitionOffer) -> None:
-        """Undo ``admit`` of an offer that cannot be served now; it counts as refused, and the same attempt may be
-        offered again.
+        """Undo ``admit`` of an offer that cannot be served now; it counts as refused, and its attempt may be offered
+        again.
         """
         del self._open[offer.offer_id]
         self._attempts.pop(_attempt_of(offer), None)

@@ -39,7 +39,7 @@ from netstack.wire.events import CheckpointBarrier, Event
 
 
 class BufferOrEvent(NamedTuple):
-    """What a poll found: data, which the caller recycles, or an event."""
+    """The result of a poll: data, which the caller recycles, or an event."""
 
     channel_index: int
     buffer: NetworkBuffer | None
@@ -65,7 +65,7 @@ class GateStatistics:
 
 
 def gate_statistics(channels: Sequence[InputChannel], num_finished: int) -> GateStatistics:
-    """Add up what ``channels`` say."""
+    """Add up the figures of ``channels``."""
     remote = [channel for channel in channels if isinstance(channel, RemoteInputChannel)]
     num_bytes_in_remote = sum(channel.num_bytes_in for channel in remote)
     num_buffers_in = sum(channel.num_buffers_in for channel in channels)
@@ -83,7 +83,7 @@ def gate_statistics(channels: Sequence[InputChannel], num_finished: int) -> Gate
 
 
 class EndOfDataStatus(Enum):
-    """What the ends of data seen so far ask for."""
+    """The consequence of the ends of data that the gate has seen so far."""
 
     NOT_END_OF_DATA = auto()
     DRAINED = auto()
@@ -93,24 +93,26 @@ class EndOfDataStatus(Enum):
 
 
 class UnknownInputChannel(InputChannel):
-    """A channel without a producer: it can be requested and told things, all that waits or is forgotten; it cannot be
-    read.
+    """A channel whose producer is not known yet.
+
+    The gate puts a local or remote channel in its place later.  Until then requests and events wait at the gate or are
+    forgotten, and nothing can be read.
     """
 
     def request_subpartition(self) -> None:
-        """Nothing yet: the gate requests what replaces it."""
+        """Do nothing: the gate requests the channel that replaces this one."""
 
     def _request(self) -> None:
-        """Never."""
+        """Never called: ``request_subpartition`` does nothing."""
 
     def retrigger_subpartition_request(self) -> None:
-        """Nothing to ask again."""
+        """Do nothing: there is no request to send again."""
 
     def next_buffer(self) -> BufferAndAvailability | None:
-        """Never.
+        """Return None after the release; a channel without a producer is not polled before.
 
         Raises:
-            LocalProtocolError: as long as it is not released.
+            LocalProtocolError: the channel is not released.
         """
         if self._error is not None:
             raise self._error
@@ -119,7 +121,7 @@ class UnknownInputChannel(InputChannel):
         raise LocalProtocolError(f"channel {self.index} is polled before its producer is known")
 
     def resume_consumption(self) -> None:
-        """Never: nothing was polled.
+        """Refuse: nothing was polled.
 
         Raises:
             LocalProtocolError: always.
@@ -127,7 +129,7 @@ class UnknownInputChannel(InputChannel):
         raise LocalProtocolError(f"channel {self.index} is resumed before its producer is known")
 
     def acknowledge_all_records_processed(self) -> None:
-        """Never: nothing was polled.
+        """Refuse: nothing was polled.
 
         Raises:
             LocalProtocolError: always.
@@ -135,13 +137,13 @@ class UnknownInputChannel(InputChannel):
         raise LocalProtocolError(f"channel {self.index} is acknowledged before its producer is known")
 
     def send_task_event(self, event: Event) -> None:
-        """Nothing yet: the gate keeps the event for what replaces the channel."""
+        """Do nothing: the gate keeps the event for the channel that replaces this one."""
 
     def announce_buffer_size(self, size_bytes: int) -> None:
-        """Nothing: the producer starts with its own size, and hears of the next one."""
+        """Do nothing: the producer starts with its own size, and hears of the next one."""
 
     def release(self) -> None:
-        """It has nothing to give back."""
+        """Mark the channel as released; it holds no buffers to give back."""
         with self._lock:
             self._enter_locked(_RELEASED)
 

@@ -7,8 +7,8 @@ Side:       shared.  The loop thread takes offers; the task thread polls; any th
 Invariants: as ``SingleInputGate``, but channels are added after the request, and the place of one that ended is given
             to the next; the error of a channel ends that channel alone: an aborted attempt.  The gate is finished once
             it is sealed and no channel is open, and is found from ``add`` to its close.  A share of the quota is given
-            back once, by whoever finds it at its place.
-Units:      the quota counts channels; each has the same number of exclusive buffers.
+            back once, by the thread that finds it at its place.
+Units:      the quota counts channels; all have equally many exclusive buffers.
 Lock order: ``GateChannels._channels_lock``, then ``_book_lock``, which is a leaf; so are the locks of the quota and of
             ``OfferedGates``: gates are called outside it.
 Source:     ours; Flink's gates know their channels when they are made, and count them when a job is deployed.
@@ -144,12 +144,12 @@ class OfferedInputGate(SingleInputGate):
         return self._book.is_finished
 
     def counts(self) -> OfferCounts:
-        """What came and went so far; any thread."""
+        """The numbers of offers that came and went so far; any thread."""
         with self._book_lock:
             return self._book.counts()
 
     def request_partitions(self) -> None:
-        """Nothing to request yet; offers are taken from the gate's registration on.
+        """Begin to request: there is no channel yet, and each that an accepted offer adds is requested then.
 
         Raises:
             ResourceClosedError: the gate was closed.
@@ -228,7 +228,7 @@ class OfferedInputGate(SingleInputGate):
     # ---------------------------------------------------------------- task thread
 
     def offer_of(self, channel_index: int) -> SubpartitionOffer:
-        """What an open channel reads."""
+        """The offer that an open channel reads."""
         with self._book_lock:
             return self._places[channel_index].offer
 

@@ -264,7 +264,7 @@ class SingleInputGate(GateChannels):
                     if not channel.is_queued:
                         channel.is_queued = True
                         rest.append(channel)
-                # The turn of those that have something other than data, or were not polled, is still to come.
+                # Channels that have something other than data, or were not polled, keep their turn at the front.
                 for channel in reversed(channels[len(found) + (not is_more) :]):
                     if not channel.is_queued:
                         channel.is_queued = True
@@ -347,8 +347,8 @@ class SingleInputGate(GateChannels):
         return _new(BufferOrEvent, (channel.index, buffer, None, more_available, more_priority_events, buffer.size))
 
     def _transform_event(self, channel: InputChannel, buffer: NetworkBuffer) -> Event | None:
-        """What the task sees of an event, if it sees anything: one end of several subpartitions is
-        not the channel's.
+        """Decode an event for the task; None if the task must not see it: an end that some subpartitions of the channel
+        have not reached.
         """
         channel.num_events_in += 1
         channel.num_event_bytes_in += buffer.size

@@ -102,7 +102,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         """Send the channel's partition request, with its exclusive buffers as credit; again if the partition was not
         found.
 
-        A request without an answer is not sent again: to the server it would be a second receiver with the same id.
+        A request without an answer is not sent again: the server would take it for a second receiver with that id.
         """
         if self._error is not None:
             channel.on_error(self._error)

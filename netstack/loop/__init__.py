@@ -1,1 +1,1 @@
-"""What the loop of a process is made of: its thread, timers, wake-ups, forks."""
+"""The event loop of a process: its thread, timers, wake-ups and forks."""

@@ -1,4 +1,4 @@
-"""What a forked child has of its parent: no sockets, and no work.
+"""Forked children: they keep no sockets of the parent, and do none of its work.
 
 An inherited descriptor would keep its connection open after the parent's death, and the peer would wait for ever.  A
 child that goes on with the work of a thread of ours would do it a second time, and then wait for threads that it does

@@ -64,7 +64,7 @@ class UvLoop(uvloop.Loop):
             raise
 
     async def getaddrinfo(self, host: Any, port: Any, *, flags: int = 0, **options: int) -> Any:
-        """What ``socket.getaddrinfo`` finds, on a thread of Python's unless the address is in numbers."""
+        """Look an address up with ``socket.getaddrinfo``, on a thread of Python's unless it is numeric."""
         if _family_of(host) is not None:
             return socket.getaddrinfo(host, port, flags=flags | socket.AI_NUMERICHOST, **options)
         look_up = partial(socket.getaddrinfo, host, port, flags=flags, **options)

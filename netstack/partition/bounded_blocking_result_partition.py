@@ -56,7 +56,7 @@ _TYPE_MASK: Final = 0xF
 
 
 class NextBuffer(NamedTuple):
-    """What the index says of the next buffer."""
+    """The index's entry of the next buffer."""
 
     data_type: DataType
     is_compressed: bool
@@ -403,10 +403,10 @@ class BoundedBlockingSubpartition:
     # ---------------------------------------------------------------- checkpoints: there are none of a bounded result
 
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
-        """Nothing: barriers wait like everything else."""
+        """Do nothing: barriers wait like everything else."""
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
-        """Nothing: nobody waits for a barrier."""
+        """Do nothing: no reader waits for a barrier."""
 
     # ---------------------------------------------------------------- readers
 
@@ -427,7 +427,7 @@ class BoundedBlockingSubpartition:
         return reader
 
     def entry(self, number: int) -> NextBuffer | None:
-        """What the index says of a buffer, the first is number 0; None behind the last."""
+        """Look up a buffer in the index, where the first is number 0; None behind the last."""
         if 2 * number == len(self._index):
             return None
         packed = self._index[2 * number + 1]

@@ -1,11 +1,11 @@
-"""What a checkpoint holds of channels: which channel, and the buffers that were on their way.
+"""The part of channels in a checkpoint: which channel, and the buffers that were on their way.
 
-Of an aligned barrier that may still overtake the data before it, a ``TimeoutableBarrier``, these are known when it was
-consumed or timed out: ``InFlightData`` brings them.
+An aligned ``TimeoutableBarrier`` may still overtake the data before it.  Which buffers those are is known only when it
+was consumed or timed out: ``InFlightData`` brings them.
 
 Side:       shared.
-Invariants: ``InFlightData`` is completed once, whatever ends the wait; its buffers have one owner, whoever ``take``s
-            them.  Whoever hands buffers over gives away one reference of each; the writer recycles it.
+Invariants: ``InFlightData`` is completed once, whatever ends the wait; its buffers have one owner, the caller of
+            ``take``.  A channel that hands buffers over gives away one reference of each; the writer recycles it.
 Source:     Flink ``ChannelStateWriter``, ``InputChannelInfo``, ``ResultSubpartitionInfo``; ``PipelinedSubpartition``,
             its ``channelStateFuture`` (a ``CompletableFuture<List<Buffer>>``) and ``channelStateCheckpointId``.
 Absent:     the writer itself: what is written where is the runtime's business.
@@ -52,14 +52,14 @@ class InFlightData:
 
 
 class InputChannelInfo(NamedTuple):
-    """Which channel of which gate of a task."""
+    """The place of a channel in a task: its gate, and its index there."""
 
     gate_index: int
     channel_index: int
 
 
 class ResultSubpartitionInfo(NamedTuple):
-    """Which subpartition of which partition of a task."""
+    """The place of a subpartition in a task: its partition, and its index there."""
 
     partition_index: int
     subpartition_index: int

@@ -1,7 +1,7 @@
-"""What one task produces for one edge: a subpartition per consumer.
+"""The data that one task produces for one edge: a subpartition per consumer.
 
-Side:       shared.  ``finish`` and ``close`` on the task thread, as all that writes; ``fail``, ``release``, checkpoints
-            and views from any thread.
+Side:       shared.  ``finish``, ``close`` and all calls that write on the task thread; ``fail``, ``release``,
+            checkpoints and views from any thread.
 Invariants: the partition is released when every subpartition was consumed and the task closed it (users = subpartitions
             + 1), or at once by ``fail`` and ``release``.  A subpartition whose consumer left early counts as processed:
             a consumer that is gone never holds up its producer.

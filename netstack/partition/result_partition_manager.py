@@ -31,7 +31,7 @@ TaskEventCallback = Callable[[Event], None]
 
 
 class TaskEventDispatcher:
-    """Who listens to the consumers of which partition.
+    """The callbacks that listen to the consumers of each partition.
 
     Threading: any thread.
     """
@@ -140,8 +140,8 @@ class ResultPartitionManager:
         return len(self._listeners)
 
     def announce(self, partition_ids: Iterable[ResultPartitionID]) -> None:
-        """These are to be registered, however long that takes: until then, or ``withdraw``, nobody who waits for them
-        is timed out.
+        """Note partitions that will be registered, however long that takes: until then, or ``withdraw``, no consumer
+        that waits for them is timed out.
 
         For a producer that is being deployed: its code is fetched, and its packages are installed.
         """
@@ -149,7 +149,7 @@ class ResultPartitionManager:
             self._announced.update(partition_ids)
 
     def withdraw(self, partition_ids: Iterable[ResultPartitionID]) -> None:
-        """What of these was not registered is not to be waited for any more; nothing happens to the others."""
+        """Undo ``announce``: partitions that are not registered will not come; registered ones stay as they are."""
         with self._lock:
             self._announced.difference_update(partition_ids)
 

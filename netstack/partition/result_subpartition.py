@@ -59,15 +59,16 @@ _RELEASED: Final = SubpartitionState.RELEASED  # a lookup in the enum would cost
 
 
 class BufferAvailabilityListener(Protocol):
-    """Who is told that a subpartition has something to read, or was released."""
+    """The party that is told when a subpartition has something to read, or was released."""
 
     def notify_data_available(self) -> None:
-        """There may be something to poll; any thread, outside every lock."""
+        """Hear that there may be something to poll; any thread, outside every lock."""
 
     def notify_priority_event(self, sequence_number: int) -> None:
-        """A priority event is at the head, and will be polled with ``sequence_number``; any thread, outside every lock.
+        """Hear that a priority event is at the head, and will be polled with ``sequence_number``; any thread, outside
+        every lock.
 
-        Told instead of ``notify_data_available``, once while priority events are queued.
+        Called instead of ``notify_data_available``, once while priority events are queued.
         """
 
 
@@ -91,11 +92,11 @@ class SegmentRun(NamedTuple):
 
 
 class ResultSubpartitionView(ABC):
-    """What a reader, remote or local, may do with a subpartition.
+    """The reader's end of one or several subpartitions; the reader is remote or local.
 
     Threading: one thread polls; everything else from any thread.
     State: a view of one subpartition has it in ``_subpartition``, and in ``_is_view_released`` whether its reader ended
-        it.  A view of several overrides what asks these.
+        the view.  A view of several overrides all methods that use these two.
     """
 
     __slots__ = ()
@@ -111,7 +112,7 @@ class ResultSubpartitionView(ABC):
         """The next element, which the caller recycles; None if there is nothing or the view is released."""
 
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """What ``next_buffer`` does, as a function without a detour: for whoever polls often."""
+        """Return a function that does what ``next_buffer`` does, without a detour, for a reader that polls often."""
         return self.next_buffer
 
     def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
@@ -148,7 +149,7 @@ class ResultSubpartitionView(ABC):
         """How many elements are queued, events and what cannot be polled yet included; may be one pass stale."""
 
     def peek_next_subpartition(self) -> int:
-        """Which subpartition the next element belongs to; -1 if there is none.  Only a view of several has to look."""
+        """The index of the next element's subpartition; -1 if there is none.  Only a view of several has to look."""
         return self._subpartition.index
 
     @abstractmethod
@@ -189,21 +190,21 @@ class ResultSubpartitionView(ABC):
 
 
 class ConsumerListener(Protocol):
-    """What a producer can learn of the consumers of its partition; Flink has no such thing.
+    """A producer's listener to the consumers of its partition; Flink has no such thing.
 
-    It is told, on the loop thread or on that of a consumer in the same process; it must not block.
+    It is called on the loop thread, or on the thread of a consumer in this process; it must not block.
 
     One implementer: none in the product, programs that use netstack alone have them.
     """
 
     def on_acknowledged(self, subpartition: int) -> None:
-        """The consumer has processed everything up to the end of data, and says so.
+        """Hear that the consumer has processed everything up to the end of data.
 
         A pipelined partition that waits for this must not be finished before: the end of the partition ends the reader.
         """
 
     def on_consumer_left(self, subpartition: int, *, has_read_all: bool) -> None:
-        """The consumer reads no more.
+        """Hear that the consumer reads no more.
 
         ``has_read_all``: everything, the end included, was handed to its connection before.
         """
@@ -265,7 +266,7 @@ class ResultSubpartition(Protocol):
         """Let the barrier of ``checkpoint_id`` overtake what is queued before it."""
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
-        """Nobody waits for the data before that barrier any more."""
+        """End the wait for the data before the barrier of ``checkpoint_id``."""
 
     def check_invariants(self) -> None:
         """Assert what always holds."""
@@ -352,7 +353,7 @@ CACHE_CAPACITY: Final = 10  # Flink's; looking ahead tells the next data type an
 class UnionViewState(Enum):
     """The life of a union.
 
-    What was told while it is ``OPENING`` is passed on by ``start``; from ``DROPPED`` on nothing can be polled::
+    ``start`` passes on notifications that came during ``OPENING``; from ``DROPPED`` on nothing can be polled::
 
         OPENING -- start --> STARTED -- the producer released a subpartition --> DROPPED -- release --> RELEASED
           |                     `---------------------- release ---------------------------------------^
@@ -370,7 +371,7 @@ _CAN_BE_READ: Final = (UnionViewState.OPENING, UnionViewState.STARTED)
 
 @dataclass(slots=True, eq=False)
 class _ListenerOfOne:
-    """Tells the union which of its views was told."""
+    """The listener of one view of a union: tells the union which of its views can be read."""
 
     union: "UnionResultSubpartitionView"
     index: int
@@ -414,15 +415,15 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         )
 
     def listener_of(self, subpartition: int) -> BufferAvailabilityListener:
-        """Who is to be told about ``subpartition``."""
+        """Make the listener for the view of ``subpartition``."""
         return _ListenerOfOne(self, subpartition)
 
     def add_view(self, subpartition: int, view: ResultSubpartitionView) -> None:
-        """Read ``view`` as ``subpartition``; it may have told already."""
+        """Read ``view`` as ``subpartition``; it may have notified its listener already."""
         self._views[subpartition] = view
 
     def start(self) -> None:
-        """All views are there: pass on what was told meanwhile."""
+        """Pass on the notifications that came before all views were there."""
         is_gone = any(view.is_released for view in self._views.values())
         with self._lock:
             cached = self._drop_locked() if is_gone else []
@@ -433,7 +434,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         self._recycle_and_tell(cached, is_told=is_told)
 
     def on_data_available(self, subpartition: int) -> None:
-        """For the listeners of the single views."""
+        """Queue the view of ``subpartition`` for the next poll and tell the reader; called by ``_ListenerOfOne``."""
         view = self._views.get(subpartition)
         is_gone = view is not None and view.is_released
         cached: list[NetworkBuffer] = []
@@ -449,7 +450,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         self._recycle_and_tell(cached, is_told=is_told)
 
     def _drop_locked(self) -> list[NetworkBuffer]:
-        """Nothing is polled any more; returns what to recycle outside the lock."""
+        """End polling; returns the buffers that the caller recycles outside the lock."""
         self._state = UnionViewState.DROPPED
         cached = [found.buffer for found, _ in self._cache]
         self._cache.clear()
@@ -473,7 +474,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
             return BufferAndBacklog(found.buffer, self._backlog_locked(), next_data_type, sequence_number)
 
     def peek_next_subpartition(self) -> int:
-        """Which subpartition the next element belongs to; -1 if there is none."""
+        """The index of the next element's subpartition; -1 if there is none."""
         self._look_ahead()
         with self._lock:
             return self._cache[0][1] if self._cache else -1

@@ -2,8 +2,8 @@
 
 Side:       loop.  Hot path.
 Invariants: inbound events go from the head to the tail, messages that are written from the tail to the head.  An
-            exception of an inbound method goes to ``exception_caught`` of the same handler, one of a write to the
-            caller.  The head, which calls the transport, stands before the first handler, and the tail, which
+            exception of an inbound method goes to ``exception_caught`` of the handler that raised it, one of a write to
+            the caller.  The head, which calls the transport, stands before the first handler, and the tail, which
             reports unhandled messages, behind the last.  A handler can be removed from a connected channel, as Netty's
             handshake handlers are; then it costs nothing.
 Source:     Netty's classes of these names, ``DefaultChannelPipeline``.  Operations return no promise; the

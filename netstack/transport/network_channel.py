@@ -38,7 +38,7 @@ _log = LogLines(__name__)
 
 HandlersFactory: TypeAlias = Callable[[], Sequence[ChannelHandler]]
 
-_IDLE_CHECKS = 3  # in ``heartbeat_timeout_s``; the channel is cut if all find the same incomplete frame
+_IDLE_CHECKS = 3  # in ``heartbeat_timeout_s``; the channel is cut if all find one incomplete frame
 
 
 class _State(Enum):
@@ -136,7 +136,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         return 0.0 if sock is None or sock.fileno() < 0 else host_silent_s(sock)
 
     def _extra(self, name: str) -> Any:
-        """What asyncio's transport knows under ``name``; None without transport."""
+        """Ask asyncio's transport for its extra info ``name``; None without transport."""
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     def direct_writer(self) -> DirectWriter | None:
@@ -245,9 +245,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     # ---------------------------------------------------------------- writing
 
     def _flush_pass(self) -> None:
-        """Write the queued frames; a nested flush (of a handler that became writable) is another round of the same
-        pass.
-        """
+        """Write the queued frames; a nested flush (of a handler that became writable) is another round of this pass."""
         budget = self._max_write_batch_bytes
         self._is_flushing = True
         try:

@@ -139,7 +139,7 @@ def _set(sock: socket.socket, name: str) -> None:
 
 @functools.cache
 def _tell_once(error: str) -> None:
-    """Log a reason once per process; it is the same for every connection."""
+    """Log a reason once per process; every connection has the one reason."""
     _log.debug(
         "connections on this machine keep the congestion control of the kernel",
         wanted=_LOCAL_CONGESTION_CONTROL,

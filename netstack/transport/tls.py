@@ -83,7 +83,7 @@ class TlsAcceptor:
 
     Args:
         make_channel: makes the channel of an encrypted connection.
-        on_failed: called with the error of each failed handshake (not of those cut here), and of each failed accept.
+        on_failed: called with the error of each failed accept, and of each handshake that failed and was not cut here.
 
     Raises:
         ConfigError: the certificates cannot be read.
@@ -99,7 +99,7 @@ class TlsAcceptor:
         self._timeouts = timeouts(security)
         self._max_handshakes = security.max_unauthenticated
         self.num_failed = 0
-        """How many handshakes failed, but for those cut here."""
+        """How many handshakes failed; handshakes that this object cut do not count."""
         self._handshakes: dict[asyncio.Task[None], None] = {}  # an ordered set, the oldest first
         self._listening: list[socket.socket] = []
         self._guards: list[ClosedInChildren] = []

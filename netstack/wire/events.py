@@ -1,8 +1,8 @@
 """The events of a subpartition, and their bytes.
 
 Side:       pure.
-Invariants: a decoded event encodes to the same bytes again.  Bytes behind the event are refused, which Flink does not
-            do, except the zeros that Flink leaves at the end of the arrays of barriers and watermarks and sends when it
+Invariants: a decoded event encodes to its bytes again.  Bytes behind the event are refused, which Flink does not do,
+            except the zeros that Flink leaves at the end of the arrays of barriers and watermarks and sends when it
             broadcasts them.
 Units:      timestamps and timeouts in milliseconds.
 Source:     Flink 2.3 ``EventSerializer`` (i32 type, then the fields, big endian), ``CheckpointOptions``,

@@ -477,7 +477,7 @@ class FrameDecoder:
         if self._seal is not None:
             self._head = bytes(self._staging[start:body])
             if message.buffer is None:
-                # A payload that is skipped is covered by the seal all the same.
+                # The seal covers a payload that is skipped, too.
                 view = memoryview(bytearray(behind - body))
             self._payload = view
         num_here = end - body

@@ -1,9 +1,9 @@
 """Java's formats of fields, texts and serialized objects, as far as Flink puts them on the wire.
 
 Side:       pure.
-Invariants: what is decoded encodes to the same bytes again: fields are declared once, for writer and reader.  Of a
-            throwable only class names and messages are read; nothing is instantiated, and the number of bytes, classes
-            and causes that are read is bounded.
+Invariants: a decoded value encodes to its bytes again: fields are declared once, for writer and reader.  The reader of
+            a throwable takes only class names and messages; it makes no instance, and the number of bytes, classes and
+            causes that it reads is bounded.
 Source:     ``java.io.DataOutput``; Java Object Serialization Specification, chapter 6;
             ``Throwable.readObject``.
 """

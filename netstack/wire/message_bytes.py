@@ -2,7 +2,7 @@
 
 Side:       pure.
 Invariants: a frame starts with its length, the magic number and the message id.  The length does not count the seal
-            (``FrameSeal``) that follows every frame of a sealed connection.  Encoder and decoder read the same table
+            (``FrameSeal``) that follows every frame of a sealed connection.  Encoder and decoder share one table
             (``_LAYOUTS``), so the decoder refuses every value that the encoder refuses (a credit below one).
 Units:      lengths in bytes, all integers big endian.
 Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a serialized Java throwable.  Its class makes

@@ -31,7 +31,7 @@ def is_before(first: int, second: int) -> bool:
 
 @unique
 class DataType(IntEnum):
-    """What a buffer holds; the values are the ordinals of Flink's enum."""
+    """The kind of element in a buffer; the values are the ordinals of Flink's enum."""
 
     NONE = 0
     DATA_BUFFER = 1
@@ -110,7 +110,7 @@ class PayloadBuffer(Protocol):
 
     @property
     def data_type(self) -> DataType:
-        """What the payload is."""
+        """The kind of the payload."""
 
     @property
     def is_compressed(self) -> bool:

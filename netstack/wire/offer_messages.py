@@ -59,7 +59,7 @@ class GateIdentity:
 
 def gate_token(secret: bytes, gate: GateIdentity) -> bytes:
     """The token, 32 bytes; the producer uses it in place of the secret."""
-    # The name is last and all else has a fixed length: otherwise two gates could have the same bytes, and one token.
+    # The name is last and all else has a fixed length: otherwise two gates could have equal bytes, and one token.
     covered = b"".join((_TOKEN_LABEL, gate.job_id, gate.expires_ms.to_bytes(8, "big"), gate.name.encode()))
     return hmac.digest(secret, covered, "sha256")
 

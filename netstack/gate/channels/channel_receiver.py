@@ -1,12 +1,12 @@
-"""What the connection brings to a remote channel, until the task polls it.
+"""The receiving half of a remote channel: buffers from the connection, until the task polls them.
 
 Side:       shared.  The loop thread receives; the task thread pops from ``received``; a release drains it on any
             thread.
 Hot path:   per buffer: one lock round to allocate, one to queue.
 Invariants: the loop appends to ``received`` under the lock, so that a checkpoint that starts on the task thread sees
             every buffer either as queued or as still to come; the task pops without it.  The gate is told when an
-            append made the length one: an append that did not was behind an element whose poll will see that there is
-            more.  Numbers rise by one from buffer to buffer and wrap behind 2^31 - 1.
+            append made the length one: any other append put its buffer behind an element whose poll will see that there
+            is more.  Numbers rise by one from buffer to buffer and wrap behind 2^31 - 1.
 Units:      credit in buffers; sizes in bytes.
 Lock order: the channel's lock is a leaf: gate, pools, buffers and the channel state writer are called after it.
 Source:     Flink ``RemoteInputChannel.onBuffer``, ``onEmptyBuffer``, ``onSenderBacklog``;

@@ -145,24 +145,24 @@ class InFlightRecorder:
             self._to_persist.append((checkpoint_id, buffers))
 
     def stop_locked(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete or aborted; a later one that was started goes on."""
+        """End a checkpoint that is complete or aborted; a later one that was started goes on."""
         if checkpoint_id >= self.last_seen_barrier:
             self._go_to(_Status.COMPLETED, checkpoint_id)
         if self.last_barrier is not None and self.last_barrier[0] == checkpoint_id:
             self.last_barrier = None
 
     def note_buffer_locked(self, buffer: NetworkBuffer) -> None:
-        """A data buffer arrived while ``is_pending``."""
+        """Note a data buffer that arrived while ``is_pending``."""
         self._to_persist.append((self.last_seen_barrier, [buffer.retain()]))
 
     def note_barrier_locked(self, checkpoint_id: int, sequence_number: int) -> None:
-        """A barrier arrived: if the task has not started the checkpoint, it will want to know what was before it."""
+        """Note a barrier that arrived: a task that starts its checkpoint later asks which data was before it."""
         is_latest = self.last_barrier is None or checkpoint_id > self.last_barrier[0]
         if self.on_barrier(checkpoint_id) and is_latest:
             self.last_barrier = (checkpoint_id, sequence_number)
 
     def on_barrier(self, checkpoint_id: int) -> bool:
-        """A barrier arrived; whether it counts: it is new, or the one that was waited for."""
+        """Note a barrier that arrived; returns whether it counts: it is new, or the one that was waited for."""
         if checkpoint_id < self.last_seen_barrier + (self._status is _Status.COMPLETED):
             return False
         self._go_to(_Status.BARRIER_RECEIVED, checkpoint_id)
@@ -174,7 +174,7 @@ class InFlightRecorder:
         self.last_seen_barrier = checkpoint_id
 
     def is_last_barrier_locked(self, sequence_number: int) -> bool:
-        """Whether that is the number of the last barrier, whose checkpoint goes on."""
+        """Whether ``sequence_number`` is that of the last barrier, and its checkpoint goes on."""
         last = self.last_barrier
         return last is not None and last[1] == sequence_number and self.has_barrier_received
 
@@ -190,7 +190,7 @@ class InFlightRecorder:
         return buffers
 
     def drop_locked(self) -> list[NetworkBuffer]:
-        """What was noted and will not be persisted any more; the caller recycles it."""
+        """Forget the buffers that were noted and return them to the caller, who recycles them."""
         buffers = [buffer for _, noted in self._to_persist for buffer in noted]
         self._to_persist.clear()
         return buffers
@@ -246,7 +246,7 @@ class PrioritizedDeque(Generic[T]):
 
 
 class ProducerState(Enum):
-    """What is known about the producer of a partition that was not found."""
+    """The state of the producer of a partition that was not found, as far as it is known."""
 
     READY = auto()
     """Scheduled, running or finished: the partition will be there, or was moved."""

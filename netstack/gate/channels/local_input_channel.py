@@ -1,12 +1,12 @@
-"""Reads a subpartition of the same process, without the network.
+"""Reads a subpartition of this process, without the network.
 
 Side:       shared.  Polled by the task thread; told by the producer's thread.
 Hot path:   per buffer.
 Invariants: the view is opened once; a view that arrives after the release is released at once.
 Units:      timeouts in milliseconds.
 Lock order: ``InputChannel._lock`` is a leaf: manager, view and gate are called outside it (FLINK-12510).
-Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet is waited for through the manager, as
-            long as a remote one would be, and no thread sleeps; with a back-off of the channel's own it is asked for
+Source:     Flink ``LocalInputChannel``.  The manager tells when a partition that is missing is registered; the channel
+            waits as long as for a remote one, and no thread sleeps.  A channel with a back-off of its own asks for it
             again and again, as in Flink.
 """
 
