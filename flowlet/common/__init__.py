@@ -1,4 +1,4 @@
-"""What every program uses: types, configuration, the client of a job."""
+"""The parts that every program uses: types, configuration, the client of a job."""
 
 from flowlet.common.not_yet import missing_names
 from netstack.late import late_names

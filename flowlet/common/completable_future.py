@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class CompletableFuture(Generic[T]):
-    """A value that is set later; any thread may ask, all get the same value.
+    """A value that is set later; any thread may ask, and all get one value.
 
-    ``wait`` waits for the value, and returns it or raises the error, always the same.  ``is_done``: whether it would do
-    so at once.
+    ``wait`` waits for the value, and returns it or raises the error, on each call that one value or error.
+    ``is_done``: whether ``wait`` would return or raise at once.
     """
 
     __slots__ = ("_is_cancelled", "_is_done", "_wait")
@@ -27,7 +27,7 @@ class CompletableFuture(Generic[T]):
     def __init__(self, wait: Callable[[], T], is_done: Callable[[], bool]) -> None:
         self._wait = wait
         self._is_done = is_done
-        self._is_cancelled = False  # Written by whoever cancels; read anywhere.
+        self._is_cancelled = False  # Written by the thread that cancels; read anywhere.
 
     @staticmethod
     def completed(value: T) -> "CompletableFuture[T]":

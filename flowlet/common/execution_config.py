@@ -30,7 +30,7 @@ __all__ = ["ExecutionConfig"]
 MAX_MAX_PARALLELISM = 1 << 15
 DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200  # Flink's pipeline.auto-watermark-interval
 
-# The switches without an effect, by the method that turns them: the option that says the same, and its value then.
+# The switches without an effect, by the method that turns them on: the option of equal meaning, and its value then.
 _SWITCHES: Final = {
     "enable_object_reuse": ("pipeline.object-reuse", "true"),
     "set_use_snapshot_compression": ("execution.checkpointing.snapshot-compression", "true"),
@@ -43,7 +43,7 @@ _SWITCHES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSettings:
-    """What ``StreamExecutionEnvironment`` and ``ExecutionConfig`` decide while a program is built.
+    """The settings that ``StreamExecutionEnvironment`` and ``ExecutionConfig`` use while a program is built.
 
     Args:
         parallelism: subtasks of each operator; else the usable cores, on a remote cluster 1.

@@ -131,7 +131,7 @@ state cannot be asked for from outside
 
 
 class IgnoredOptionWarning(UserWarning):
-    """An option or a setter has no effect here; the job's results are the same without it."""
+    """An option or a setter has no effect here; the job has equal results without it."""
 
 
 def reason_to_ignore(name: str) -> str | None:

@@ -23,9 +23,9 @@ __all__ = ["JobClient"]
 
 
 class ProgressMode(Enum):
-    """When ``execute()`` shows the progress of its job on standard error."""
+    """Whether ``execute()`` shows the progress of its job on standard error."""
 
-    AUTO = "auto"  # if it is a terminal
+    AUTO = "auto"  # if standard error is a terminal
     ON = "on"
     OFF = "off"
 

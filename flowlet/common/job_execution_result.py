@@ -43,7 +43,7 @@ class JobExecutionResult:
 
 
 class DetachedJobExecutionResult(JobExecutionResult):
-    """What there is of a job that nobody waits for."""
+    """The result of a job that was submitted detached: its id, and no results."""
 
     def __init__(self, job_id: JobID) -> None:
         super().__init__(job_id, 0)

@@ -53,22 +53,22 @@ class RestartKind(Enum):
 
 
 class Acknowledge(Enum):
-    """When a write returns; by the values of ``flowlet.gate.acknowledge``."""
+    """The moment at which a write returns; by the values of ``flowlet.gate.acknowledge``."""
 
     CHECKPOINTED = "checkpointed"
-    """A complete checkpoint holds its rows: no failure loses them."""
+    """A complete checkpoint holds the rows of the write: no failure loses them."""
     PROCESSED = "processed"
-    """All tasks have processed its rows: a failure before the next checkpoint loses them."""
+    """All tasks have processed the rows of the write: a failure before the next checkpoint loses them."""
 
 
 class RetryRule(Enum):
-    """What several attempts of a partition have in common; by the values of ``flowlet.gate.retries``."""
+    """The rows that several attempts of a partition share; by the values of ``flowlet.gate.retries``."""
 
     SAME_ROWS = "same-rows"
-    """The same rows in the same order: those that are in are skipped, so each is in once."""
+    """All attempts have equal rows in equal order: rows that are in are skipped, so each row is in once."""
     ANY_ROWS = "any-rows"
-    """Nothing, but for the continued calls of one attempt: another attempt is taken from its beginning, and some rows
-    are in twice.
+    """Attempts may differ; only the continued calls of one attempt do not.  Another attempt is taken from its
+    beginning, and some rows are in twice.
     """
 
 
@@ -163,7 +163,7 @@ class CheckpointSettings:
         {"delete_on_cancellation": False, "retain_on_cancellation": True, "no_externalized_checkpoints": False},
         default="NO_EXTERNALIZED_CHECKPOINTS",
     ).field()
-    is_retained_on_failure: bool = choice(  # the same option
+    is_retained_on_failure: bool = choice(  # of the option of the field above
         RETENTION,
         {"delete_on_cancellation": True, "retain_on_cancellation": True, "no_externalized_checkpoints": False},
         default="NO_EXTERNALIZED_CHECKPOINTS",
@@ -201,7 +201,7 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """What the writes into a job's remote gates can rely on.
+    """The promises to writes into a job's remote gates.
 
     Args:
         acknowledge: when a write into a remote gate returns: when a checkpoint holds it, or when it is processed
@@ -319,7 +319,7 @@ def _directories(found: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StateSettings:
-    """Where a job's keyed state is kept while it runs.
+    """The place of a job's keyed state while the job runs.
 
     Args:
         is_rocksdb: where keyed state is: on the heap, or in RocksDB on local disks (extra `rocksdb`).
@@ -350,7 +350,7 @@ def check_rocksdb() -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """What a job decides for all of its tasks; None leaves a setting to the TaskManager.
+    """The settings of a job for all of its tasks; None leaves a setting to the TaskManager.
 
     Args:
         cancellation_interval_ms: milliseconds between reports of a cancelled task that does not end; else the

@@ -27,14 +27,14 @@ _ROW: Final = "option"  # in the metadata of a field
 
 @dataclass(frozen=True, slots=True)
 class Option(Generic[T]):
-    """One option that something reads.
+    """One option that a part of flowlet reads.
 
     Args:
         name: as in Flink if Flink has it.
         parse: makes the value of the text; ValueError: it is not of the type.
         allowed: what a value must be, for the error and for people.
         default: the value where the option is not set; None: its reader decides.
-        other_names: older names for the same, which count if ``name`` is not set.
+        other_names: older names of the option, which count if ``name`` is not set.
         least: the least number; the settings that a job brings are held to it, too.
         shown: the default for people, if it is not the text of ``default``.
         is_fixed: there is one value, the default.

@@ -1,4 +1,4 @@
-"""What a path or a URL of a user means: one rule for sources, sinks, checkpoints, savepoints and files that a program
+"""The meaning of a user's path or URL: one rule for sources, sinks, checkpoints, savepoints and files that a program
 ships.
 
 Side:   pure.  It asks the operating system for the working directory and for homes, and opens nothing.

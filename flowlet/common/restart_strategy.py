@@ -20,17 +20,17 @@ _MS = timedelta(milliseconds=1)
 
 
 class RestartStrategyConfiguration:
-    """One strategy; equal to another one if it says the same."""
+    """One strategy; equal to another one with equal options."""
 
     _description: str
     _options: Mapping[str, str]
 
     def get_description(self) -> str:
-        """What it does, for people."""
+        """Describe the strategy for people."""
         return self._description
 
     def options(self) -> Mapping[str, str]:
-        """The options that say the same; not in PyFlink."""
+        """The options that set this strategy; not in PyFlink."""
         return dict(self._options)
 
     def __eq__(self, other: object) -> bool:
@@ -53,7 +53,7 @@ class RestartStrategies:
         _options: Mapping[str, str] = {"restart-strategy.type": "none"}
 
     class FixedDelayRestartStrategyConfiguration(RestartStrategyConfiguration):
-        """Some restarts, with the same pause before each.  Raises ConfigError: an argument is wrong."""
+        """Some restarts, with equal pauses before them.  Raises ConfigError: an argument is wrong."""
 
         def __init__(
             self,
@@ -105,7 +105,7 @@ class RestartStrategies:
             return self._rate
 
         def get_failure_interval(self) -> timedelta:
-            """In which failures are counted."""
+            """The time in which failures are counted."""
             return self._interval
 
         def get_delay_between_attempts_interval(self) -> timedelta:
@@ -113,7 +113,7 @@ class RestartStrategies:
             return self._delay
 
     class FallbackRestartStrategyConfiguration(RestartStrategyConfiguration):
-        """What counts where no strategy is set: exponential delays with checkpoints, none without."""
+        """The strategy of jobs that set none: exponential delays with checkpoints, no restarts without."""
 
         _description = "Cluster level default restart strategy"
         _options: Mapping[str, str] = {}
@@ -125,7 +125,7 @@ class RestartStrategies:
 
     @staticmethod
     def fall_back_restart() -> "RestartStrategies.FallbackRestartStrategyConfiguration":
-        """What counts where no strategy is set."""
+        """The strategy of jobs that set none."""
         return RestartStrategies.FallbackRestartStrategyConfiguration()
 
     @staticmethod
@@ -164,7 +164,7 @@ def _text(length: timedelta) -> str:
 
 
 def _iso(length: timedelta) -> str:
-    """As Java writes a ``Duration``: PT1H2M3.5S."""
+    """Write a time as Java writes a ``Duration``: PT1H2M3.5S."""
     seconds, millis = divmod(length // _MS, 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)

@@ -242,7 +242,7 @@ class LocalTimeTypeInfo(TypeInformation):
     __slots__ = ("time_type",)
 
     class TimeType(Enum):
-        """Which of the three it is."""
+        """The three local types: dates, times, and dates with times."""
 
         LOCAL_DATE = 0
         LOCAL_TIME = 1

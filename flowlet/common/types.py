@@ -294,7 +294,7 @@ def fields_of_record(record: Any, names: Sequence[str]) -> Sequence[Any]:
 
 
 def fields_of_records(records: Sequence[Any], names: list[str]) -> Sequence[Sequence[Any]]:
-    """``fields_of_record`` for each; tuples and lists are the same objects.
+    """``fields_of_record`` for each record; a tuple or list is returned itself, not copied.
 
     Raises RowFieldsError, without the record.
     """

@@ -25,16 +25,19 @@ _MIN_TIMESTAMP: Final = -(2**63)  # Flink's initial watermark, ``Long.MIN_VALUE`
 
 
 class WatermarkOutput(Protocol):
-    """What a generator emits into."""
+    """The output that a generator emits watermarks into."""
 
     def emit_watermark(self, timestamp: int) -> None:
-        """No record with a timestamp up to this one follows; the stream is active.  Ignored if it does not rise."""
+        """Promise that no record with a timestamp up to ``timestamp`` follows, and mark the stream as active.
+
+        Ignored if ``timestamp`` is not above the last one.
+        """
 
     def mark_idle(self) -> None:
-        """The stream is idle: consumers do not wait for its watermarks."""
+        """Mark the stream as idle: consumers do not wait for its watermarks."""
 
     def mark_active(self) -> None:
-        """The stream is active: consumers wait for its watermarks again."""
+        """Mark the stream as active: consumers wait for its watermarks again."""
 
 
 class WatermarkGenerator(ABC):

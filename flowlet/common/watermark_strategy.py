@@ -77,9 +77,9 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_monotonous_timestamps() -> "WatermarkStrategy":
-        """For streams whose timestamps never fall.
+        """Make the strategy of streams whose timestamps never fall.
 
-        For a source without timestamps (text files) this is the same as ``no_watermarks()``.
+        For a source without timestamps (text files) this does what ``no_watermarks()`` does.
         """
         make_generator = partial(BoundedOutOfOrdernessWatermarks, 0)
         return WatermarkStrategy("for_monotonous_timestamps()", make_generator, reads_timestamps=True)

@@ -166,7 +166,7 @@ class Dispatcher:
         return None
 
     def task_manager_lost(self, session: TaskManagerSession, reason: str) -> None:
-        """Remove its slots and fail its tasks; ignored if a newer session of the same TaskManager has taken over."""
+        """Remove the slots of a lost TaskManager and fail its tasks; ignored if it has a newer session."""
         if self.sessions.get(session.tm_id) is not session:
             return
         del self.sessions[session.tm_id]

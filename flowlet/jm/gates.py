@@ -38,7 +38,7 @@ class WriteError(FlowletError):
 
 
 class WriteState(msgspec.Struct, frozen=True):
-    """What the driver of a producer has said of a write."""
+    """The report of a producer's driver about one write: committed, or aborted."""
 
     job: str
     epoch: int
@@ -47,7 +47,7 @@ class WriteState(msgspec.Struct, frozen=True):
 
 
 class WritesState(msgspec.Struct, frozen=True):
-    """What the drivers of producers have said: the part of ``GateWrites`` that checkpoints hold."""
+    """The reports of producers' drivers: the part of ``GateWrites`` that checkpoints hold."""
 
     announced: list[str]
     writes: list[WriteState]
@@ -85,13 +85,13 @@ class GateWrites:
         return max((write.num_counted for write in self._writes.values()), default=0)
 
     def announce(self, job: str) -> None:
-        """The writes of this job count only once they are committed."""
+        """Note that writes of ``job`` count only once they are committed."""
         self._announced[job] = None
         if len(self._announced) > MAX_REMEMBERED:
             self._announced.popitem(last=False)
 
     def complete(self, subtask: int, partition: messages.CountedPartition) -> bool:
-        """A subtask has completed a partition; True if its write is complete now."""
+        """Count a partition that a subtask has completed; True if its write is complete now."""
         write = self._write(partition.job, partition.epoch)
         if write.is_aborted:
             return False
@@ -105,7 +105,7 @@ class GateWrites:
         return self._is_complete(partition.job, write)
 
     def commit(self, job: str, epoch: int, num_partitions: int) -> bool:
-        """The producer says that its write has so many partitions; True if it is complete now.  May be repeated.
+        """Commit a write of ``num_partitions`` partitions; True if it is complete now.  May be repeated.
 
         Raises:
             WriteError: it was aborted, or the gate waits for another number of partitions.
@@ -136,8 +136,8 @@ class GateWrites:
         return write is not None and write.completed_by.get(partition.partition) == self._all_subtasks
 
     def begin_run(self) -> None:
-        """Forget what is counted, not what drivers have said: the subtasks of a new run say which
-        partitions they have.
+        """Forget all counts, and keep the reports of drivers: the subtasks of a new run tell which partitions they
+        have.
         """
         for key, write in list(self._writes.items()):
             write.completed_by, write.num_counted = {}, 0
@@ -146,7 +146,7 @@ class GateWrites:
         self._num_remembered = 0
 
     def snapshot(self) -> WritesState:
-        """What drivers have said."""
+        """The reports of drivers, for a checkpoint."""
         said = [
             (key, write) for key, write in self._writes.items() if write.is_aborted or write.num_committed is not None
         ]
@@ -155,7 +155,7 @@ class GateWrites:
         )
 
     def restore(self, state: WritesState) -> None:
-        """Know what drivers have said before this JobManager was started."""
+        """Take over the reports that drivers made before this JobManager was started."""
         self._announced |= dict.fromkeys(state.announced)
         for each in state.writes:
             self._writes[each.job, each.epoch] = _Write(num_committed=each.num_committed, is_aborted=each.is_aborted)
@@ -190,9 +190,7 @@ _STATE_VERSION: Final = 1
 
 
 class GateState(msgspec.Struct, frozen=True):
-    """What a checkpoint holds of a gate in the JobManager; which partitions are counted is in the states of its
-    subtasks.
-    """
+    """The JobManager's part of a gate in a checkpoint; the gate's subtasks have the counted partitions in theirs."""
 
     version: int
     is_told_to_finish: bool
@@ -239,18 +237,18 @@ class JobGate:
         return is_news
 
     def request_finish(self) -> bool:
-        """As ``finish``, for later runs, too."""
+        """Mark the gate as finishing, in later runs, too; True if it was not before."""
         self._is_told = True
         return self.finish()
 
     def begin_run(self) -> None:
-        """All subtasks begin anew, and will say which partitions they have."""
+        """Forget the counts of all subtasks, which begin anew and will report their partitions."""
         self._counts = [messages.GateCounts()] * len(self._counts)
         self.writes.begin_run()
         self.is_finishing = self._is_told
 
     def snapshot(self) -> bytes:
-        """What a checkpoint that is triggered now holds of the gate."""
+        """Serialize the gate's state for a checkpoint that is triggered now."""
         return msgspec.msgpack.encode(GateState(_STATE_VERSION, self._is_told, self.writes.snapshot()))
 
     def restore(self, state: bytes) -> None:

@@ -93,7 +93,7 @@ def exceptions_document(master: "JobMaster", max_exceptions: int) -> Document:
 
 
 def counters_of(metrics: messages.TaskMetrics) -> Counter[str]:
-    """What the attempts of a subtask count together: records, bytes, and the times that they were busy or not."""
+    """Return the counters that add up over a subtask's attempts: records, bytes, busy times and the other times."""
     return Counter({name: getattr(metrics, name) for name in _COUNTERS})
 
 

@@ -35,8 +35,8 @@ from netstack.transport.socket_options import within_descriptors
 if TYPE_CHECKING:
     from aiohttp import web
 
+_BACKLOG = 100  # connections that the kernel keeps until they are accepted; asyncio's default
 # When the JobManager stops and its jobs have been cancelled: how long requests and WebSockets may take to end.
-_BACKLOG = 100  # connections that the kernel keeps until they are accepted; asyncio has the same
 _HANDLER_TIMEOUT_S = 0.3  # aiohttp waits this long twice: before and after it cancels
 _LINGERING_TIME_S = 1.0
 _KEEPALIVE_TIMEOUT_S = 75.0
@@ -46,7 +46,7 @@ log = LogLines(__name__)
 class JobManager:
     """A JobManager on a loop of this process.
 
-    Threading: ``start`` and ``close`` on the same loop; everything else happens there, too.
+    Threading: ``start`` and ``close`` on one loop; everything else happens there, too.
     Life cycle: ``start`` once, ``close`` once or more.
     """
 
@@ -104,7 +104,7 @@ class JobManager:
         return (master.job.code.files for master in self.dispatcher.jobs.values() if not master.is_ended)
 
     async def _read(self, store: JobStore) -> Recovery:
-        """What the job store has; on another thread, because a file server may take its time."""
+        """Read the job store; on another thread, because a file server may take its time."""
 
         def lock_and_read() -> Recovery:
             store.lock(self._config.job_store_lock_s)
@@ -179,7 +179,7 @@ class JobManager:
 
 
 class _WebServer:
-    """What speaks HTTP behind the front door.  Threading: the loop.  Life cycle: ``close`` it."""
+    """The HTTP server behind the front door.  Threading: the loop.  Life cycle: ``close`` it."""
 
     def __init__(self, api: RestApi) -> None:
         self._api = api

@@ -93,8 +93,8 @@ class JobMaster:
             may_trigger=lambda checkpoint_id: self.owner.keeper.may_trigger(self.job_id, checkpoint_id),
         )
         self.savepoints = JobSavepoints(self.checkpoints, self.cancel, gate_names(job), changed=self._wake_waiters)
-        self.restored_checkpoint_id = -1  # what the newest run began with; -1: from nothing
-        self._restored_ids: dict[bytes, int] = {}  # the same, by attempt: regions begin with different ones
+        self.restored_checkpoint_id = -1  # the checkpoint that the newest run began with; -1: none
+        self._restored_ids: dict[bytes, int] = {}  # such ids by attempt: regions begin with different checkpoints
         self._restart_timers: dict[tuple[int, ...], asyncio.TimerHandle] = {}  # by the regions that start together
         self._failing_since_s: float | None = None  # time.monotonic()
         heartbeat_ms = job.client_heartbeat_timeout_ms
@@ -371,7 +371,7 @@ class JobMaster:
         return await self.wait_until(lambda: self.is_ended or self.checkpoints.last_completed_id >= wanted, timeout_s)
 
     def gate_places(self, gate: JobGate) -> list[Document]:
-        """Where the subtasks of a gate run; call after ``start``."""
+        """The data addresses of the subtasks of a gate; call after ``start``."""
         locations = [self.locations[each.attempt] for each in self.graph.executions_of(gate.vertex_id)]
         return [{"host": each.data_host, "port": each.data_port} for each in locations]
 

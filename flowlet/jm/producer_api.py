@@ -76,7 +76,7 @@ class ProducerApi:
         return json_response(GateOutcome(status.name, is_counted, cause, gate.is_finishing))
 
     async def place(self, request: Request) -> Response:
-        """Where the gate's tasks run: 204 they do not at the moment, 410 the job has ended, 404 it is forgotten."""
+        """Answer where the gate's tasks run: 204 they do not now, 410 the job has ended, 404 it is forgotten."""
         master, gate = self._find_gate(request)
         if not await master.wait_until_running(_PLACE_TIMEOUT_S):
             return Response(status=204)

@@ -193,7 +193,7 @@ class RestApi:
         return error_response(404, "the job has no vertex with this id") if found is None else json_response(found)
 
     def _ended_document(self, request: Request) -> Response | None:
-        """Of a job that ended at an earlier JobManager."""
+        """Answer for a job that ended at an earlier JobManager; None: the job is no such one."""
         end = self.dispatcher.ends.get(request.match_info["job_id"])
         return None if end is None else Response(body=end.document)
 
@@ -282,7 +282,7 @@ class RestApi:
         return await self._finish_gate(request, *self._find_gate(request))
 
     async def finish_gate_of_job(self, request: Request) -> Response:
-        """As ``finish_gate``, for a gate of the given job."""
+        """Finish a gate as ``finish_gate`` does; the path names the gate's job."""
         master, name = self._find_job(request), request.match_info["gate"]
         gate = master.gates.find(name)
         if gate is None:

@@ -11,15 +11,15 @@ Source:     Flink ``SlotSharingGroup``, ``DefaultScheduler``, ``cluster.evenly-s
 Rules:      a slot sharing group needs as many slots as its widest vertex has subtasks; subtask i of that vertex goes to
             slot i.  A narrower vertex takes the slots with the fewest tasks, so that single sources and sinks do not
             all run in the first process; but if a pointwise edge from a vertex of equal parallelism feeds it, it takes
-            the slots of that vertex.  Vertices of different stages (``vertex_stages``) use the same slots one after the
-            other.  A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it
+            the slots of that vertex.  Vertices of different stages (``vertex_stages``) use one set of slots, one after
+            the other.  A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it
             restart it keeps its slots; those of a lost TaskManager are replaced when a task needs them.  A pipelined
             edge joins the subtasks between which records flow: on a pointwise edge partners, else all.  A blocking edge
-            joins none: what it leads to runs when what it comes from has finished (``region_order``). Subtasks that
-            share something else are joined, too: those of a source whose splits the JobManager hands out, because
-            splits of a failed reader may be with another one by now, and those of aligned sources.  A job that the
-            client reads has one region, because its results are one stream from run to run.  So has one with a remote
-            gate. With blocking edges it keeps its regions, because stages need them, and they fail as one.
+            joins none: its consumers run when its producers have finished (``region_order``).  Subtasks that share
+            something else are joined, too: subtasks of a source whose splits the JobManager hands out, because splits
+            of a failed reader may be with another one by now, and subtasks of aligned sources.  A job that the client
+            reads has one region, because its results are one stream from run to run.  So has a job with a remote gate.
+            Such a job with blocking edges keeps its regions, because stages need them, and they fail as one.
             On an all-to-all edge each producer has one subpartition per consumer, and consumer i reads subpartition i
             of every producer.  On a pointwise edge a producer has one subpartition for each consumer that it feeds.  On
             an edge that the client reads it has one.  Blobs are passed on unopened.
@@ -265,7 +265,7 @@ def pipelined_regions(job: messages.JobGraphMessage) -> list[list[Subtask]]:
 
 
 def region_order(job: messages.JobGraphMessage, regions: Sequence[Sequence[Subtask]]) -> RegionOrder:
-    """Which of the regions read the finished results of which others."""
+    """Find out for each region whose finished results it reads."""
     region_of = {subtask: number for number, region in enumerate(regions) for subtask in region}
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
     producers: list[set[int]] = [set() for _ in regions]
@@ -295,7 +295,7 @@ def fails_as_one(job: messages.JobGraphMessage) -> bool:
 
 
 def _join(region_of: dict[Subtask, set[Subtask]], members: Sequence[Subtask]) -> None:
-    """Make one region of those of all members: the largest one takes in the others."""
+    """Make one region of the regions of all members: the largest one takes in the others."""
     largest = max((region_of[each] for each in members), key=len)
     for each in members:
         region = region_of[each]

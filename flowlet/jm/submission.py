@@ -68,7 +68,9 @@ def _require(is_right: object, problem: str) -> None:
 
 
 def _check_restarts(job: messages.JobGraphMessage) -> None:
-    """What producers pushed into a gate is gone after a failure, unless a checkpoint holds it: a second run would not
+    """Refuse a job with remote gates that restarts without checkpoints.
+
+    Data that producers pushed into a gate is gone after a failure, unless a checkpoint holds it: a second run would not
     see it.
     """
     gates = [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]

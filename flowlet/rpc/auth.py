@@ -17,8 +17,7 @@ Clocks:     the server counts its time from its start by a clock that nobody set
             may have accepted it.  Where the clocks of client and server differ, the refusal tells the server's time,
             signed, and the client dates its request again.
 Absent:     secrecy (that needs TLS), roles, keys per job.  A server that was started again after its machine's clock
-            was put back accepts what the server before it had accepted in the last minute, if it was for the same
-            address.
+            was put back accepts requests that its predecessor at that address had accepted in the last minute.
 """
 
 import hashlib
@@ -58,8 +57,8 @@ class AuthenticationError(FlowletError):
 
 @dataclass(frozen=True, slots=True)
 class RequestLine:
-    """What a signature covers besides the body, all as sent: ``authority`` is ``host:port``, ``path`` includes the
-    query.
+    """The fields that a signature covers besides the body, all as sent: ``authority`` is ``host:port``, ``path``
+    includes the query.
     """
 
     method: str
@@ -76,7 +75,7 @@ class AcceptedRequest:
 
 
 class AuthRefusal(StrEnum):
-    """Why a request is refused.  For our log only: the peer always gets the same answer."""
+    """Why a request is refused.  For our log only: the peer gets one answer for all reasons."""
 
     MISSING = "no signature"
     MALFORMED = "malformed signature"
@@ -204,6 +203,6 @@ def _request_mac(secret: bytes, line: RequestLine, digest: str, nonce: str, sent
 
 
 def _mac(secret: bytes, *fields: str) -> str:
-    # Each field is preceded by its length; without it, two different lists of fields could give the same bytes.
+    # Each field is preceded by its length; without it, two different lists of fields could give equal bytes.
     parts = [field.encode("utf-8", "surrogatepass") for field in fields]
     return hmac.digest(secret, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256").hex()

@@ -107,7 +107,10 @@ class AuthenticatingServer:
         return application
 
     def judge(self, head: RequestHead, *, remember: bool) -> auth.AcceptedRequest | Response:
-        """Whether a request is served; ``remember`` False: the same head will be judged again."""
+        """Judge whether a request is served: return it as accepted, or the refusal to answer with.
+
+        ``remember`` False: this head will be judged again, so its nonce is not used up.
+        """
         if not head.is_from_loopback:
             return self.refused(403, "only requests to a loopback address are served", **head.for_log)
         if head.target == HEALTH_PATH and head.method in ("GET", "HEAD"):
@@ -130,8 +133,9 @@ class AuthenticatingServer:
         return msgspec.structs.replace(refusal, headers=headers)
 
     def refused(self, status: int, text: str, reason: str | None = None, **details: object) -> Response:
-        """Count and log a refusal; the peer gets ``text``, the log ``reason`` (None: the same; at most once a second)
-        with the details.
+        """Count and log a refusal, and return the answer.
+
+        The peer gets ``text``; the log, at most once a second, ``reason`` (None: ``text``) with the details.
         """
         # No raw text: a refused peer must not be able to fill the disk or forge lines.
         now_ms = self.clock()

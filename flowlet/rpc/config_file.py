@@ -77,9 +77,9 @@ JOB_MANAGER_OPTIONS: Final = {
 
 
 def client_options(variables: Mapping[str, str]) -> Configuration | None:
-    """What the file says to a program; None: there is no file.
+    """Read the options of programs from the file; None: there is no file.
 
-    Raises ConfigError: it cannot be read, or says something wrong.
+    Raises ConfigError: it cannot be read, or an entry is wrong.
     """
     found = _read(variables)
     if found is None:

@@ -2,7 +2,7 @@
 
 Side:       pure.
 Invariants: msgspec learns the fields of a struct once, when it is first asked to decode it, and runs Python code on the
-            way.  A second thread that decodes the same struct meanwhile uses a half-learned one, which ends the process
+            way.  A second thread that decodes this struct meanwhile uses a half-learned one, which ends the process
             (seen with msgspec 0.22: two tasks that read their first state).  So every type is learned while its module
             is imported, by one thread (``tests/test_msgspec_types.py``).
 """

@@ -1,5 +1,5 @@
-"""What signals do to a process of the cluster before its event loop handles them, in a third of a second of imports;
-and the line in which a command says what went wrong.
+"""Signals that reach a process of the cluster before its event loop handles them, in a third of a second of imports;
+and the line in which a command tells what went wrong.
 
 Side:   shared.  The handlers run on the main thread.
 Rules:  imports the standard library alone, so that it comes first.

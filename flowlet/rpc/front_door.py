@@ -1,4 +1,4 @@
-"""What stands before aiohttp: connections whose peer has proved nothing yet.
+"""The front door before aiohttp: connections whose peer has proved nothing yet.
 
 Side:       loop.
 Invariants: aiohttp sees a connection only once the head of its first request is signed; before that it has a

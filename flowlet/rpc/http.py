@@ -66,14 +66,14 @@ class RpcClient(requests.RpcGateway):
     async def request(
         self, method: str, path: str, *, body: bytes = b"", timeout_s: float = requests.ANSWER_TIMEOUT_S
     ) -> requests.RpcResponse:
-        """As ``RpcGateway``."""
+        """Implement ``RpcGateway.request``; sends a second time if the server's clock differs."""
         try:
             return await self._request(method, path, body, timeout_s)
         except OtherTimeError:
             return await self._request(method, path, body, timeout_s, is_second=True)
 
     async def open_session(self) -> SignedWebSocket:
-        """As ``RpcGateway``."""
+        """Implement ``RpcGateway.open_session``; asks a second time if the server's clock differs."""
         try:
             return await self._open_session()
         except OtherTimeError:

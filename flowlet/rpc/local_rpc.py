@@ -60,7 +60,7 @@ class LocalServer:
         return f"<LocalServer {len(self._pipes)} pipes, {len(self._tasks)} under way>"
 
     def begin_pipe(self, end: socket.socket, name: str) -> None:
-        """Serve who has the other end of a pair, until this server or the other end is closed; closes ``end``."""
+        """Serve the peer at the other end of a pair, until this server or that end is closed; closes ``end``."""
         _ = _begin(self._serve_pipe(end, name), name, self._pipes)
 
     def refuse_sessions(self) -> None:
@@ -68,7 +68,7 @@ class LocalServer:
         self._refuses_sessions = True
 
     async def close(self, grace_s: float) -> None:
-        """End what is under way; what ends by itself has so many seconds for it.  Idempotent."""
+        """End all requests and sessions; they have ``grace_s`` seconds to end by themselves.  Idempotent."""
         self._refuses_sessions = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
@@ -138,7 +138,7 @@ class PipeRpc(requests.RpcGateway):
     async def request(
         self, method: str, path: str, *, body: bytes = b"", timeout_s: float = requests.ANSWER_TIMEOUT_S
     ) -> requests.RpcResponse:
-        """As ``RpcGateway``."""
+        """Implement ``RpcGateway.request``; a body that the pipe cannot carry is answered with 413 at once."""
         if len(body) > requests.MAX_MESSAGE_BYTES:  # the other end would close the pipe
             reason = f"the body has {len(body)} bytes, the limit is {requests.MAX_MESSAGE_BYTES}"
             refusal = requests.error_response(413, reason)
@@ -160,7 +160,7 @@ class PipeRpc(requests.RpcGateway):
                 answer.exception()  # the connection's end was told by the sender already
 
     async def open_session(self) -> requests.SessionTransport:
-        """As ``RpcGateway``."""
+        """Implement ``RpcGateway.open_session``; the session shares the pipe with the requests."""
         number = next(self._numbers)
         session = self._pipe.open_session(number)
         await self._send(_OPEN, number)
@@ -211,13 +211,13 @@ class _PipeTransport:
         self._has_room = asyncio.Event()
 
     async def send(self, content: bytes) -> None:
-        """As ``SessionTransport``."""
+        """Implement ``SessionTransport.send``."""
         if self._is_closed:
             raise ConnectionResetError(_CLOSED)
         await self._pipe.send(_MESSAGE, self._number, content)
 
     async def receive(self, timeout_s: float | None = None) -> bytes:
-        """As ``SessionTransport``."""
+        """Implement ``SessionTransport.receive``."""
         async with asyncio.timeout(timeout_s):
             while not self._messages:
                 if self._reason is not None:
@@ -228,7 +228,7 @@ class _PipeTransport:
         return self._messages.popleft()
 
     async def close(self, reason: str, *, code: int = requests.GOING_AWAY) -> None:
-        """As ``SessionTransport``."""
+        """End the session and tell the peer why; the pipe stays open.  Idempotent."""
         self._messages.clear()  # nobody receives any more
         self.end(_CLOSED)
         if self._is_closed:

@@ -17,8 +17,8 @@ _LOCALHOST = "localhost"
 
 
 class RequestHead(msgspec.Struct, frozen=True):
-    """What is judged: as sent, but for ``local_host`` and ``local_port``, the address at which the connection was
-    accepted.
+    """The head of a request, by which it is judged: as sent, but for ``local_host`` and ``local_port``, the address at
+    which the connection was accepted.
     """
 
     method: str
@@ -31,13 +31,13 @@ class RequestHead(msgspec.Struct, frozen=True):
 
     @property
     def is_from_loopback(self) -> bool:
-        """Whether it was sent to a loopback address, and by no page from elsewhere."""
+        """Whether the request was sent to a loopback address, and by no web page from elsewhere."""
         origin = self.host if self.origin is None else self.origin.partition("://")[2]
         return is_loopback(_split(self.host)[0]) and is_loopback(_split(origin)[0])
 
     @property
     def for_log(self) -> dict[str, str]:
-        """What a log shows of it, cut and quoted: a stranger has sent it."""
+        """The parts of the head for a log, cut and quoted: a stranger has sent them."""
         method = repr(self.method[:20])[1:-1]
         return {"method": method, "path": repr(self.target[:200]), "host": repr(self.host[:200])}
 

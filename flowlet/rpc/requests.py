@@ -209,7 +209,7 @@ class Outbox:
 
 
 class RpcGateway(ABC):
-    """What a client or a TaskManager has of its JobManager.
+    """The way from a client or a TaskManager to its JobManager.
 
     Threading: the loop on which it was made.  Life cycle: ``close`` it (or use ``async with``); pending requests then
         fail.

@@ -62,7 +62,10 @@ NO_STATES: Final[Mapping[bytes, ExecutionState]] = {}
 
 @dataclass(slots=True)
 class _Run:
-    """The attempts of one run; ``is_over``: nothing is triggered any more; ``next_trigger_ms`` None: nor yet."""
+    """The attempts of one run.
+
+    ``is_over``: no checkpoint is triggered any more.  ``next_trigger_ms`` None: none is triggered yet, or any more.
+    """
 
     unfinished: dict[bytes, Subtask]
     subtasks: dict[bytes, Subtask]
@@ -116,7 +119,7 @@ class CheckpointCoordinator:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When ``time_passed`` is to be told; None: only other events matter."""
+        """The time at which ``time_passed`` must be called; None: only other events matter."""
         times = [pending.trigger_ms + self.settings.timeout_ms for pending in self.pending.values()]
         run = self._run
         if run is not None and run.next_trigger_ms is not None:
@@ -237,7 +240,9 @@ class CheckpointCoordinator:
         self._want_last(run)
 
     def _want_last(self, run: _Run) -> None:
-        """If all that is left is to wait: unless a checkpoint that serves all of them is complete or on its way."""
+        """Want a checkpoint before its time if every unfinished task waits for its last one, unless a checkpoint that
+        serves all of them is complete or on its way.
+        """
         least_ids = [self._awaited.get(each, 0) for each in run.unfinished]
         pending = [each.checkpoint_id for each in self.pending.values() if each.savepoint is None]
         taken = max([self._last_completed, *pending])
@@ -249,7 +254,7 @@ class CheckpointCoordinator:
         run.next_trigger_ms = self._now_ms + self._interval_ms
 
     def _stop_triggering(self, run: _Run) -> None:
-        """For the rest of the run."""
+        """Trigger no checkpoint for the rest of the run."""
         run.is_over = True
         run.next_trigger_ms, run.is_trigger_due = None, False
         self._refuse_waiting_savepoints()
@@ -261,11 +266,13 @@ class CheckpointCoordinator:
         return self._run is not None and not self._run.starting and not self._run.is_over
 
     def stop_announced(self, *, is_near: bool) -> None:
-        """A savepoint is to stop the job, and its directory is being made; ``is_near`` False: it could not be made."""
+        """Note that a savepoint is to stop the job, and that its directory is being made; ``is_near`` False: it could
+        not be made.
+        """
         self._is_stop_near = is_near
 
     def savepoint_requested(self, request: SavepointRequest) -> None:
-        """A user wants a savepoint into a directory that is ready."""
+        """Queue a user's savepoint, whose directory is ready, or refuse it."""
         if request.stops_job:
             self._is_stop_near = False
         if not self._can_take_savepoints:
@@ -290,7 +297,7 @@ class CheckpointCoordinator:
     # Triggers
 
     def _early_ms(self) -> int:
-        """When a checkpoint may be triggered before its time."""
+        """The earliest time at which a checkpoint may be triggered before its time."""
         share = _EARLY_SHARE if self._last_failed <= self._last_completed else 1
         share_ms = min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS)
         pause_ms = max(self.settings.min_pause_ms, share_ms, self._last_duration_ms)
@@ -301,14 +308,17 @@ class CheckpointCoordinator:
         return not is_alone and len(self.pending) < self.settings.max_concurrent
 
     def checkpoint_wanted(self) -> None:
-        """A producer waits for the next checkpoint."""
+        """Note that a producer waits for the next checkpoint."""
         if self._run is not None:
             self._run.is_wanted = True
 
     def time_passed(
         self, held: frozenset[tuple[int, bytes]] = frozenset(), blocked: frozenset[bytes] = frozenset()
     ) -> None:
-        """It is ``next_due_ms`` or later; what waits for the client: see ``ReaderLag``."""
+        """Fail the checkpoints that have timed out; called at ``next_due_ms`` or later.
+
+        ``held`` and ``blocked``: the checkpoints and attempts that wait for the client; see ``ReaderLag``.
+        """
         for pending in list(self.pending.values()):
             if self._now_ms >= pending.trigger_ms + self.settings.timeout_ms:
                 waits_for = {(pending.checkpoint_id, each) for each in pending.missing}

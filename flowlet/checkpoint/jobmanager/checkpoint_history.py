@@ -5,10 +5,10 @@ files they share: when one is needed no more.
 
 Side:       pure.
 Invariants: a file that a kept checkpoint names is never given out as unused, and neither is one that a pending
-            checkpoint may name.  the ids rise; at most ``num_retained`` are kept, and the newest one always.
-Rules:      a file goes when the oldest kept checkpoint is newer than the last one that named it.  Nothing goes when a
-            checkpoint is aborted: a task may be writing the same file for the next one.  That is enough, because a
-            database never gets a file back: one that is missing in a complete checkpoint will be named by no later
+            checkpoint may name.  The ids rise; at most ``num_retained`` are kept, and the newest one always.
+Rules:      a file goes when the oldest kept checkpoint is newer than the last one that named it.  No file goes when a
+            checkpoint is aborted: a task may be writing it again for the next one.  This rule is enough, because a
+            database never gets a file back: a file that is missing in a complete checkpoint will be named by no later
             checkpoint of that task, and a restored task begins with the files of a complete checkpoint.
 Source:     Flink ``SharedStateRegistryImpl`` (``lastUsedCheckpointID``, ``unregisterUnusedState``).  Flink
             ``StandaloneCompletedCheckpointStore``.  Flink ``CheckpointStatsTracker``, ``CheckpointingStatistics``,
@@ -58,7 +58,7 @@ class CompletedCheckpoints:
 
     @property
     def ids(self) -> list[int]:
-        """The ids of those that are kept, the oldest first."""
+        """The ids of the kept checkpoints, the oldest first."""
         return [each.checkpoint_id for each in self._manifests]
 
     @property
@@ -67,7 +67,7 @@ class CompletedCheckpoints:
         return self._manifests[-1] if self._manifests else None
 
     def add(self, manifest: CheckpointManifest) -> list[int]:
-        """Keep a checkpoint that is newer than all others; returns the ids of those that are kept no longer."""
+        """Keep a checkpoint that is newer than all others; returns the ids of checkpoints that are kept no longer."""
         newest = self.newest
         assert newest is None or newest.checkpoint_id < manifest.checkpoint_id, (
             "a complete checkpoint subsumes all older ones"
@@ -133,7 +133,7 @@ class CheckpointHistory:
         self._ended: deque[PendingCheckpoint] = deque(maxlen=HISTORY_SIZE)  # the oldest first
         self._newest: dict[str, PendingCheckpoint | None] = {"completed": None, "savepoint": None, "failed": None}
         self._restored: tuple[int, int] | None = None  # the id, and when
-        self._counts = Counter[str]()  # of those that have failed, are complete, or were restored
+        self._counts = Counter[str]()  # of checkpoints that have failed, are complete, or were restored
 
     def __repr__(self) -> str:
         return f"<CheckpointHistory {self._counts['completed']} completed, {self._counts['failed']} failed>"

@@ -105,7 +105,7 @@ class ReaderAcknowledgements:
     Threading: the JobManager's loop.
 
     Args:
-        edges: of each attempt that feeds external edges, the ids of those edges.
+        edges: the ids of the external edges, by the attempt that feeds them.
         only_external: the attempts that feed no other edges: if they wait for room, they wait for the client.
     """
 
@@ -162,7 +162,7 @@ class ReaderAcknowledgements:
 def reader_acknowledgements(
     job: messages.JobGraphMessage, executions: Mapping[bytes, Execution]
 ) -> ReaderAcknowledgements:
-    """Those of the run that has these attempts."""
+    """Make the acknowledgements of the run that has these attempts."""
     external = [edge for edge in job.edges if edge.target is None]
     only_external = {edge.source for edge in external} - {edge.source for edge in job.edges if edge.target is not None}
     return ReaderAcknowledgements(

@@ -144,7 +144,7 @@ class FormerCheckpoint:
         num_producers = 0
         if not operator:
             fitting = [each for each in self.topology.inputs[vertex_id] if each.entry.input_id == former.input_id]
-            # Of several edges between the same operators, each goes on as the one that has its place among them.
+            # Two operators may have several edges between them: each goes on as the edge with its place among these.
             same = [
                 each
                 for each in fitting
@@ -175,7 +175,7 @@ class FormerCheckpoint:
         )
 
     def _in_flight(self, vertex_id: str) -> list[SubtaskEntry]:
-        """The data in flight of the subtasks of a vertex, by subtask; only of those that had some."""
+        """The data in flight of the subtasks of a vertex, by subtask; subtasks without any are left out."""
         return [
             SubtaskEntry(vertex_id, subtask, channels=entry.channels)
             for subtask, entry in sorted(self._entries.get(vertex_id, {}).items())
@@ -210,7 +210,7 @@ class FormerCheckpoint:
             )
 
     def _renamed(self, missing: Mapping[str, VertexEntry]) -> str:
-        """A sentence about operators of the same names without state there, which may be the missing ones."""
+        """Write a sentence about operators with equal names and no state there, which may be the missing ones."""
         missing_names = {vertex.operators[operator] for operator, vertex in missing.items()}
         new = {
             operator: vertex

@@ -103,10 +103,10 @@ class JobCheckpoints:
         job = recovered.job
         self.job_id = job.job_id
         self.settings = job.settings.checkpoints
-        self._began: tuple[float, int] | None = None  # the same moment by ``timers`` and by ``clock``
+        self._began: tuple[float, int] | None = None  # one moment by ``timers`` and by ``clock``
         directory = "" if self.settings is None else self.settings.directory
         self._open_storage = partial(open_storage, directory, self.job_id, self.key)
-        # What is to be told of their ends.
+        # The callbacks that hear how each savepoint ended.
         self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}
         self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
         self._topology = CheckpointTopology(job)
@@ -237,8 +237,8 @@ class JobCheckpoints:
             log.info("checkpoint retained", job=self.job_id, status=status.name, path=path)
 
     def retained_path(self, status: JobStatus) -> str | None:
-        """Where the newest complete checkpoint lies that stays when the job ends in this status, or is about to; None:
-        there is none.
+        """The path of the newest complete checkpoint if it stays when the job ends in this status, or is about to;
+        None: none stays.
         """
         newest, settings = self._completed.newest, self.settings
         if newest is None or settings is None:
@@ -253,8 +253,8 @@ class JobCheckpoints:
         return self._completed.path_of(newest.checkpoint_id) if is_retained else None
 
     def restored_state(self, vertex_id: str, subtask: int) -> messages.RestoredState | None:
-        """What a subtask of the next run begins with: its part of the newest complete checkpoint;
-        None: there is none.
+        """The state that a subtask of the next run begins with: its part of the newest complete checkpoint; None: there
+        is none.
         """
         restored = self._completed.restored
         return None if restored is None else restored.restored_state(vertex_id, subtask)

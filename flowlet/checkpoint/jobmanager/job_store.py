@@ -3,9 +3,9 @@
 ``JobKeeper``: writes what happens to the jobs into the job store, in order, and says when it is there.
 
 Side:       shared.  Blocking: called on threads of its own, never on an event loop.  ``JobKeeper``: loop.
-Invariants: what was put is on disk: written under a temporary name, fsynced, renamed, its directory fsynced
-            (``LocalFiles``).  Nothing is returned whose MAC is wrong.  One JobManager at a time uses a directory: it
-            holds a lock, which ends with its process.  ``JobKeeper`` uses the store for each job on one thread at a
+Invariants: a file that was put is on disk: written under a temporary name, fsynced, renamed, its directory fsynced
+            (``LocalFiles``).  A file whose MAC is wrong is never returned.  One JobManager at a time uses a directory:
+            it holds a lock, which ends with its process.  ``JobKeeper`` uses the store for each job on one thread at a
             time, in the order of the calls.  A callback is called once, on the loop, unless ``close`` comes first;
             without a store before the call returns.
 Layout:     ``<directory>/<job id>/job``, ``.../progress`` and, once the job has ended, ``.../end`` in their place; each
@@ -83,7 +83,7 @@ class RecoveredJob(msgspec.Struct, frozen=True):
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """What a JobManager begins with: jobs, ends by job id, and by job id why a job does not go on."""
+    """The jobs that a JobManager begins with; ends by job id; and by job id, why a job does not go on."""
 
     jobs: Sequence[RecoveredJob] = ()
     ends: Mapping[str, JobEnd] = msgspec.field(default_factory=dict)

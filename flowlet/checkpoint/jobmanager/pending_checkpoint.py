@@ -182,7 +182,7 @@ class SavepointRequest(msgspec.Struct, frozen=True):
 
 
 class SubtaskPart(msgspec.Struct, frozen=True):
-    """When and how one subtask acknowledged; ``durations`` None: it had finished before the trigger."""
+    """One subtask's acknowledgement; ``durations`` None: the subtask had finished before the trigger."""
 
     acknowledged_ms: int
     num_bytes: int = 0
@@ -253,7 +253,7 @@ class PendingCheckpoint:
         self.parts[subtask] = SubtaskPart(now_ms, num_bytes, message.durations)
 
     def manifest(self, topology: CheckpointTopology) -> CheckpointManifest:
-        """What the checkpoint consists of; nothing may be missing."""
+        """Make the manifest of the checkpoint; every subtask must have acknowledged."""
         assert not self.missing, "all have acknowledged"
         entries = [self._entries[each] for each in sorted(self._entries)]
         job_id, name, parallelisms = topology.job_id, topology.job_name, dict(topology.parallelisms)

@@ -2,14 +2,13 @@
 
 ``SavepointApi``: the routes of savepoints: to begin one, and to hear how it went.
 
-Whether the JobManager can write checkpoints where a job wants them: tried at submission, not at the first
-checkpoint.
+The JobManager tries at submission, not at the first checkpoint, whether it can write checkpoints where a job wants
+them.
 
 Side:       loop.
-Invariants: an operation ends once; of those that have ended the last ``MAX_ENDED`` are kept.  One that stops the job
-            succeeds only when the job has finished.  a directory is made, and known to be writable, before any task
-            hears of its savepoint.  What a savepoint that fails has left is removed; one that is complete is never
-            touched.
+Invariants: an operation ends once; the last ``MAX_ENDED`` ended operations are kept.  One that stops the job succeeds
+            only when the job has finished.  A directory is made, and known to be writable, before any task hears of its
+            savepoint.  The files of a savepoint that failed are removed; a complete savepoint is never touched.
 Source:     Flink ``SavepointHandlers``, ``StopWithSavepointTerminationHandlerImpl``, ``CompletedOperationCache``.
             Flink ``DefaultScheduler.triggerSavepoint``, ``stopWithSavepoint``.  Flink's REST API:
             ``/jobs/:jobid/savepoints``, ``/jobs/:jobid/savepoints/:triggerid``, ``/jobs/:jobid/stop``.
@@ -280,7 +279,7 @@ class SavepointApi:
         return json_response({"request-id": operation.request_id}, status=202)
 
     async def status(self, request: Request) -> Response:
-        """What became of a request: 200; 404 it is not known, or not any more."""
+        """Answer how a request went: 200; 404 it is not known, or not any more."""
         master, request_id = self.find_job(request), request.match_info["request_id"]
         timeout_s = self.long_poll_s(request) if "timeout_ms" in request.query else 0.0
         await master.wait_until(

@@ -5,8 +5,8 @@ Lock order: ``_lock`` is a leaf: buffers are recycled and results completed with
 Side:       shared.
 Invariants: every buffer is recycled before the call returns.  Data for a checkpoint that is not open, or whose part is
             finished, is dropped.  Each result is completed once.  Starting a checkpoint fails the older open ones.
-            Nothing is unpickled here; what ``encode_channels`` wrote comes back piece by piece, each piece a copy of
-            its own.
+            This module unpickles nothing.  The data that ``encode_channels`` wrote comes back piece by piece, each
+            piece a copy of its own.
 Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all pieces one
             after the other.  The head names each channel with the sizes of its pieces: first those of the inputs, then
             those of the outputs.

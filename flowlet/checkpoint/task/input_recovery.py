@@ -1,7 +1,7 @@
 """``InputRecovery``: processes the data in flight of a checkpoint before a task reads anything new.
 
-``KeyRangeFilter``: keeps the records whose keys belong to a subtask.  ``restored_streams``: which data in flight of a
-checkpoint those are.
+``KeyRangeFilter``: keeps the records whose keys belong to a subtask.  ``restored_streams``: chooses the data in flight
+that a subtask processes.
 
 Side:       task.
 Invariants: a record is kept by exactly one subtask of the consumer: by the one that a record writer would send it to.
@@ -11,16 +11,18 @@ Invariants: a record is kept by exactly one subtask of the consumer: by the one 
 Source:     Flink ``RecordFilter``, ``VirtualChannelSelector``.  Flink ``RecoveredInputChannel``,
             ``RescalingStreamTaskNetworkInput``.  Flink ``TaskStateAssignment``, ``SubtaskStateMapper``.
 Rules:      of a stream whose channel is still there, records and watermarks go in as from that channel; of any other
-            stream only the records do: its watermark says nothing about the channels that there are now.  Marks and
-            latency markers are of the run before, and nobody waits for them.  Records that another program wrote become
-            instances of the running program's classes.  A stream is what one former producer had for one former
-            consumer: first what the consumer had kept, then what the producer had.  With the same number of subtasks on
-            both sides, each stream goes to its own channel.  Else a stream goes - by key: to every subtask that has
-            some of the former consumer's key groups, which takes the records of its own; - broadcast: to every subtask
-            that goes on from that former consumer (its number modulo the former number of consumers); - else: to the
-            subtask with the former consumer's number, modulo the number of consumers now.  Streams of an edge that
-            became part of the chain go to the operator that read it; those of later operators first, because their
-            records are older.
+            stream only the records do: its watermark says nothing about the channels of this run.  Marks and latency
+            markers are of the former run, and nobody waits for them.  Records that another program wrote become
+            instances of the running program's classes.  A stream is the data of one former producer for one former
+            consumer: first the part that the consumer had kept, then the part that the producer had.  If the numbers of
+            subtasks on both sides are as before, each stream goes to its own channel.  Otherwise a stream goes
+            - by key: to every subtask that has some of the former consumer's key groups; the subtask takes the records
+            of its own groups;
+            - broadcast: to every subtask that goes on from the former consumer (its number modulo the former number of
+            consumers);
+            - else: to the subtask with the former consumer's number, modulo the number of consumers now.
+            Streams of an edge that became part of the chain go to the operator that read it; streams of later operators
+            first, because their records are older.
 """
 
 from collections import defaultdict, deque
@@ -67,7 +69,7 @@ class KeyRangeFilter:
         return f"<KeyRangeFilter of {self._groups} of {self._max_parallelism}>"
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """The chunk's records with these keys, in order, as they are; possibly none.
+        """Return the chunk's records with keys of these groups, in order and unchanged; possibly none.
 
         Raises:
             UserFunctionError: the key selector failed.
@@ -107,7 +109,8 @@ class InputRecovery:
         target_of: by gate index the processor of the gate, and the gate's position there.
         name: the task's, for errors.
         limits: of the elements.
-        inner: by index in the chain, above 0, what gives records to an operator; None: no stream goes behind the head.
+        inner: makes the function that gives records to an operator, by its index in the chain, above 0; None: all
+            streams are for the head.
     """
 
     _streams: list[RecoveredStream]
@@ -117,9 +120,9 @@ class InputRecovery:
     _inner: Callable[[int], Callable[[Chunk], int]] | None = None
     # Read, for operators behind the head.
     _waiting: deque[tuple[Callable[[Chunk], int], Chunk]] = field(init=False, default_factory=deque)
-    _processor: InputProcessor | None = field(init=False, default=None)  # that got elements last
+    _processor: InputProcessor | None = field(init=False, default=None)  # the one that got elements last
     _pieces: deque[bytes] = field(init=False, default_factory=deque)  # of the stream that is being processed
-    _deserializer: ElementDeserializer | None = field(init=False, default=None)  # of the same
+    _deserializer: ElementDeserializer | None = field(init=False, default=None)  # of that stream
 
     def __repr__(self) -> str:
         return f"<InputRecovery of {self._name}: {len(self._streams)} streams left>"

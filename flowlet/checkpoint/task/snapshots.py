@@ -26,12 +26,12 @@ from netstack.late import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RecoveredStream:
-    """What was under way from one former producer to one former consumer, from the beginning of an element to the end
-    of one.
+    """The data that was under way from one former producer to one former consumer: a whole number of elements.
 
     Args:
         gate: the index of the gate that would have got it.
-        channel: the index of the same channel in that gate; None: there is none any more, so only the records count.
+        channel: the index of the stream's channel in that gate; None: the channel is no more, so only the records
+            count.
         pieces: the serialized elements, cut anywhere.
         select: which of the records are this subtask's; None: all.
         operator: the index of the operator in the chain that reads it; above 0, the gate is no more.
@@ -119,7 +119,7 @@ class OperatorSnapshotFuture:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskState:
-    """What a subtask acknowledges.
+    """The state that a subtask acknowledges.
 
     Args:
         operators: their states by operator id.
@@ -152,8 +152,8 @@ class HeadedBytes(Generic[Head]):
     Args:
         magic: the number.
         decoder: of the head, a ``msgspec.Struct``.
-        name: what the bytes are, for messages.
-        full_name: the same, where there is none of it.
+        name: of the content, for messages.
+        full_name: of the content, for the message that the bytes are something else.
     """
 
     _magic: bytes

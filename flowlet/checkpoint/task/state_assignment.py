@@ -131,5 +131,5 @@ def _rows(parts: Sequence[OperatorStateRows | None], share: StateShare) -> Opera
             )
         case Redistribution.BROADCAST:
             own = parts[share.subtask % len(parts)]
-            # A finished subtask left none; all are the same.
+            # A finished subtask left none; all parts are equal, so any other part will do.
             return kept[share.subtask % len(kept)] if own is None else own

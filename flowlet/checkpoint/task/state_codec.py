@@ -81,7 +81,7 @@ class _Operator(msgspec.Struct, frozen=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What the parts are, in their order."""
+    """The list of the parts, in their order in the bytes."""
 
     operators: list[_Operator]
     is_finished: bool
@@ -253,7 +253,10 @@ class _NamingUnpickler(FormerUnpickler):
 
 
 def _check_key_groups(keyed: KeyedStateSnapshot, what: str) -> None:
-    """Raises StateRestoreError: the classes of the program that runs make other keys of those that were written."""
+    """Check that each key is still in the key group that it was written with.
+
+    Raises StateRestoreError: it is not, because the classes of the running program make other keys of the stored ones.
+    """
     for group, states in keyed.groups.items():
         for name, rows in states.items():
             known = isinstance(rows.keys, list | tuple)
@@ -266,7 +269,7 @@ def _check_key_groups(keyed: KeyedStateSnapshot, what: str) -> None:
 
 
 class _FindsClass(pickle.Pickler):
-    """Whether what is pickled refers to a class of this name."""
+    """A pickler that finds out whether the pickled object refers to a class of this name."""
 
     def __init__(self, qualname: str) -> None:
         super().__init__(PickleWriter(), _PROTOCOL)
@@ -274,7 +277,7 @@ class _FindsClass(pickle.Pickler):
         self.has_found = False
 
     def reducer_override(self, obj: Any) -> Any:
-        """See ``pickle.Pickler``."""
+        """Note a class of this name; pickle each class, function and module as an empty function in its place."""
         if obj is _nothing:
             return NotImplemented
         if isinstance(obj, type):

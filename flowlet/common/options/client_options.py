@@ -74,7 +74,7 @@ class ClientHeartbeat:
 
     @classmethod
     def of_options(cls, options: Configuration, *, is_collecting: bool, is_attached: bool) -> "ClientHeartbeat | None":
-        """What the options say for one job; None: the job needs no client.
+        """Read the options for one job; None: the job needs no client.
 
         Args:
             options: the environment's.
@@ -129,7 +129,7 @@ def is_detached(variables: Mapping[str, str]) -> bool:
 
 
 def progress_mode(variables: Mapping[str, str]) -> ProgressMode:
-    """What the user wants.  Raises ConfigError: the variable has an unknown value."""
+    """Read the user's wish from ``variables``.  Raises ConfigError: the variable has an unknown value."""
     wish = variables.get(PROGRESS_VARIABLE, "").strip().lower() or "auto"
     try:
         return ProgressMode(wish)

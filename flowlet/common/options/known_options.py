@@ -70,7 +70,7 @@ _ROWS: Final[tuple[Option[Any], ...]] = (
     _STORAGE,
     _CLAIM_MODE,
 )
-# A second field of the same option is no second option.
+# Two fields may read one option, which stands here once.
 KNOWN: Final = tuple({row.name: row for row in reversed(_ROWS)}.values())[::-1]
 BY_NAME: Final = {name: row for row in KNOWN for name in row.names}
 

@@ -85,7 +85,7 @@ class DependencySettings:
         lambda found: parse_text(found).partition(_BEFORE_TARGET)[0] or None,
         "the path of a requirements file, and perhaps # and a folder of packages",
     ).field()
-    packages: str | None = Option(  # the same option
+    packages: str | None = Option(  # of the option of the field above
         _REQUIREMENTS, lambda found: found.partition(_BEFORE_TARGET)[2] or None, ""
     ).field()
     archives: tuple[ArchivePath, ...] = Option(
@@ -99,7 +99,7 @@ class DependencySettings:
 
     @property
     def needs_own_process(self) -> str | None:
-        """What cannot be had in the process of the user's program, None: nothing."""
+        """The first setting that the process of the user's program cannot fulfil; None: it fulfils all."""
         wanted = {
             "set_python_executable()": self.executable is not None,
             "add_python_archive(), which sets the working directory,": bool(self.archives),

@@ -82,7 +82,7 @@ class PartRules(ABC):
         return self.part(type_info.key_type_info)
 
     def made(self, type_info: TupleTypeInfo | RowTypeInfo, fields: list[Any], value: Any) -> Any:
-        """What a tuple or row becomes."""
+        """Make a tuple or row of its converted fields."""
         if isinstance(type_info, TupleTypeInfo):
             return tuple(fields)
         kind = value.get_row_kind() if isinstance(value, Row) else _INSERT

@@ -54,7 +54,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class FieldForm:
-    """What the formats know of one plain type; all three raise ValueError.
+    """The functions by which the formats convert one plain type; all three raise ValueError.
 
     Attributes:
         checked: a value of a record, as Python's own value of the type.
@@ -228,7 +228,7 @@ def checked_double(value: Any) -> float:
 
 
 def checked_float(value: Any) -> float:
-    """As ``checked_double``; of the size that 32 bits hold."""
+    """Check a value as ``checked_double`` does, and that 32 bits can hold a number of its size."""
     number = value if type(value) is float else checked_double(value)
     if -FLOAT32_LIMIT < number < FLOAT32_LIMIT or number - number != 0:  # or it is NaN or infinite itself
         return number
@@ -236,7 +236,7 @@ def checked_float(value: Any) -> float:
 
 
 def rounded_float(value: Any) -> float:
-    """As ``checked_float``, rounded to 32 bits."""
+    """Check a value as ``checked_float`` does, and round it to 32 bits."""
     return ctypes.c_float(checked_float(value)).value
 
 
