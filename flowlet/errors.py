@@ -64,9 +64,7 @@ class RemoteTraceback(FlowletError):  # noqa: N818 - as in concurrent.futures an
 
 
 class KeyTypeError(FlowletError):
-    """A key is not sure to be the same key in every process; the message names the type, the reason and what to use
-    instead.
-    """
+    """A key might differ from process to process; the message names the type, the reason and what to use instead."""
 
 
 class StateRestoreError(FlowletError):

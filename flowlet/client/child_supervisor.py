@@ -1,9 +1,9 @@
-"""Keeps a cluster's TaskManager processes running: one that dies gets a successor with the same options.
+"""Keeps a cluster's TaskManager processes running: one that dies gets a successor with its options.
 
 Decides whether a TaskManager that died gets a successor, and after how long.
 
 Side:       shared.
-Units:      seconds, of any clock that only goes forward.  seconds.
+Units:      seconds, of any clock that only goes forward.
 Invariants: a child that was started is known, so that ``stop`` ends it; after ``stop`` none is started.  A restarting
             job gets its slots back, unless the TaskManagers die again and again (``RespawnPolicy``).
 Source:     Flink leaves this to YARN or Kubernetes; its ``MiniCluster`` has nothing like it.

@@ -4,8 +4,9 @@
 Side:       shared.
 Invariants: a descriptor of a child stands for the process itself, so that no other process is signalled though ids are
             used again.  A server has one cluster or none.  The program keeps the server of a cluster that has ended for
-            the next one (``KEPT_SERVER``), if that would start it with the same surroundings, and for ``MAX_REST_S`` at
-            most.  It ends with this program, whatever ends that, and a forked child of this program has none of it.
+            the next cluster (``KEPT_SERVER``), if that would start a server with equal surroundings, and for
+            ``MAX_REST_S`` at most.  The server ends with this program, however this ends; a forked child of this
+            program does not have it.
 Units:      seconds.
 Figure:     the CPU of a second ``execute()`` with parallelism 2 is 3.7 times that of ``import numpy`` with a new
             server, and 0.7 times with the kept one (``bench/startup.py``).
@@ -65,9 +66,9 @@ It is never printed: the variables of the environment may hold secrets.
 
 
 def surroundings_of(python: str | None, start: ProgramStart) -> Surroundings:
-    """Those of the calling thread, which is about to start a server with the interpreter ``python``.
+    """Read the surroundings of the calling thread, which is about to start a server with the interpreter ``python``.
 
-    The kernel's: user, groups, umask, signals, capabilities, processors, limits, priority, cgroup, namespaces.
+    From the kernel: user, groups, umask, signals, capabilities, processors, limits, priority, cgroup, namespaces.
     """
     status = _text_of("/proc/thread-self/status").splitlines()
     root = os.stat("/")

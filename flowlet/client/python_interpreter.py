@@ -1,10 +1,10 @@
-"""The Python interpreter of the TaskManagers that a program starts: this one or another, with what the program can
-import, and its flags.
+"""The Python interpreter of the TaskManagers that a program starts: this one or another, with the program's import path
+and its flags.
 
 Side:       shared.
-Invariants: a child finds what the program finds, in the same order, whatever its folders are called: the import path
-            travels in a file, not in ``PYTHONPATH``, which would be split at each ":".
-Rules:      another interpreter needs the same version of the language, because functions travel as bytecode.  It brings
+Invariants: a child searches the folders that the program searches, in this order, whatever they are called: the import
+            path travels in a file, not in ``PYTHONPATH``, which would be split at each ":".
+Rules:      another interpreter must have this version of the language, because functions travel as bytecode.  It brings
             its own packages; of this interpreter's import path it gets the rest: the program's folder, and the engine
             if that is not installed there.
 Source:     PyFlink ``StreamExecutionEnvironment.set_python_executable``; the flags as in ``multiprocessing``.
@@ -133,7 +133,7 @@ def program_start(python: str | None) -> ProgramStart:
 
 
 def _texts(entries: Sequence[object]) -> list[str]:
-    """Those that are text: a program may put anything there."""
+    """The entries that are text: a program may put anything there."""
     return [each for each in entries if isinstance(each, str)]
 
 

@@ -4,9 +4,9 @@ Side:       shared.  ``ClusterClient`` on any thread; the coroutines run on its 
 Invariants: a call that is under way when the client is closed ends with an error, it never hangs; Ctrl-C ends a call at
             once, and never between two steps that belong together (``interrupts``): neither a lock nor half a call
             stays.
-Rules:      a request that got no answer may have been carried out.  All that wait for the next JobManager may be sent
-            twice: a savepoint is asked for again with the same id, so that no second one begins, and a job whose id
-            is there already was taken at the first time.  The directory of a savepoint is relative to the working
+Rules:      a request that got no answer may have been carried out.  Every request that waits for the next JobManager
+            may be sent twice: a savepoint is asked for again with its id, so that no second one begins, and a job whose
+            id is there already was taken at the first time.  The directory of a savepoint is relative to the working
             directory of the process that asks.
 Units:      seconds; on the wire milliseconds.
 """

@@ -227,7 +227,7 @@ class RunningJob:
         return failure
 
     def _last_restart(self) -> str:
-        """Which task made the job restart last, for an error; empty: none did, or the JobManager does not say."""
+        """The task that made the job restart last, for an error; empty: none did, or the JobManager does not tell."""
         with contextlib.suppress(FlowletError):
             document = self.metrics()
             causes = [f"{each['task']}: {each['cause']}" for each in document.get("restarts", []) if each["task"]]

@@ -1,4 +1,4 @@
-"""What an ``ExecutionGraph`` wants done.
+"""The orders of an ``ExecutionGraph``.
 
 Side:       pure.
 Source:     Flink ``DefaultScheduler``, ``ExecutionGraphHandler``.

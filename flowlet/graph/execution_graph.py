@@ -191,10 +191,10 @@ class ExecutionGraph:
         return [execution for execution in self.executions.values() if self._region_of[execution.key] in regions]
 
     def set_time(self, now_ms: int, elapsed_ms: int | None = None) -> None:
-        """Set the time of what is told next.
+        """Set the time of the next events.
 
         ``now_ms``: the wall clock, for people.  ``elapsed_ms``: a clock that nobody sets, by which restarts are
-            decided; None: the same.
+            decided; None: ``now_ms``.
         """
         self._now_ms = now_ms
         self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
@@ -417,8 +417,10 @@ class ExecutionGraph:
             self._unreached |= {region: self._restarts[region] for region in regions if self.order.producers[region]}
 
     def _symptom_of(self, regions: Collection[int], failure: FailureInfo, *, is_loss: bool) -> _Restart | None:
-        """The restart of a region that could not read results before their loss was known: this failure is its cause,
-        or the same again.
+        """Find the restart that this failure belongs to; None: the failure is a new one.
+
+        A region may restart because it could not read results whose loss was not known yet.  This failure is then the
+        cause of that restart, or its symptom once more.
         """
         if failure.suppresses_restarts:
             return None

@@ -135,7 +135,7 @@ class JobGraph:
 
 
 def stable_id(*parts: object) -> str:
-    """32 hex digits derived from the parts, the same in every process."""
+    """Derive 32 hex digits from the parts; equal parts give equal digits in every process."""
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

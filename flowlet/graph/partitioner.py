@@ -27,7 +27,7 @@ def default_max_parallelism(parallelism: int) -> int:
 
 
 class _Strategy:
-    """What all partitioners have: ``is_pointwise``, whether a producer sends to some of the consumers only."""
+    """The base of all partitioners; ``is_pointwise``: whether a producer sends to some of the consumers only."""
 
     __slots__ = ()
     is_pointwise: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class Broadcast(_Strategy):
 
 @dataclass(frozen=True, slots=True)
 class KeyGroups(_Strategy):
-    """All records with the same key go to the subtask that owns its key group.
+    """All records with one key go to the subtask that owns the key's group.
 
     ``key_selector`` is a callable, or an object with ``get_key(value)``.  ``max_parallelism``, the number of key
     groups, is that of the *consumer*.

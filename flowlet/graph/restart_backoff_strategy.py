@@ -151,7 +151,7 @@ class FailedRun:
 
 
 class RegionOrder(msgspec.Struct, frozen=True):
-    """Who reads whose complete results, and which regions therefore run after which.
+    """The order of regions: a region runs after the regions whose complete results it reads.
 
     Attributes:
         producers: by region, the regions whose results it reads when they are complete.

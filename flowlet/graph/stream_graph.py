@@ -215,7 +215,7 @@ class _Builder:
         return None if read.tag is None else self._side_types.get((read.node.transformation, read.tag))
 
     def _reads(self, transformation: Transformation) -> list["_Read"]:
-        """What an operator reads: for each input all operators behind unions, side outputs and partitionings."""
+        """Find what an operator reads: for each input, all operators behind unions, side outputs and partitionings."""
         if not transformation.inputs and not isinstance(transformation, SourceTransformation):
             raise JobGraphError(f"operator {transformation.operator_name!r} reads nothing: it needs an input")
         return [

@@ -39,7 +39,7 @@ class GraphValue(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorFactory:
-    """What makes an operator when the job starts: ``target("package.module:name")(**arguments, name=...)``.
+    """A factory of an operator, called when the job starts: ``target("package.module:name")(**arguments, name=...)``.
 
     An argument may be a ``GraphValue``; or a factory, whose object takes its place (this one is given no ``name``).
     """

@@ -12,14 +12,15 @@ Rules:      a slot sharing group needs as many slots as its widest vertex has su
             slot i.  A narrower vertex takes the slots with the fewest tasks, so that single sources and sinks do not
             all run in the first process; but if a pointwise edge from a vertex of equal parallelism feeds it, it takes
             the slots of that vertex.  Vertices of different stages (``vertex_stages``) use one set of slots, one after
-            the other.  A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it
-            restart it keeps its slots; those of a lost TaskManager are replaced when a task needs them.  A pipelined
-            edge joins the subtasks between which records flow: on a pointwise edge partners, else all.  A blocking edge
-            joins none: its consumers run when its producers have finished (``region_order``).  Subtasks that share
-            something else are joined, too: subtasks of a source whose splits the JobManager hands out, because splits
-            of a failed reader may be with another one by now, and subtasks of aligned sources.  A job that the client
-            reads has one region, because its results are one stream from run to run.  So has a job with a remote gate.
-            Such a job with blocking edges keeps its regions, because stages need them, and they fail as one.
+            the other.  A job takes one slot of each TaskManager in turn, in the order of registration.  It keeps its
+            slots while parts of it restart; slots of a lost TaskManager are replaced when a task needs them.  A
+            pipelined edge joins the subtasks between which records flow: on a pointwise edge partners, else all.  A
+            blocking edge joins none: its consumers run when its producers have finished (``region_order``).  Subtasks
+            that share something else are joined, too: subtasks of a source whose splits the JobManager hands out,
+            because splits of a failed reader may be with another one by now, and subtasks of aligned sources.  A job
+            that the client reads has one region, because its results are one stream from run to run.  So has a job with
+            a remote gate.  Such a job with blocking edges keeps its regions, because stages need them, and they fail as
+            one.
             On an all-to-all edge each producer has one subpartition per consumer, and consumer i reads subpartition i
             of every producer.  On a pointwise edge a producer has one subpartition for each consumer that it feeds.  On
             an edge that the client reads it has one.  Blobs are passed on unopened.

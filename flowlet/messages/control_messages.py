@@ -46,7 +46,7 @@ class FromTask(ToJobManager, frozen=True):
 
 
 class StateHandle(msgspec.Struct, frozen=True):
-    """Where a part of a checkpoint lies: in a file of the checkpoint's storage, or, if it is small, in ``inline``."""
+    """The place of a part of a checkpoint: a file of the checkpoint's storage, or, if it is small, ``inline``."""
 
     num_bytes: int
     sha256: bytes
@@ -71,7 +71,7 @@ class SubtaskEntry(msgspec.Struct, frozen=True):
 
 
 class CheckpointPlace(NamedTuple):
-    """Where a checkpoint lies: below a directory of its job, or a ``savepoint``, which is a directory of its own."""
+    """The place of a checkpoint: below a directory of its job, or a ``savepoint``, which is a directory of its own."""
 
     directory: str
     job_id: str
@@ -108,21 +108,21 @@ class RestoredEdge(msgspec.Struct, frozen=True):
     num_producers: int  # their number now; 0: the operator that feeds it is another one
     is_pointwise: bool = False
     partitioner: bytes = b""  # cloudpickled; only if the number of consumers is another one now, or ``is_by_key_now``
-    new_gate: int | None = None  # the index of the edge now; None: the same
+    new_gate: int | None = None  # the index of the edge now; None: as before
     operator: int = 0  # the index of the reader in its chain; above 0: there is no edge any more
     consumers: list[SubtaskEntry] | None = None  # only those with ``channels``
     is_by_key_now: bool = False  # and was not: each record in flight may be any subtask's
 
 
 class RestoredState(msgspec.Struct, frozen=True):
-    """What a subtask begins with after a restart, or of another job's checkpoint.
+    """The state that a subtask begins with, after a restart or from another job's checkpoint.
 
-    Of a vertex with the parallelism of the checkpoint it gets the part with its number, unless a part has union state;
-    otherwise, all parts, of which it takes what is its own now: key groups, and its share of the rest.
+    If a vertex has its parallelism of the checkpoint, and no part has union state, a subtask gets the part with its
+    number.  Otherwise it gets all parts, and takes its key groups and its share of the rest.
     """
 
     checkpoint_id: int
-    vertices: list[RestoredVertex] = []  # the one that the subtask belongs to comes first
+    vertices: list[RestoredVertex] = []  # the subtask's own vertex comes first
     is_finished: bool = False  # its operators had finished, and do not run again
     edges: list[RestoredEdge] = []  # those with data in flight
     former: CheckpointPlace | None = None  # another job's, where the handles name files; None: of this job
@@ -154,7 +154,7 @@ class VertexMessage(msgspec.Struct, frozen=True):
     # Of the source that it begins with; the JobManager hands them out.  None: readers know their shares.
     split_set: SplitSet | None = None
     operator_ids: list[str] = []  # 32 hex digits each, in the order of the chain: whose state is whose
-    operator_uids: list[str] = []  # what the user called them, in the same order; empty texts: nothing
+    operator_uids: list[str] = []  # the user's names of them, in that order; empty texts: none
 
 
 class EdgeMessage(msgspec.Struct, frozen=True):
@@ -187,8 +187,8 @@ class JobGraphMessage(msgspec.Struct, frozen=True):
 
 
 class InputChannelDescriptor(msgspec.Struct, frozen=True):
-    """What one input channel reads: partition (20 B), producer attempt (40 B), and the data address of the producer's
-    TaskManager.
+    """The source of one input channel: partition (20 B), producer attempt (40 B), and the data address of the
+    producer's TaskManager.
     """
 
     partition: bytes
@@ -257,7 +257,7 @@ class LatencyMetrics(msgspec.Struct, frozen=True):
 
 
 class UserMetric(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a metric of a user's function shows; see ``flowlet.metrics.metricbase.MetricValue``."""
+    """The value of a metric of a user's function; see ``flowlet.metrics.metricbase.MetricValue``."""
 
     name: str  # with its groups: ``group.name``
     kind: str  # counter, gauge, meter or distribution
@@ -454,7 +454,7 @@ class NoMoreSplits(ToTask, frozen=True):
 
 
 class GateCounts(msgspec.Struct, frozen=True):
-    """What one subtask of a remote gate has received so far."""
+    """The numbers of partitions that one subtask of a remote gate has received so far."""
 
     num_open: int = 0
     num_completed: int = 0  # attempts
@@ -546,7 +546,7 @@ class CheckpointAborted(ToTask, frozen=True):
 
 
 class CheckpointDurations(msgspec.Struct, frozen=True):
-    """Where one subtask's time for a checkpoint went, in milliseconds, and how much data was in flight, in bytes."""
+    """The times of one subtask's part of a checkpoint, in milliseconds, and its data in flight, in bytes."""
 
     start_delay_ms: int = 0
     alignment_ms: int = 0

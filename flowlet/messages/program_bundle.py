@@ -1,13 +1,13 @@
 """The bundle of a program: its files, as lists of parts, and the blobs of its functions.
 
 A file travels in parts of ``PART_BYTES``, a folder as a zip archive, and the program's modules as one file of sources.
-A blob of functions may be divided: what is large in it, and in others, is a piece that travels once.
+A blob of functions may be divided: a large object that several blobs hold is a piece that travels once.
 
 Side:   pure.
-Rules:  a part or piece is named by the SHA-256 of its content, and whoever gets one checks it.  The same modules make
-        the same bytes, so that they travel to a cluster once.  A blob without large pieces travels as it is.
-Format: a divided blob is 0, then a MessagePack array: what lies between the pieces (one more than there are pieces),
-        and the names of the pieces.  Pickles, which all blobs are, begin with 0x80.
+Rules:  a part or piece is named by the SHA-256 of its content, and its receiver checks it.  Equal modules make equal
+        bytes, so that they travel to a cluster once.  A blob without large pieces travels as it is.
+Format: a divided blob is 0, then a MessagePack array: the bytes between the pieces (one entry more than there are
+        pieces), and the names of the pieces.  Pickles, which all blobs are, begin with 0x80.
 Units:  bytes.
 Source: the place of Flink's ``PermanentBlobKey`` and ``DistributedCache.DistributedCacheEntry``.
 """
@@ -72,7 +72,7 @@ def join(blob: bytes, pieces: Mapping[bytes, bytes]) -> bytes:
 
 
 def pieces_of(blobs: Iterable[bytes], pieces: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Those of ``pieces`` that the ``blobs`` lack."""
+    """Return the entries of ``pieces`` that the ``blobs`` refer to and do not contain."""
     return {name: pieces[name] for blob in blobs for name in piece_names(blob)} if pieces else {}
 
 

@@ -6,10 +6,10 @@ Rules:      modules are shipped as source if they lie beside the main program (i
             are not shipped, nor are those that have the name of a module of Python.  Classes and functions of the main
             module, and objects of its classes that pickle themselves by their names, are shipped by value, each for
             itself, so that pickles that name them can be read.  One that cannot be pickled, or is large, is left out:
-            most programs never need it, and the TaskManager explains when one does.  Nothing is asked of other objects
-            of the program: their answers may raise, or import what is not there.
-Invariants: the same content makes the same digests, whenever and wherever it is packed: archives of folders have their
-            entries sorted, and no times.  So what a cluster has got once does not travel again.
+            most programs never need it, and the TaskManager explains when one does.  Other objects of the program are
+            not touched: their methods may raise, or import a module that is missing.
+Invariants: equal contents have equal digests, whenever and wherever they are packed: archives of folders have their
+            entries sorted, and no times.  So content that a cluster has got once does not travel again.
 Units:      bytes.
 """
 

@@ -5,9 +5,9 @@ Side:       loop; ``PartStore`` is shared, and blocks.
 Invariants: the directory is read and written on other threads only, and changed by one call at a time, which goes on to
             its end when its caller is cancelled: so the sizes here are those of the files there (``LocalFiles``).  A
             part of a job that has not ended is never removed.
-Rules:      parts of jobs that have ended stay until there is no more room, the ones first that were asked for longest
-            ago: the next run of a program ships the same files.  Digests are SHA-256, in hex in a path.  Lists of them
-            are MessagePack.  As every request, these are signed with the secret.
+Rules:      parts of jobs that have ended stay as long as there is room, because the next run of a program mostly ships
+            its files unchanged; parts that were asked for longest ago go first.  Digests are SHA-256, in hex in a path.
+            Lists of them are MessagePack.  As every request, these are signed with the secret.
 Source:     Flink ``BlobServer``, ``PermanentBlobCache``.
 """
 
@@ -130,7 +130,7 @@ class FileKeeper:
         return f"<FileKeeper {len(self._sizes)} parts, {sum(self._sizes.values())} bytes>"
 
     async def missing(self, digests: Collection[bytes]) -> list[bytes]:
-        """Those that are not here.  Raises StorageError: the directory cannot be read."""
+        """The digests of parts that are not here.  Raises StorageError: the directory cannot be read."""
         await self._read_directory()
         return [each for each in digests if not self._touch(each)]
 
@@ -238,7 +238,7 @@ class FileApi:
         ]
 
     async def missing(self, request: Request) -> Response:
-        """Which of the parts named in the body are not here."""
+        """Answer which of the parts that the body names are not here."""
         try:
             missing = await self._keeper.missing(_decoder.decode(request.body))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

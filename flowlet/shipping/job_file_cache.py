@@ -2,10 +2,10 @@
 
 Side:       shared.  Blocking; the threads of tasks.
 Invariants: a file is used only when the SHA-256 of each of its parts was checked.  A folder appears whole or not at
-            all.  What a task uses is not removed.  Files that several jobs may use are read-only; those of a working
-            directory are the job's own.
-Rules:      what is made of the same files is made once, whichever jobs bring them; a working directory belongs to one
-            job, and goes with its last task here.  While one task makes something, others that need the same wait.
+            all.  A file that a task uses is not removed.  Files that several jobs may use are read-only; files of a
+            working directory are the job's own.
+Rules:      a folder is made once of equal files, whichever jobs bring them; a working directory belongs to one job, and
+            goes with its last task here.  While one task makes a folder, other tasks that need it wait.
             pip installs requirements into a folder of their own.  Packages that this process has loaded keep their
             version: pip gets them as constraints, because one process has one version of a module.  If the job brought
             packages, pip asks no index.
@@ -292,9 +292,9 @@ class _Preparation:
         )
 
     def _made(self, kind: str, content: object, make: Callable[[Path], None]) -> Path:
-        """The folder or file that ``make`` makes of ``content``; it stays until all in ``used`` are released.
+        """Make the folder or file of ``content`` by ``make``; it stays until all in ``used`` are released.
 
-        ``make`` gets a path where nothing is.  It is not called if another task has made the same.
+        ``make`` gets a path that does not exist.  It is not called if another task has made this folder or file.
         """
         key = f"{kind}-{hashlib.sha256(_encoder.encode(content)).hexdigest()}"
         folder = self.cache.use(key, self.used)

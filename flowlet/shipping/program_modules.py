@@ -6,8 +6,8 @@ TaskManager is ours, so it is asked for a name that it lacks: it then gives that
 Side:       shared.  The task's thread; parts come over the loop, one at a time.
 Rules:      one process has one module of a name, and one working directory: a job that needs others than a running one
             is refused, and so is one whose file would hide a module that is loaded from elsewhere.  Packages that pip
-            installed never hide a loaded module: pip got those as constraints.  What is asked for twice of the main
-            module is the same object.  A task's thread gets the objects of its own job; other threads (of users, of
+            installed never hide a loaded module: pip got those as constraints.  The main module gives one object
+            for each name and job, however often it is asked.  A task's thread gets the objects of its own job; other threads (of users, of
             coroutines) get those of the job that came last.
 Invariants: a module without dots, with all that is below it, is of one version while a task that needs it runs.  It is
             unloaded only when a later job brings another version.  The import path and the working directory are as
@@ -113,7 +113,7 @@ class ShippedCode(importlib.abc.MetaPathFinder):
         self.owns_process = False
         """Whether the working directory may be changed; set before the first job."""
         self._lock = threading.Lock()
-        # By name without dots: the folder, or the sources of the module and of those below it.  Guarded by _lock.
+        # By name without dots: the folder, or the sources of the module and of modules in it.  Guarded by _lock.
         self._origins: dict[str, Path | Modules] = {}
         # Names of jobs, one per task that runs, by folder, or by the name of a module of sources.  Guarded by _lock.
         self._users: dict[Path | str, list[str]] = {}
@@ -373,8 +373,8 @@ def files_of_task(
 
 
 def _invalidate_caches() -> None:
-    """``importlib.invalidate_caches``, of which CPython raises KeyError where two threads call it at once: both want to
-    remove the same entry.
+    """Call ``importlib.invalidate_caches`` again while it raises KeyError: in CPython two threads that call it at once
+    may both remove one entry.
     """
     for _ in range(_MAX_RACES):
         with suppress(KeyError):

@@ -81,7 +81,7 @@ class CheckpointStorage(StateFiles):
         self._files.remove_folder((self._job_id, _SHARED))
 
     def read_manifest(self, checkpoint_id: int) -> CheckpointManifest:
-        """What ``write_manifest`` wrote.
+        """Read the manifest that ``write_manifest`` wrote.
 
         Raises:
             StorageError: it is missing, changed, or of another cluster, job or checkpoint; or a file of the checkpoint
@@ -179,7 +179,7 @@ class SavepointStorage(StateFiles):
         return storage
 
     def read_manifest(self) -> CheckpointManifest:
-        """What ``write_manifest`` wrote.
+        """Read the manifest that ``write_manifest`` wrote.
 
         Raises:
             StorageError: it is missing, changed, or of another cluster; or a file of the savepoint is missing or has
@@ -236,7 +236,7 @@ _PLACE: Final = re.compile(r"(?P<root>.*)/(?P<job>[0-9a-f]{32})/chk-(?P<id>0|[1-
 
 
 def place_of(path: str) -> CheckpointPlace | str:
-    """What a path names: the place of a checkpoint, or the directory of a savepoint.
+    """Find out what a path names: the place of a checkpoint, or the directory of a savepoint.
 
     Raises StorageError: it can be neither.
     """
@@ -255,7 +255,7 @@ def place_of(path: str) -> CheckpointPlace | str:
 
 
 def open_checkpoint(path: str, key: bytes) -> tuple[CheckpointPlace, StateFiles, CheckpointManifest]:
-    """What a path names: where it lies, its files, and its manifest, which was verified with ``key``.
+    """Open the checkpoint or savepoint at a path; return its place, its files, and its manifest, verified with ``key``.
 
     Raises StorageError: it names none; or a file of it is missing, changed, or of a cluster with another secret.
     """

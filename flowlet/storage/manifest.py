@@ -33,7 +33,7 @@ class VertexEntry(msgspec.Struct, frozen=True):
     parallelism: int
     max_parallelism: int
     operators: dict[str, str]
-    uids: dict[str, str] = {}  # by id, of those that have one
+    uids: dict[str, str] = {}  # by id, of operators that have one
 
 
 class EdgeEntry(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class StoredSource(msgspec.Struct, frozen=True):
 
 
 class StoredManifest(msgspec.Struct, frozen=True):
-    """What is in the file: the manifest without the states of sources, and these."""
+    """The content of the file: the manifest without the states of sources, and these states."""
 
     manifest: CheckpointManifest
     sources: list[StoredSource]
@@ -117,7 +117,7 @@ class SignedFile:
         return b"".join((start, _mac(key, start, place, content), content))
 
     def decode(self, data: bytes, decoder: msgspec.msgpack.Decoder[T], key: bytes, path: str, place: bytes = b"") -> T:
-        """What ``encode`` was given.
+        """Verify and decode the bytes that ``encode`` made; return the value that it was given.
 
         Raises:
             StorageError: the bytes are cut off, changed, of another place, or were written with another key; the

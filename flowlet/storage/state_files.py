@@ -4,10 +4,10 @@
 
 Side:       shared.
 Invariants: the owner holds the lock of the file beside the directory, from before the directory is made until after it
-            is removed.  So a directory whose file can be locked was left by a process that was killed; whoever makes
-            the next directory removes it.  a state that was returned is on disk: written, fsynced, renamed, its
-            directory fsynced.  A manifest is written last.  Nothing is returned that does not have the length and the
-            SHA-256 of its handle.
+            is removed.  So a directory whose file can be locked was left by a process that was killed; the process that
+            makes the next directory removes it.  A state whose handle was returned is on disk: written, fsynced,
+            renamed, its directory fsynced.  A manifest is written last.  Bytes that do not have the length and the
+            SHA-256 of their handle are never returned.
 Source:     Flink ``RocksDBKeyedStateBackendBuilder.prepareDirectories``; Flink leaves what a killed process had.  Flink
             ``FsCheckpointStorageAccess``, ``FsCheckpointMetadataOutputStream``.
 Absent:     timeouts: that of the checkpoint covers a slow file system.
@@ -180,7 +180,7 @@ class StateFiles(ABC):
 
     @abstractmethod
     def _folder(self, checkpoint_id: int) -> Folder:
-        """Where the files of a checkpoint lie."""
+        """The folder of a checkpoint's files."""
 
     @abstractmethod
     def _place(self, path: str) -> tuple[Folder, str]:

@@ -8,13 +8,13 @@ Invariants: a file appears with its whole content or not at all.  ``LocalFiles``
             fsyncs and renames it, then fsyncs its directory.  No symbolic link below the root is followed: each folder
             is opened relative to the one above it.  Directories are made with mode 0700, files with 0600.  An object
             store keeps an object when it has all of it, so a file is written under its own name; elsewhere behind
-            fsspec it is written under a temporary name and moved.  Nothing is read from a cache of listings.
+            fsspec it is written under a temporary name and moved.  Listings are never read from a cache.
 Rules:      the clients of stores have exceptions of their own; they are told apart by the names of their classes, and
             by what fsspec's implementations make of the answers, so that no client needs to be installed.
 Source:     Flink ``FileSystem``, as far as checkpoints need it; ``LocalRecoverableFsDataOutputStream``,
             ``FsCheckpointStreamFactory``, ``S3RecoverableFsDataOutputStream``.
-Absent:     fsync of object stores: fsspec has none; who needs it uses ``LocalFiles``.  Timeouts: those of the store's
-            client, and that of the checkpoint.
+Absent:     fsync of object stores: fsspec has none; ``LocalFiles`` does it.  Timeouts: those of the store's client, and
+            that of the checkpoint.
 """
 
 import errno
@@ -80,7 +80,7 @@ _SENTENCES: Final = {
 
 
 def explanation(error: OSError, elsewhere: str, own: Mapping[int, tuple[str, str]]) -> tuple[str, str]:
-    """What happened, and what to do.
+    """Explain an error: return what happened, and what to do.
 
     Args:
         error: from the operating system.
@@ -116,7 +116,7 @@ _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _WRITE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, a named pipe in the place of a file would block the reader for ever.
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_MAX_ATTEMPTS: Final = 5  # at a folder that others remove, or fill, at the same time
+_MAX_ATTEMPTS: Final = 5  # at a folder that others remove, or fill, meanwhile
 # Some network file systems keep no order of a directory that fsync could settle.
 _CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)
 
@@ -461,7 +461,7 @@ class ObjectFiles:
                 raise
 
     def settle(self, folder: Folder) -> None:
-        """Nothing to do: a store that has acknowledged an object keeps it."""
+        """Do nothing: a store that has acknowledged an object keeps it."""
 
     def read(self, folder: Folder, name: str, max_bytes: int) -> bytes:
         """The whole object."""

@@ -95,8 +95,10 @@ def _described(
 
 
 def log_failure(error: BaseException, failure: FailureInfo) -> None:
-    """Log a failure; a user's error only as info, because the client shows the same text, and so for what ``program |
-    head`` ends.
+    """Log a failure.
+
+    A user's error is only info, because the client shows its text, too.  So is an output that its reader has closed, as
+    ``program | head`` does.
     """
     log = _log.info if isinstance(error, UserFunctionError | ClosedOutputError) else _log.warning
     log(

@@ -1,4 +1,4 @@
-"""What users' functions share with the process of their TaskManager, and what is mended when one has spoilt it.
+"""The parts of a TaskManager's process that users' functions share, and their repair when a function has spoilt one.
 
 Modules, standard streams, their descriptors and the limit of descriptors belong to the whole process.  A function that
 spoils them would harm the tasks beside it and every later job, which could not tell why.
@@ -7,11 +7,10 @@ Side:       loop.  For ``python -m flowlet.tm`` only: a user's own process must 
 Invariants: log lines and ``print`` go to duplicates of descriptors 1 and 2, so that they never go into a socket that
             got such a number after a function had closed it.  A descriptor that belongs to something else by now is not
             touched.
-Rules:      modules and descriptors are mended before a deployment and when a task has ended, because a task may do with
-            them what it likes until then.  The limit of descriptors is mended at heartbeats, too: a task whose results
+Rules:      modules and descriptors are mended before a deployment and when a task has ended, because a task may use
+            them as it likes until then.  The limit of descriptors is mended at heartbeats, too: a task whose results
             wait for a connection, which the limit forbids, would never end.
-Absent:     what cannot be told from a purpose: ``sys.path``, ``os.environ``, the working folder, streams that were
-            replaced.
+Absent:     changes that may be on purpose: of ``sys.path``, ``os.environ``, the working folder; replaced streams.
 """
 
 import errno
@@ -144,8 +143,8 @@ class DescriptorLimit:
 
 
 class FreeDescriptors:
-    """Tells once when none is left.  libuv accepts and closes connections then, or leaves them waiting, and says
-    nothing.
+    """Tells once when no file descriptor is left: then libuv accepts and closes connections, or leaves them waiting,
+    without a word.
     """
 
     def __init__(self, duplicate: Callable[[], int] = lambda: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) -> None:
@@ -156,7 +155,7 @@ class FreeDescriptors:
         return f"<FreeDescriptors {'none' if self._is_short else 'some'}>"
 
     def look(self) -> list[str]:
-        """What is wrong, unless it was told already."""
+        """Look whether a descriptor is left; return what is wrong, unless it was told already."""
         was_short = self._is_short
         self._is_short = False
         try:
@@ -276,7 +275,7 @@ def _duplicate(descriptor: int) -> int | None:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """What tells the descriptor's file from others; None: the descriptor is closed."""
+    """The numbers that tell the descriptor's file from others; None: the descriptor is closed."""
     try:
         found = os.fstat(descriptor)
     except OSError:
@@ -285,7 +284,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def _lesser(one: int, other: int) -> int:
-    """Of two limits, one of which may be infinite, which is -1."""
+    """The smaller of two limits; either may be infinite, which is -1."""
     return min(one, other, key=lambda each: math.inf if each == resource.RLIM_INFINITY else each)
 
 

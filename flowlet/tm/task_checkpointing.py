@@ -149,7 +149,7 @@ class SnapshotPool:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointServices:
-    """What the checkpoints of all tasks of one TaskManager have in common."""
+    """The services that the checkpoints of all tasks of one TaskManager share."""
 
     pool: SnapshotPool
     # URL, job id; only manifests need the key.
@@ -198,11 +198,11 @@ class TaskCheckpointing:
     # ---------------------------------------------------------------- task thread
 
     def open(self, operators: Mapping[str, StreamOperator]) -> Checkpointing | None:
-        """What the task needs for its checkpoints, with the state that it begins with; None: the job takes none.
+        """Open the task's checkpointing, with the state that the task begins with; None: the job takes no checkpoints.
 
         Reads files.
 
-        ``operators``: those of its chain by their ids in hex.
+        ``operators``: the operators of the task's chain, by their ids in hex.
 
         Raises:
             StateRestoreError: the state cannot be restored; the message names the task, the checkpoint, and the file or
@@ -239,7 +239,7 @@ class TaskCheckpointing:
         )
 
     def _storage_of(self, restored: messages.RestoredState | None) -> StateFiles | None:
-        """Where the state lies that the task begins with; None: it begins with nothing, and takes no checkpoints."""
+        """The files of the state that the task begins with; None: it begins without, and takes no checkpoints."""
         former = None if restored is None else restored.former
         if former is None:
             return self._storage
@@ -507,8 +507,9 @@ def _former_classes(restored: messages.RestoredState) -> RunningClasses | None:
 def _shared_files(
     own: CheckpointStorage | None, storage: StateFiles | None, classes: RunningClasses | None
 ) -> SharedFiles | None:
-    """Those of the job, and of the checkpoint that it starts from; a savepoint has none, nor has a job without periodic
-    checkpoints.
+    """Make the shared files of the job, and of the checkpoint that it starts from.
+
+    None: the job takes no periodic checkpoints, and starts from none, or from a savepoint, which shares no files.
     """
     former = storage if isinstance(storage, CheckpointStorage) else None
     if own is None:

@@ -244,8 +244,8 @@ def _create_offered_gate(
 
 
 def channel_spec(channel: messages.InputChannelDescriptor, tm_id: str | None) -> ChannelSpec:
-    """What a channel reads, for TaskManager ``tm_id``, whose own partitions need no connection; None: a client, which
-    has none.
+    """Translate a channel's descriptor for TaskManager ``tm_id``, whose own partitions need no connection; None: for a
+    client, which has no partitions.
     """
     partition_id = ResultPartitionID(
         IntermediateResultPartitionID(channel.partition), ExecutionAttemptID(channel.producer)

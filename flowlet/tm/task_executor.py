@@ -65,7 +65,7 @@ class TaskExecutorConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Results:
-    """What a finished task keeps for its consumers."""
+    """The results that a finished task keeps for its consumers."""
 
     partitions: list[ResultPartitionID]
     num_bytes: int

@@ -13,7 +13,7 @@ Invariants: SIGINT, SIGTERM, SIGHUP and the parent's death end the process withi
             end of the socket, or is gone, and when it has rested as long as it was told: between two clusters it has
             neither the program's standard error, which a reader may wait to be closed, nor its working directory.
 Rules:      imports no typer: a process that a program forks has its settings from there.  Seeds of ``random`` differ
-            in each child (Python sees to that); ``hash`` of texts is the same in all.
+            in each child (Python sees to that); all children have one ``hash`` of a text.
 """
 
 import asyncio
@@ -129,7 +129,7 @@ _CLASSES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskManagerSettings:
-    """What the options of ``python -m flowlet.tm`` say, which explain them; the attributes of the class are the
+    """The values of the options of ``python -m flowlet.tm``, which explains them; the attributes of the class are the
     defaults.
     """
 
@@ -219,8 +219,8 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
 def import_task_modules() -> None:
     """Import now what tasks would import when they need it.
 
-    A process of TaskManagers needs most of it soon, and a folder of the program is on the import path later: it may
-    hold modules with the names of those that are imported here.
+    A TaskManager needs most of these modules soon.  Later a folder of the program is on the import path, which may hold
+    modules with their names.
     """
     for module in _TASK_MODULES:
         importlib.import_module(module)

@@ -67,7 +67,7 @@ class DeferredSignals:
         self._arrived[number] = frame
 
     def _restore(self) -> None:
-        # A handler that is back may raise between two steps: the rest is put back all the same.
+        # A handler that is back may raise between two steps: the others are put back nevertheless.
         try:
             while self._handlers:
                 number, handler = next(iter(self._handlers.items()))

@@ -1,12 +1,11 @@
-"""Which frames of a traceback are the user's, and what an uncaught error of ours, or an interrupt, looks like on the
-terminal.
+"""The user's frames of a traceback, and how an uncaught error of ours, or an interrupt, looks on the terminal.
 
 Side:       shared.  The exception hook runs on the user's thread.
-Invariants: one failure is one traceback, of the user's frames: those that led to the call of ours, then those of the
-            function that failed in a task; what is about the cluster alone is one line.  An interrupt that caught the
-            user's own code is shown as Python shows it, and so is every error that is not ours; a hook that the program
-            has set stays.  The interrupt itself is not touched: it can be caught, and it ends the program as it always
-            does (SIGINT).  With ``FLOWLET_TRACEBACK=full`` errors keep all frames.
+Invariants: one failure is one traceback, of the user's frames: first the frames that led to the call of ours, then
+            those of the function that failed in a task; an error about the cluster alone is one line.  An interrupt
+            that caught the user's own code is shown as Python shows it, and so is every error that is not ours; a hook
+            that the program has set stays.  The interrupt itself is not touched: it can be caught, and it ends the
+            program as it always does (SIGINT).  With ``FLOWLET_TRACEBACK=full`` errors keep all frames.
 Rules:      imports the standard library and ``flowlet.errors`` alone, so that the hook is there while the rest of the
             client is imported.
 """
@@ -140,8 +139,9 @@ def _is_inside_engine(trace: TracebackType | None) -> bool:
 
 
 def _is_generated(frame: FrameType) -> bool:
-    """Whether a module had its code made, as dataclasses have; the text of ``python -c`` has the same file name, and is
-    the user's.
+    """Whether a module generated the frame's code, as ``dataclasses`` does.
+
+    Code of ``python -c`` has that file name, too, and is the user's.
     """
     return frame.f_code.co_filename == "<string>" and frame.f_globals.get("__name__") != "__main__"
 

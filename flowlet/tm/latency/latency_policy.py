@@ -92,7 +92,7 @@ class WatchedThread:
 
 @dataclass(frozen=True, slots=True)
 class TaskLoad:
-    """What the task threads of a process did between two looks.
+    """The load of a process's task threads between two looks.
 
     Args:
         is_crowded: whether a task is busy.
@@ -348,7 +348,7 @@ LATENCY_BUSY_POLL_US: Final = 2000  # so that a stream of 1,000 records per seco
 
 
 class TaskDriver(StrEnum):
-    """Which thread runs a task when data arrives; all else runs on the task's own thread."""
+    """The thread that runs a task when data arrives; all else runs on the task's own thread."""
 
     THREAD = "thread"
     """The task's own thread."""

@@ -197,7 +197,7 @@ def pin_to_cpu(cpu: int) -> None:
 
 
 def apply_task_scheduling(scheduling: TaskScheduling) -> None:
-    """Set the scheduling of the calling thread and of those that it starts; needs privileges only to undo."""
+    """Set the scheduling of the calling thread and of threads that it starts; only undoing it needs privileges."""
     match scheduling:
         case TaskScheduling.NORMAL:
             return

@@ -40,15 +40,15 @@ _NOT_FILES: Final = (None, "built-in", "frozen")
 
 
 class ProgramStart(NamedTuple):
-    """What a child has of the program.
+    """The parts of the program's state that a child takes over.
 
     Args:
         import_path: of the program; without the interpreter's own entries if the child has another interpreter.
         arguments: ``sys.argv`` of the program.
-        libraries: those entries of it that hold installed packages, or Python's own modules.
+        libraries: the entries of ``import_path`` that hold installed packages, or Python's own modules.
         is_whole: whether the path takes the place of the child's own one, or comes before it.
         loaded: the names without dots of the modules that the program has loaded.
-        own: those of them that it has loaded from an entry that is none of ``libraries``.
+        own: the names of modules that it has loaded from an entry that is none of ``libraries``.
         loggers: by name: level, the least level that its handlers take (None: it has none), whether it hands lines on.
         disabled: the level up to which ``logging.disable`` forbids lines.
         has_output: whether the program was started with a standard output; without one its functions have none, too.
@@ -150,7 +150,7 @@ def _load_package(name: str, root: str) -> None:
 
 
 def started_by() -> ProgramStart | None:
-    """What this process has of the program that started it; None: it is no child of a program."""
+    """The state that this process took over from the program that started it; None: it is no child of a program."""
     return _started
 
 
