@@ -6,9 +6,9 @@ TaskManager is ours, so it is asked for a name that it lacks: it then gives that
 Side:       shared.  The task's thread; parts come over the loop, one at a time.
 Rules:      one process has one module of a name, and one working directory: a job that needs others than a running one
             is refused, and so is one whose file would hide a module that is loaded from elsewhere.  Packages that pip
-            installed never hide a loaded module: pip got those as constraints.  The main module gives one object
-            for each name and job, however often it is asked.  A task's thread gets the objects of its own job; other threads (of users, of
-            coroutines) get those of the job that came last.
+            installed never hide a loaded module: pip got those as constraints.  The main module gives one object for
+            each name and job, however often it is asked.  A task's thread gets the objects of its own job; other
+            threads (of users, of coroutines) get those of the job that came last.
 Invariants: a module without dots, with all that is below it, is of one version while a task that needs it runs.  It is
             unloaded only when a later job brings another version.  The import path and the working directory are as
             they were once no task needs them.
