@@ -35,7 +35,7 @@ from netstack.wire.messages import DataType
 
 
 class PositionMarker:
-    """How far the writer got, for bytes that come from no builder."""
+    """The writer's position, for bytes that come from no builder."""
 
     __slots__ = ("position",)
 
@@ -44,7 +44,7 @@ class PositionMarker:
 
 
 class BufferConsumer:
-    """Reads what a builder committed, in as many buffers as one likes.
+    """Reads the bytes that a builder committed, in any number of buffers.
 
     Threading: one at a time; the owner's lock orders the calls.
     Ownership: holds a reference on the segment until ``close``; every built buffer holds one of its own.
@@ -81,8 +81,8 @@ class BufferConsumer:
 
     @classmethod
     def of_event(cls, data: bytes, data_type: DataType) -> Self:
-        """A consumer of a serialized event: finished from the start, outside of every pool; ``copy`` it for further
-        subpartitions.
+        """Make a consumer of a serialized event: finished from the start, outside of every pool; ``copy`` it for
+        further subpartitions.
         """
         lease = BufferLease(MemorySegment(memoryview(data)), FREEING_RECYCLER)
         lease.position = ~len(data)
@@ -90,7 +90,7 @@ class BufferConsumer:
 
     @classmethod
     def of_buffer(cls, buffer: NetworkBuffer) -> Self:
-        """A consumer of a complete buffer; it takes over the caller's reference."""
+        """Make a consumer of a complete buffer; it takes over the caller's reference."""
         consumer = cls(buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type)
         consumer._read = buffer.offset
         consumer.is_compressed = buffer.is_compressed
@@ -140,7 +140,7 @@ class BufferConsumer:
         return (position if position >= 0 else ~position) > self._read
 
     def build(self) -> NetworkBuffer:
-        """Everything committed since the last call, maybe nothing; the caller recycles it."""
+        """Return everything committed since the last call, maybe nothing; the caller recycles it."""
         position = self._seen = self._marker.position
         start = self._read
         end = self._read = position if position >= 0 else ~position
@@ -151,15 +151,15 @@ class BufferConsumer:
         )
 
     def try_build(self) -> NetworkBuffer | None:
-        """Like ``build``, but None instead of an empty buffer."""
+        """Build like ``build``, but return None instead of an empty buffer."""
         position = self._seen = self._marker.position
         if (position if position >= 0 else ~position) == self._read:
             return None
         return self.build()
 
     def take(self) -> NetworkBuffer | None:
-        """Like ``try_build``; but if the writer has finished, this is the rest, and the consumer is closed: its
-        reference goes along.
+        """Build like ``try_build``.  If the writer has finished, return the rest and close the consumer, whose
+        reference goes to the returned buffer.
         """
         position = self._seen = self._marker.position
         start = self._read
@@ -196,7 +196,7 @@ class BufferConsumer:
 
 
 class BufferBuilder:
-    """Appends bytes to a segment; what is committed can be read while more is written.
+    """Appends bytes to a segment; committed bytes can be read while more are written.
 
     Threading: one thread, the task's.
     Ownership: holds a reference on the segment from construction to ``close``.
@@ -218,7 +218,7 @@ class BufferBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing fits any more."""
+        """Whether no byte fits any more."""
         return self._position == self.capacity_bytes
 
     @property
@@ -241,8 +241,8 @@ class BufferBuilder:
         return num_bytes
 
     def trim(self, size_bytes: int) -> None:
-        """Take ``size_bytes`` in all (buffer debloating): never less than is written, never more than the segment
-        holds.
+        """Limit the buffer to ``size_bytes`` (buffer debloating): never below the written bytes, never beyond the
+        segment.
         """
         self.capacity_bytes = min(len(self._view), max(size_bytes, self._position))
 
@@ -252,7 +252,7 @@ class BufferBuilder:
         return self._position
 
     def create_buffer_consumer(self, partial_record_length: int = 0) -> BufferConsumer:
-        """The one reader; it starts at what is committed later as well as now.
+        """Make the one reader of this buffer; it sees bytes that are committed later, too.
 
         Args:
             partial_record_length: how many of the first bytes belong to a record that began in an earlier buffer.
@@ -317,23 +317,25 @@ class ContentBuffer(NetworkBuffer):
         return memoryview(self._data)
 
     def byte_buffers(self) -> list[NetworkBuffer]:
-        """The bytes, in buffers as large as others are, each with a reference of its own."""
+        """Copy the bytes into buffers of the usual size, each with a reference of its own."""
         return pieces_of(self.view)
 
     def slice(self, offset: int, size: int) -> NetworkBuffer:
-        """``size`` bytes from ``offset`` on, in a buffer of its own."""
+        """Copy the bytes, and return ``size`` of them from ``offset`` on in a buffer of its own."""
         return NetworkBuffer.unpooled(bytes(self.view), DataType.DATA_BUFFER).slice(offset, size)
 
 
 def pieces_of(view: memoryview) -> list[NetworkBuffer]:
-    """Bytes in buffers as large as others are."""
+    """Copy bytes into buffers of the usual size."""
     pieces = [bytes(view[start : start + _PIECE_BYTES]) for start in range(0, len(view), _PIECE_BYTES)]
     return [NetworkBuffer.unpooled(piece, DataType.DATA_BUFFER) for piece in pieces]
 
 
 class SegmentConsumer(BufferConsumer):
-    """Reads a segment that was filled in one go; its lease is made only for a reader that wants less than the whole, or
-    a buffer of it.
+    """Reads a segment that was filled in one go.  It makes a lease only for a reader that wants a part of the segment,
+    or a buffer of it.
+
+    As with a consumer of a builder, the holder learns that the writer has finished when it looks for the first time.
 
     As behind a builder, whoever holds it learns that the writer has finished when it looks for the first time.
     """
@@ -382,7 +384,7 @@ class SegmentConsumer(BufferConsumer):
         return self._read < len(self._segment.view)
 
     def take_segment(self) -> MemorySegment | None:
-        """The whole segment and the only reference of it: the consumer is closed.
+        """Return the whole segment and its only reference; the consumer is closed.
 
         None if a part was read, or there are other readers.
         """
@@ -404,16 +406,16 @@ class ContentConsumer(SegmentConsumer):
 
     @property
     def num_bytes_unread(self) -> int:
-        """About how many bytes were not built yet."""
+        """Estimate of how many bytes were not built yet."""
         return 0 if self._read else self.content.size_bytes
 
     @property
     def is_data_available(self) -> bool:
-        """Whether it was not built yet."""
+        """Whether the content was not built yet."""
         return not self._read
 
     def take(self) -> NetworkBuffer | None:
-        """The content, once; the consumer is closed then: its reference goes along."""
+        """Return the content, once; then the consumer is closed, and its reference belongs to the returned buffer."""
         self._seen = ~len(self._segment.view)
         if self._read:
             return None
@@ -422,30 +424,30 @@ class ContentConsumer(SegmentConsumer):
         return ContentBuffer(self._lease, self.content)
 
     def build(self) -> NetworkBuffer:
-        """The content as bytes, once, then nothing; the consumer stays open."""
+        """Return the content as bytes, once, then nothing; the consumer stays open."""
         self._seen = ~len(self._segment.view)
         data = b"" if self._read else self.content.to_bytes()
         self._read = len(self._segment.view)
         return NetworkBuffer.unpooled(data, DataType.DATA_BUFFER)
 
     def try_build(self) -> NetworkBuffer | None:
-        """Like ``build``, but None instead of an empty buffer."""
+        """Build like ``build``, but return None instead of an empty buffer."""
         return None if self._read else self.build()
 
     def take_segment(self) -> MemorySegment | None:
-        """None: the segment has nothing in it."""
+        """Return None: the segment holds no bytes."""
         return None
 
     def byte_buffers(self) -> list[NetworkBuffer]:
-        """The bytes that were not built yet, in buffers as large as others are."""
+        """Return the bytes that were not built yet, in buffers of the usual size."""
         return [] if self._read else pieces_of(memoryview(self.content.to_bytes()))
 
     def copy(self) -> BufferConsumer:
-        """A second reader, of the bytes."""
+        """Make a second reader, of the bytes."""
         return BufferConsumer.of_buffer(NetworkBuffer.unpooled(self.content.to_bytes(), DataType.DATA_BUFFER))
 
     def skip(self, num_bytes: int) -> None:
-        """Refused: contents are whole records.
+        """Refuse: contents are whole records.
 
         Raises:
             LocalProtocolError: always.

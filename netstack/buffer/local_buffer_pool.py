@@ -101,7 +101,7 @@ class ParkedThreads:
         gate.acquire()  # waits for the thread that took this one out of the line; ended by its next statement
 
     def end(self) -> None:
-        """The calling thread goes on."""
+        """Note that the calling thread goes on."""
         with self._lock:
             self._total_ns += time.perf_counter_ns() - self._since_ns.pop(threading.get_ident())
         if self.observer is not None:
@@ -113,7 +113,7 @@ class ParkedThreads:
             wakeups.append(self.line.popleft().release)
 
     def wake_all_locked(self) -> list[Callable[[], object]]:
-        """Let everybody go on."""
+        """Let every thread in the line go on; returns the calls that wake them."""
         wakeups: list[Callable[[], object]] = [gate.release for gate in self.line]
         self.line.clear()
         return wakeups
@@ -208,7 +208,7 @@ class LocalBufferPool(BufferRecycler):
 
     @property
     def num_available(self) -> int:
-        """Free segments."""
+        """The number of free segments."""
         return len(self._free)
 
     @property
@@ -227,7 +227,7 @@ class LocalBufferPool(BufferRecycler):
         return num_available if self.max_buffers is None else min(num_available, self.max_buffers - self.num_required)
 
     def available_future(self) -> AvailabilityFuture:
-        """Done while the pool is available (or destroyed), else completed when it becomes so."""
+        """The future that is done while the pool is available (or destroyed), else completed when it becomes so."""
         with self._lock:
             return self._availability.future
 
@@ -249,7 +249,7 @@ class LocalBufferPool(BufferRecycler):
     # ---------------------------------------------------------------- requests
 
     def request_segment_nowait(self, subpartition: int = NO_SUBPARTITION) -> MemorySegment | None:
-        """A segment, which must be recycled here (or by ``recycler(subpartition)``), or None.
+        """Take a segment, which must be recycled here (or by ``recycler(subpartition)``); None if there is none.
 
         Raises:
             ResourceClosedError: the pool was destroyed.
@@ -258,7 +258,7 @@ class LocalBufferPool(BufferRecycler):
             return self._take_locked(subpartition)
 
     def request_buffer_nowait(self) -> NetworkBuffer | None:
-        """A data buffer over a whole segment, or None.
+        """Take a data buffer over a whole segment; None if there is no segment.
 
         Raises:
             ResourceClosedError: the pool was destroyed.
@@ -267,7 +267,7 @@ class LocalBufferPool(BufferRecycler):
         return None if segment is None else NetworkBuffer(segment, self, len(segment.view), DataType.DATA_BUFFER)
 
     def request_builder_blocking(self, subpartition: int = NO_SUBPARTITION) -> BufferBuilder:
-        """A builder on a segment; parks the thread until there is one.
+        """Make a builder on a segment; parks the thread until there is one.
 
         Args:
             subpartition: whose maximum it counts for; it is not refused beyond that, but the pool is unavailable then.
@@ -278,7 +278,7 @@ class LocalBufferPool(BufferRecycler):
         return BufferBuilder(self.request_segment_blocking(subpartition), self.recycler(subpartition))
 
     def request_segment_blocking(self, subpartition: int = NO_SUBPARTITION) -> MemorySegment:
-        """A segment, which ``recycler(subpartition)`` takes back; parks the thread until there is one.
+        """Take a segment, which ``recycler(subpartition)`` takes back; parks the thread until there is one.
 
         Raises:
             ResourceClosedError: the pool was destroyed, before or meanwhile.
@@ -288,7 +288,7 @@ class LocalBufferPool(BufferRecycler):
         return self._wait_for_segment(subpartition) if segment is None else segment
 
     def request_segments_blocking(self, max_segments: int, subpartition: int = NO_SUBPARTITION) -> list[MemorySegment]:
-        """Between one and ``max_segments``, as many as are free now; parks the thread until there is one.
+        """Take between one and ``max_segments``, as many as are free now; parks the thread until there is one.
 
         Beyond the first they are within the maximum of ``subpartition``; see ``request_segment_blocking``.
 
@@ -306,8 +306,8 @@ class LocalBufferPool(BufferRecycler):
     def _take_more_locked(
         self, segments: list[MemorySegment], max_segments: int, subpartition: int
     ) -> list[MemorySegment]:
-        """Add what is free, but for the last one, so that the pool stays available: it is taken
-        with the next request.
+        """Add the free segments to ``segments``, except the last one, so that the pool stays available; the next
+        request takes that one.
         """
         free = self._free
         num_more = min(max_segments, len(free)) - 1
@@ -325,7 +325,7 @@ class LocalBufferPool(BufferRecycler):
         return segments
 
     def recycler(self, subpartition: int) -> "LocalBufferPool | SubpartitionRecycler":
-        """The recycler that takes back buffers which were requested for ``subpartition``."""
+        """Return the recycler that takes back buffers which were requested for ``subpartition``."""
         return self._recyclers[subpartition] if subpartition >= 0 and self._recyclers else self
 
     # ---------------------------------------------------------------- listeners
@@ -372,7 +372,7 @@ class LocalBufferPool(BufferRecycler):
     # ---------------------------------------------------------------- recycling
 
     def recycle(self, segment: MemorySegment, subpartition: int = NO_SUBPARTITION) -> None:
-        """``recycle_runs`` for one segment; one that was requested for a subpartition names it."""
+        """Take one segment back; ``subpartition``: the one that it was requested for."""
         if self._ledger is None:  # Beside a free one, where nobody waits and no limit is met: half the time.
             with self._lock:
                 is_plain = (
@@ -390,11 +390,11 @@ class LocalBufferPool(BufferRecycler):
         self.recycle_runs(((subpartition, (segment,)),))
 
     def recycle_run(self, segments: Sequence[MemorySegment], subpartition: int = NO_SUBPARTITION) -> None:
-        """``recycle_runs`` for the segments of one subpartition."""
+        """Take back the segments of one subpartition."""
         self.recycle_runs(((subpartition, segments),))
 
     def recycle_runs(self, runs: Sequence[tuple[int, Sequence[MemorySegment]]]) -> None:
-        """Take segments back, from any thread, at any time: one lock round, and whoever waits finds all of them."""
+        """Take segments back, from any thread, at any time, in one lock round; a woken thread finds all of them."""
         segments = runs[0][1] if len(runs) == 1 else [segment for _, run in runs for segment in run]
         if self._ledger is not None:  # before anything changes: it refuses what was recycled already
             for segment in segments:
@@ -429,7 +429,9 @@ class LocalBufferPool(BufferRecycler):
             run_all(calls + wakeups)
 
     def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
-        """For the network pool: a segment this pool stood in line for; False if others should have it."""
+        """Take a segment of the network pool, for which this pool stood in line; False if other pools
+        should have it.
+        """
         with self._lock:
             if self._free and self.num_requested > self.num_required:
                 return False
@@ -441,8 +443,9 @@ class LocalBufferPool(BufferRecycler):
     def _store_locked(
         self, segment: MemorySegment, wakeups: list[Callable[[], object]]
     ) -> tuple[bool, BufferListener | None]:
-        """Whether ``segment`` stays here, and for which listener; without one it is free now, and ``wakeups`` says who
-        has to know.
+        """Keep ``segment`` if this pool can use it; returns whether it stays, and the listener that gets it.
+
+        Without a listener the segment is free now, and ``wakeups`` gets the calls that tell waiters.
         """
         if self.is_destroyed or self.num_requested > self.num_buffers:
             return False, None
@@ -471,7 +474,7 @@ class LocalBufferPool(BufferRecycler):
     # ---------------------------------------------------------------- size
 
     def adjust(self) -> None:
-        """The size may have changed: give back free segments beyond it, or fetch one."""
+        """Adjust to a size that may have changed: give back free segments beyond it, or fetch one."""
         wakeups: list[Callable[[], object]] = []
         listener = None
         with self._lock:
@@ -565,7 +568,9 @@ class LocalBufferPool(BufferRecycler):
         return segment
 
     def _fetch_locked(self) -> MemorySegment | None:
-        """A segment of the network pool if this one is empty and below its size; None puts it into the line there."""
+        """Take a segment of the network pool if this pool is empty and below its size; None puts it into the line
+        there.
+        """
         return None if self._free or self.is_destroyed else self._parent.take_or_wait(self)
 
     def _wait_for_segment(self, subpartition: int) -> MemorySegment:

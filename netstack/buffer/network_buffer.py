@@ -48,8 +48,8 @@ _OWN_FILES: Final = tuple(f"/netstack/buffer/{name}.py" for name in ("network_bu
 
 
 def callers() -> tuple[Frame, ...]:
-    """File, line and function of the innermost callers outside the buffer classes; cheap enough for each step of a
-    buffer.
+    """Return file, line and function of the innermost callers outside the buffer classes; cheap enough for each step of
+    a buffer.
     """
     found: list[Frame] = []
     frame: FrameType | None = sys._getframe(1)
@@ -62,7 +62,7 @@ def callers() -> tuple[Frame, ...]:
 
 
 def describe(frames: Sequence[Frame]) -> str:
-    """The callers as text, innermost first."""
+    """Write the callers as text, innermost first."""
     return " < ".join(f"{function} ({name.rpartition('/')[2]}:{line})" for name, line, function in frames)
 
 
@@ -99,7 +99,7 @@ class SegmentLedger:
         self._lost: deque[str] = deque()
 
     def take(self, index: int, owner: str) -> None:
-        """``owner`` gets segment ``index``.
+        """Note that ``owner`` gets segment ``index``.
 
         Raises:
             BufferOwnershipError: another owner has it.
@@ -114,7 +114,7 @@ class SegmentLedger:
             self._out[index] = (owner, frames)
 
     def give_back(self, index: int) -> None:
-        """Segment ``index`` comes home.
+        """Note that segment ``index`` comes home.
 
         Raises:
             BufferOwnershipError: it is home.
@@ -129,11 +129,11 @@ class SegmentLedger:
             self._last_return[index] = frames
 
     def lose(self, index: int, trail: Trail) -> None:
-        """Segment ``index`` can never come home: its last holder forgot it."""
+        """Note that segment ``index`` can never come home: its last holder forgot it."""
         self._lost.append(f"segment {index}:{trail}")
 
     def check_lost(self) -> None:
-        """Complain about segments that were dropped instead of recycled.
+        """Check that no segment was dropped instead of recycled.
 
         Raises:
             BufferOwnershipError: there are some; the text tells who held them.
@@ -159,6 +159,9 @@ class MemorySegment:
 class BufferRecycler(ABC):
     """Takes back the segments of buffers that nobody uses any more; any thread.
 
+    Several recyclers may bring segments to one ``home``; each brings the segments of its ``subpartition`` (-1: of
+    none).
+
     Several recyclers may bring segments to one ``home``, each those of its ``subpartition`` (-1: of none).
     """
 
@@ -175,7 +178,7 @@ class BufferRecycler(ABC):
         """Take ``segment`` back."""
 
     def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
-        """Take back several segments at once, if it can, with one wake-up for who waits."""
+        """Take back several segments; at once, with one wake-up for waiting threads, if the recycler can do that."""
         run_all([partial(self.recycle, segment) for segment in segments])
 
     def recycle_runs(self, runs: Sequence[tuple[int, Sequence[MemorySegment]]]) -> None:
@@ -186,7 +189,7 @@ class BufferRecycler(ABC):
 
 
 class FreeingBufferRecycler(BufferRecycler):
-    """Leaves the memory to the interpreter: for buffers that came from no pool."""
+    """Leaves the memory to the interpreter: the recycler of buffers that came from no pool."""
 
     __slots__ = ()
 
@@ -231,7 +234,7 @@ class BufferLease:
         return len(self._tokens)
 
     def retain(self) -> None:
-        """Count one holder more; only a holder may do that.
+        """Count one holder more; only a holder may call this.
 
         Raises:
             BufferOwnershipError: the segment went back already.
@@ -263,7 +266,7 @@ class BufferLease:
             self.segment.view[:] = _POISON * len(self.segment.view)
 
     def abandon(self) -> None:
-        """Forget the only holder without recycling: nobody took the buffer, its maker keeps the segment."""
+        """Forget the only holder without recycling: nobody took the buffer, and its maker keeps the segment."""
         assert len(self._tokens) == 1, f"{self!r} is in use"
         self._tokens.clear()
 
@@ -275,7 +278,7 @@ class BufferLease:
                 ledger.lose(self.segment.index, self._trail)
 
     def misused(self, what: str) -> BufferOwnershipError:
-        """The error that says ``what`` happened to the segment, in debug mode with everybody who held it."""
+        """Make the error that ``what`` happened to the segment; in debug mode it names everybody who held it."""
         return BufferOwnershipError(f"{self.segment!r} {what}{self._trail if _DEBUG else ''}")
 
 
@@ -295,7 +298,10 @@ class BufferContent(Protocol):
 
 
 class NetworkBuffer:
-    """``size`` bytes of a segment, with what they are: data or an event.
+    """``size`` bytes of a segment, and their kind: data or an event.
+
+    Ownership: the receiver of a buffer recycles it once, or hands it on.  ``retain`` and ``slice`` add a reference that
+    is recycled, too.
 
     Ownership: whoever gets a buffer recycles it once, or hands it on.  ``retain`` and ``slice`` add a reference that is
                recycled too.
@@ -334,7 +340,7 @@ class NetworkBuffer:
         is_buffer: bool,
         is_compressed: bool = False,
     ) -> "NetworkBuffer":
-        """A buffer that shares ``lease`` and takes over one reference the caller has retained."""
+        """Make a buffer that shares ``lease`` and takes over one reference that the caller has retained."""
         buffer = cls.__new__(cls)
         buffer._lease = lease
         buffer._offset = offset
@@ -346,7 +352,7 @@ class NetworkBuffer:
 
     @classmethod
     def unpooled(cls, data: bytes, data_type: DataType, *, is_compressed: bool = False) -> "NetworkBuffer":
-        """A buffer over ``data`` itself; recycling it frees nothing."""
+        """Make a buffer over ``data`` itself; recycling it frees nothing."""
         return cls(MemorySegment(memoryview(data)), FREEING_RECYCLER, len(data), data_type, is_compressed=is_compressed)
 
     def __repr__(self) -> str:
@@ -372,7 +378,7 @@ class NetworkBuffer:
         return view if size == len(view) else view[offset : offset + size]
 
     def retain(self) -> "NetworkBuffer":
-        """The same buffer, which now needs one ``recycle`` more.
+        """Add a reference and return this buffer, which now needs one ``recycle`` more.
 
         Raises:
             BufferOwnershipError: it was recycled by its last holder.
@@ -389,7 +395,7 @@ class NetworkBuffer:
         self._lease.release()
 
     def slice(self, offset: int, size: int) -> "NetworkBuffer":
-        """``size`` bytes from ``offset`` on, as a buffer with a reference of its own.
+        """Make a buffer of ``size`` bytes from ``offset`` on, with a reference of its own.
 
         Raises:
             ValueError: the range is not inside this buffer.
@@ -423,13 +429,13 @@ class BufferListener(Protocol):
     """
 
     def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
-        """One buffer is free: True takes it over, False leaves it to the next listener.
+        """Hear that one buffer is free: return True to take it over, False to leave it to the next listener.
 
         The listener is out of the line either way.
         """
 
     def notify_buffer_destroyed(self) -> None:
-        """The pool was destroyed; no buffer will come."""
+        """Hear that the pool was destroyed; no buffer will come."""
 
 
 def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
@@ -482,7 +488,7 @@ _LZ4_HEADER: Final = struct.Struct("<ii")
 
 @functools.cache
 def raw_lz4() -> Any:
-    """Arrow's codec of raw LZ4 blocks, which keeps no state between calls.
+    """Return Arrow's codec of raw LZ4 blocks, which keeps no state between calls.
 
     It is loaded at its first use: the import of pyarrow takes longer than that of all of netstack, and few networks are
     compressed.
@@ -498,8 +504,8 @@ class BufferCompressor:
     __slots__ = ()
 
     def compress(self, buffer: NetworkBuffer) -> NetworkBuffer:
-        """``buffer`` itself, or a smaller one in its place: takes the caller's reference over, and returns one that he
-        recycles.
+        """Return ``buffer`` itself, or a smaller one in its place; takes over the caller's reference, and the caller
+        recycles the result.
         """
         size = buffer.size
         if size <= _LZ4_HEADER.size or not buffer.is_buffer or buffer.is_compressed:
@@ -516,7 +522,7 @@ class BufferCompressor:
 
 @dataclass(frozen=True, slots=True)
 class BufferDecompressor:
-    """Restores what a ``BufferCompressor`` or Flink compressed.
+    """Restores buffers that a ``BufferCompressor`` or Flink compressed.
 
     Args:
         max_bytes: the size of a segment; nothing bigger is restored.

@@ -118,7 +118,7 @@ class NetworkBufferPool:
 
     @property
     def num_available(self) -> int:
-        """How many segments lie here, in nobody's hands."""
+        """How many segments are at home, in nobody's hands."""
         return len(self._free)
 
     @property
@@ -143,7 +143,7 @@ class NetworkBufferPool:
         max_buffers_per_channel: int | None = None,
         max_overdraft_buffers: int = 0,
     ) -> LocalBufferPool:
-        """A pool that can always have ``num_required`` segments, and its share of the others up to ``max_buffers``
+        """Make a pool that can always have ``num_required`` segments, and its share of the others up to ``max_buffers``
         (None: no limit).
 
         Args:
@@ -191,8 +191,8 @@ class NetworkBufferPool:
         return pool
 
     def take_or_wait(self, pool: LocalBufferPool) -> MemorySegment | None:
-        """For ``LocalBufferPool``: one more segment up to its size; below it, None puts the pool into the line for the
-        next one.
+        """Take one more segment for a pool below its size; None if there is none for it, and the pool then stands in
+        line for the next one; None, too, if the pool has its size.
         """
         with self._lock:
             if pool.state is _CLOSED or pool.num_requested >= pool.num_buffers:
@@ -213,7 +213,9 @@ class NetworkBufferPool:
         return max(0, len(self._free) - self._num_owed)
 
     def take_overdraft(self, pool: LocalBufferPool, max_overdraft_buffers: int) -> MemorySegment | None:
-        """For ``LocalBufferPool``: one segment beyond its size, if nobody was promised it."""
+        """Take one segment for a pool beyond its size; None if no unpromised one is free, or the pool has its
+        overdraft.
+        """
         with self._lock:
             num_overdraft = pool.num_requested - pool.num_buffers
             if pool.state is _CLOSED or num_overdraft >= max_overdraft_buffers or len(self._free) <= self._num_owed:
@@ -221,15 +223,15 @@ class NetworkBufferPool:
             return self._take_locked(pool)
 
     def take_back(self, pool: LocalBufferPool, segments: Sequence[MemorySegment]) -> Grants:
-        """For ``LocalBufferPool``, whose lock may be held: it has no use for these segments; ``hand_out`` the result
-        after that lock.
+        """Take back segments that a pool cannot use; the pool's lock may be held.  The caller gives the result to
+        ``hand_out`` when it has released that lock.
         """
         with self._lock:
             self._give_back_locked(pool, segments)
             return self._grant_locked()
 
     def hand_out(self, grants: Grants) -> None:
-        """Bring segments to the pools that stood in line for them; no lock may be held."""
+        """Bring segments to the pools that stood in line for them; the caller holds no lock."""
         wakeups: list[Callable[[], object]] = []
         while grants:
             refused = [(pool, segment) for pool, segment in grants if not pool.offer(segment, wakeups)]
@@ -244,7 +246,9 @@ class NetworkBufferPool:
         run_all(wakeups)
 
     def close_pool(self, pool: LocalBufferPool, segments: Sequence[MemorySegment]) -> None:
-        """For ``LocalBufferPool.destroy``: these segments come back now, the others as their buffers are recycled."""
+        """Close a pool for ``LocalBufferPool.destroy``: ``segments`` come back now, the others as their buffers are
+        recycled.
+        """
         with self._lock:
             assert pool.state is not _CLOSED, "a pool is closed once"
             self._pools.remove(pool)
@@ -345,7 +349,7 @@ class NetworkBufferPool:
     # ---------------------------------------------------------------- end
 
     def destroy(self) -> None:
-        """End every local pool and wake whoever waits there or here; the second call does nothing.
+        """End every local pool and wake all threads that wait there or here; the second call does nothing.
 
         The mapping is closed when the last segment is back, now or later.
 
@@ -416,8 +420,8 @@ class NetworkBufferPool:
         )
 
     def _redistribute_locked(self) -> list[LocalBufferPool]:
-        """Give every pool its share of what is not promised, in proportion to what it can use; returns whose size
-        changed.
+        """Give every pool its share of the unpromised segments, in proportion to the number that it can use; returns
+        the pools whose size changed.
         """
         if self._state is not _OPEN:
             return []
@@ -438,7 +442,9 @@ class NetworkBufferPool:
         return resized
 
     def _settle(self, grants: Grants, resized: Sequence[LocalBufferPool]) -> None:
-        """After the lock: segments to those in line, and every pool of another size adjusts itself."""
+        """Bring granted segments to the pools in line, and let every pool whose size changed adjust itself; no lock is
+        held.
+        """
         run_all([lambda: self.hand_out(grants), *(pool.adjust for pool in resized)])
 
     def _may_take_locked(self, pool: LocalBufferPool) -> bool:
@@ -463,8 +469,8 @@ class NetworkBufferPool:
             self._free.append(segment)
 
     def _grant_locked(self) -> Grants:
-        """Serve claims and the line in the order of arrival; what is owed to a guarantee is kept for it, so nobody
-        comes too late.
+        """Serve claims and the line in the order of arrival; segments that are owed to a guarantee are kept for it, so
+        nobody comes too late.
         """
         while self._free and self._claims:
             claim = self._claims[0]
@@ -485,7 +491,7 @@ class NetworkBufferPool:
         return grants
 
     def _fulfil(self, claim: _Claim, owner: str, limit_s: float) -> None:
-        """Wait for all segments of ``claim``; in case of an error it stands in no line any more."""
+        """Wait for all segments of ``claim``; after an error the claim stands in no line any more."""
         with self._lock:
             if claim.num_missing == 0:
                 return

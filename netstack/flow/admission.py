@@ -111,8 +111,8 @@ class Admission(Generic[C]):
         return AdmissionStatistics(len(self._hosts), len(self._unauthenticated), self._num_evicted, self._num_refused)
 
     def arrive(self, connection: C, host: str) -> list[C] | None:
-        """Count a new connection from ``host``; returns the connections to cut for it, no longer counted, or None: cut
-        this one.
+        """Count a new connection from ``host``; returns the connections to cut for it, which are no longer counted; or
+        None: cut this one.
         """
         evicted = self._evict_for(host)
         for each in evicted:
@@ -126,7 +126,7 @@ class Admission(Generic[C]):
         return evicted
 
     def authenticate(self, connection: C) -> None:
-        """Mark a connection as authenticated; one that is not counted any more stays so."""
+        """Mark a connection as authenticated; one that is not counted any more stays uncounted."""
         self._unauthenticated.pop(connection, None)
 
     def is_authenticated(self, connection: C) -> bool:

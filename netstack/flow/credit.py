@@ -38,7 +38,7 @@ class SenderCredit:
         return self.granted - self.spent
 
     def grant(self, credit: int) -> None:
-        """Add what the receiver granted.
+        """Add the credit that the receiver granted.
 
         Raises:
             RemoteProtocolError: ``credit`` is below 1, or more than ``MAX_CREDIT`` would be available.

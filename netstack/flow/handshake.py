@@ -106,7 +106,7 @@ class HandshakeFailedError(NetstackError):
 
 
 def derive_key(secret: bytes) -> bytes:
-    """The key of the data port's proofs, 32 bytes, derived from the control port's secret."""
+    """Derive the key of the data port's proofs, 32 bytes, from the control port's secret."""
     return hmac.digest(secret, _KEY_LABEL, "sha256")
 
 
@@ -181,9 +181,7 @@ class Handshake:
         return isinstance(self._mine, Hello) and self._mine.role == Role.CONSUMER
 
     def seal_keys(self) -> tuple[bytes, bytes] | None:
-        """The keys of the seals of what this end sends and of what it receives, 32 bytes each; None with TLS, which
-        needs none.
-        """
+        """The keys of the seals of this end's frames and the peer's, 32 bytes each; None with TLS, which needs none."""
         if self._tls_binding:
             return None
         keys = [

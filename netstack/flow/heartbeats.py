@@ -32,7 +32,7 @@ class Backoff:
     jitter: float = 0.0
 
     def delay(self, num_failures: int, chance: float = 0.0) -> float:
-        """The delay after so many failures, one at least; ``chance``, up to 1: how much of the jitter counts."""
+        """The delay after ``num_failures``, at least one; ``chance``, up to 1: how much of the jitter counts."""
         try:
             delay = min(self.first * self.factor ** (num_failures - 1), self.longest)
         except OverflowError:

@@ -98,8 +98,8 @@ class OfferBook:
         return OfferCounts(len(self._open), self._num_completed, self._num_aborted, self._num_refused)
 
     def admit(self, offer: SubpartitionOffer) -> Refusal | None:
-        """Take ``offer``; returns None, that it is queued, or the reason of a refusal, which changes nothing but its
-        counter.
+        """Take ``offer`` and open or queue it; returns None if it is open, else the reason: it is queued, or it is
+        refused, which changes nothing but a counter.
         """
         refusal = self._judge(offer)
         if refusal is not None:
@@ -119,7 +119,7 @@ class OfferBook:
         return Refusal(RefusalCode.QUEUED, f"{text}: {offer} waits, {len(self._waiting) - 1} are before it")
 
     def next_waiting(self) -> SubpartitionOffer | None:
-        """The offer that has waited longest, now open, if there is room for it."""
+        """Open the offer that has waited longest, if there is room for it; None: there is none."""
         if not self._waiting or not self._has_room:
             return None
         offer_id, offer = self._waiting.popitem(last=False)

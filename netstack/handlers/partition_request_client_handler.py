@@ -83,12 +83,14 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         )
 
     def handler_added(self, ctx: ChannelHandlerContext) -> None:
-        """Remember the place in the pipeline; in the next one, if the handshake of the first came too late."""
+        """Remember the place in the pipeline; called again for the next one if the handshake of the first came too
+        late.
+        """
         self._ctx = ctx
         self.has_ended = False
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
-        """The connection is gone."""
+        """Drop the waiting orders, wake the tasks and call ``on_ended``: the connection is gone."""
         self._ctx = None
         self._orders.clear()
         self._wake()
@@ -142,7 +144,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     @property
     def num_channels(self) -> int:
-        """Channels of the connection."""
+        """The number of the connection's channels."""
         return len(self._channels)
 
     # ---------------------------------------------------------------- inbound
@@ -150,14 +152,14 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def allocate(
         self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool
     ) -> NetworkBuffer | None:
-        """For the decoder: a buffer of the receiving channel; None if the channel is unknown or has no buffer."""
+        """Take a buffer of the receiving channel, for the decoder; None if the channel is unknown or has no buffer."""
         channel = self._channels.get(receiver)
         if channel is None:
             return None
         return channel.allocate(size_bytes, data_type, is_compressed=is_compressed)
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[NetworkBuffer]:
-        """For the decoder: several buffers for plain data; fewer if the channel has less credit."""
+        """Take several buffers for plain data, for the decoder; fewer if the channel has less credit."""
         channel = self._channels.get(receiver)
         return () if channel is None else channel.allocate_run(size_bytes, max_buffers)
 
@@ -208,7 +210,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._tell(channel, partial(channel.on_run, buffers, run.sequence_number, run.backlog))
 
     def _tell(self, channel: ChannelReceiver, call: Callable[[], None]) -> None:
-        """Make a call of one channel; its error ends that channel alone."""
+        """Make a call of one channel; an error in it ends that channel alone."""
         try:
             call()
         except Exception as error:  # noqa: BLE001 - its task and the sender are told, other channels continue
@@ -233,8 +235,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             self._fail_channel(channel, error)
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
-        """Wake the tasks, once per read: earlier they would only wait for the channel's lock while
-        the rest is queued.
+        """Wake the tasks, once per read: earlier they would only wait for the channel's lock while the
+        rest is queued.
         """
         self._wake()
         ctx.fire_channel_read_complete()
@@ -251,7 +253,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         ctx.fire_channel_writability_changed()
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
-        """The connection ended: every channel that still reads gets an error."""
+        """Give every channel that still reads an error: the connection ended."""
         if self._channels:
             _log.warning(
                 "connection ended while channels read from it", peer=ctx.channel.peer, num_channels=len(self._channels)
@@ -261,7 +263,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         ctx.fire_channel_inactive()
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
-        """An error that reaches this handler fails all channels."""
+        """Fail all channels with an error that reaches this handler."""
         peer = ctx.channel.peer
         _log.warning("connection failed", peer=peer, error=str(error), kind=type(error).__name__)
         lost = _loss_of(error)
@@ -276,7 +278,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         ctx.close()
 
     def fail_all(self, error: NetstackError) -> None:
-        """Fail every channel with ``error``; one that comes later fails with the first error of the connection."""
+        """Fail every channel with ``error``; channels that come later fail with the first error of the connection."""
         if self._error is None:
             self._error = error
         channels, self._channels = list(self._channels.values()), {}
@@ -416,7 +418,7 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         ctx.fire_channel_active()
 
     def handler_removed(self, ctx: ChannelHandlerContext) -> None:
-        """The connection is gone."""
+        """Stop the timer of the token's expiry: the connection is gone."""
         if self._expiry is not None:
             self._expiry.cancel()
         super().handler_removed(ctx)
@@ -478,15 +480,15 @@ class NetworkOfferedPartitionClient:
         self._order(self.handler.request_subpartition, channel)
 
     def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
-        """Send ``message`` to the producer, behind what was ordered before; None: announce the channel's credit."""
+        """Send ``message`` to the producer, after all earlier orders; None: announce the channel's credit."""
         self._order(self.handler.order, channel, message)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """The channel reads no more."""
+        """Tell the producer that the channel reads no more."""
         self._order(self.handler.cancel, channel)
 
     def refuse(self, offer: SubpartitionOffer, code: RefusalCode, reason: str) -> None:
-        """The gate takes nothing (more) from ``offer``, or nothing yet if the code says so."""
+        """Tell the producer that the gate takes nothing (more) from ``offer``, or nothing yet if ``code`` says so."""
         self.handler.will_refuse(offer, code, reason)
         self._order(self.handler.write_refusals)
 
@@ -502,7 +504,7 @@ class NetworkOfferedPartitionClient:
 
 @dataclass(eq=False)
 class ConnectionRoles(ChannelHandler):
-    """The handler right behind the authentication.
+    """The handler right behind the authentication: keeps the handlers of the peer's role only.
 
     Args:
         of_consumers: the handlers that serve partitions.

@@ -112,7 +112,9 @@ class PartitionRequestQueue(ChannelHandler):
         return self._readers.get(receiver)
 
     def notify_reader_non_empty_threadsafe(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        """Data became available; any thread.
+        """Note that data became available; any thread.
+
+        Over an idle connection the calling thread sends one small buffer itself; otherwise the call hops to the loop.
 
         It sends one small buffer over an idle connection itself, else it hops to the loop.
         """
@@ -124,7 +126,7 @@ class PartitionRequestQueue(ChannelHandler):
             self._loop.execute_threadsafe(self.enqueue_available_reader, reader)
 
     def _send_directly(self, direct: DirectWriter, reader: CreditBasedSequenceNumberingViewReader) -> bool:
-        """Send the one small buffer of ``reader`` and give the turn back, which the caller took; False: the loop must
+        """Send the one small buffer of ``reader`` and give back the turn, which the caller took; False: the loop must
         send.
         """
         try:
@@ -178,7 +180,7 @@ class PartitionRequestQueue(ChannelHandler):
     # ---------------------------------------------------------------- orders of the receivers
 
     def add_credit(self, receiver: InputChannelID, credit: int) -> None:
-        """The receiver granted credit; ignored after its producer failed.
+        """Add credit that the receiver granted; ignored after its producer failed.
 
         Credit out of range ends this receiver's reader; the other readers of the connection continue.
         """
@@ -197,7 +199,7 @@ class PartitionRequestQueue(ChannelHandler):
         self.enqueue_available_reader(reader)
 
     def resume_consumption(self, receiver: InputChannelID) -> None:
-        """The receiver is ready for data after a blocking event."""
+        """Let the reader go on: its receiver is ready for data after a blocking event."""
         reader = self._open_reader(receiver, "a resumption")
         if reader is None:
             return
@@ -207,7 +209,7 @@ class PartitionRequestQueue(ChannelHandler):
             self.enqueue_available_reader(reader)
 
     def acknowledge_all_data_processed(self, receiver: InputChannelID) -> None:
-        """The receiver has processed every record before its end of data."""
+        """Tell the producer that the receiver has processed every record before its end of data."""
         reader = self._open_reader(receiver, "an acknowledgement")
         if reader is not None:
             self._obeys(receiver, reader.acknowledge_all_data_processed)
@@ -232,7 +234,8 @@ class PartitionRequestQueue(ChannelHandler):
         return True
 
     def cancel(self, receiver: InputChannelID) -> None:
-        """The receiver reads no more; an unknown receiver is ignored, because its reader may just have ended.
+        """End the reader of a receiver that reads no more; an unknown receiver is ignored, because its reader may just
+        have ended.
 
         Raises:
             RemoteProtocolError: the peer cancels more readers that are still sending than ``max_cancels_per_s`` allows.
@@ -253,7 +256,7 @@ class PartitionRequestQueue(ChannelHandler):
 
     def _open_reader(self, receiver: InputChannelID, what: str) -> CreditBasedSequenceNumberingViewReader | None:
         """The reader for the order ``what``; None if it has ended (the order was on its way) or is unknown (the peer is
-        told).
+        told that).
         """
         reader = self._readers.get(receiver)
         if reader is None or not (reader.has_view or reader.is_released):
@@ -277,7 +280,7 @@ class PartitionRequestQueue(ChannelHandler):
             self._write_gathered()  # its earlier buffers must leave before the error
 
     def _fail_reader(self, reader: CreditBasedSequenceNumberingViewReader, error: Exception) -> None:
-        """The subpartition could not be read: tell the receiver; the other readers continue."""
+        """Tell the receiver that its subpartition could not be read; the other readers continue."""
         self._log.warning("a subpartition cannot be read", reader=repr(reader), exc_info=error)
         try:
             self._end_reader(reader)
@@ -323,7 +326,7 @@ class PartitionRequestQueue(ChannelHandler):
         ctx.close()
 
     def _tell(self, message: ErrorResponse | BacklogAnnouncement) -> None:
-        """Send news of a reader or its producer; their number does not depend on the peer, so it needs no limit."""
+        """Send news of a reader or its producer; the peer cannot cause more of them, so they need no limit."""
         if self._ctx is not None and not self._is_closed:
             self._ctx.write_and_flush(message)
 
@@ -436,7 +439,7 @@ class PartitionRequestQueue(ChannelHandler):
     # ---------------------------------------------------------------- events of the channel
 
     def start_read(self) -> None:
-        """Messages of one read follow, until ``channel_read_complete``."""
+        """Begin a read: its messages follow, until ``channel_read_complete``."""
         self._is_reading = True
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
@@ -457,7 +460,7 @@ class PartitionRequestQueue(ChannelHandler):
         ctx.fire_channel_writability_changed()
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
-        """The connection ended: release every reader, which consumes its subpartition."""
+        """Release every reader, which consumes its subpartition: the connection ended."""
         self.release_all()
         ctx.fire_channel_inactive()
 
@@ -470,7 +473,7 @@ class PartitionRequestQueue(ChannelHandler):
 
 
 def describe_error(error: BaseException) -> str:
-    """The text of ``error`` for a peer; exceptions of other packages are shown with their class."""
+    """Write ``error`` as text for a peer; exceptions of other packages are shown with their class."""
     if isinstance(error, ProducerFailedError | NetstackError):
         return str(error)
     return f"{type(error).__name__}: {error}"

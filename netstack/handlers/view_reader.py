@@ -81,11 +81,11 @@ class CreditBasedSequenceNumberingViewReader:
     # ---------------------------------------------------------------- the producer's side
 
     def notify_data_available(self) -> None:
-        """The subpartition became readable; any thread."""
+        """Hear that the subpartition became readable; any thread."""
         self._notify(self)
 
     def notify_priority_event(self, sequence_number: int) -> None:
-        """The head of the subpartition is a priority event; any thread."""
+        """Hear that the head of the subpartition is a priority event; any thread."""
         self._notify(self)
 
     def set_view(self, view: ResultSubpartitionView) -> None:
@@ -115,7 +115,8 @@ class CreditBasedSequenceNumberingViewReader:
         return self._initial_credit == 0 and self.credit.available == 0
 
     def next_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """The next element if it is the only one, a data buffer of at most ``max_bytes``, and paid for; else None.
+        """Return the next element if it is the only one, a data buffer of at most ``max_bytes``, and paid for; else
+        None.
 
         The caller holds the turn.
         """
@@ -133,7 +134,7 @@ class CreditBasedSequenceNumberingViewReader:
         return self._view.peek_next_subpartition()
 
     def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, or None; a data buffer spends one credit."""
+        """Return the next element, or None; a data buffer spends one credit."""
         assert self._poll_view is not None, "an available reader has a view"
         next_one = self._poll_view()
         if next_one is None:
@@ -152,7 +153,7 @@ class CreditBasedSequenceNumberingViewReader:
         return next_one
 
     def next_run(self, max_segments: int) -> SegmentRun | None:
-        """At most ``max_segments`` whole segments, each of which spends one credit; None: use ``next_buffer``."""
+        """Return up to ``max_segments`` whole segments, each of which spends one credit; None: use ``next_buffer``."""
         poll_run, credit = self._poll_run, self.credit
         num_credits = credit.granted - credit.spent
         if poll_run is None or num_credits <= 0:
@@ -177,11 +178,11 @@ class CreditBasedSequenceNumberingViewReader:
 
     @property
     def has_view(self) -> bool:
-        """Whether its partition was registered."""
+        """Whether the reader's partition was registered."""
         return self._view is not None
 
     def resume_consumption(self) -> None:
-        """The receiver is ready for data after a blocking event.
+        """Go on: the receiver is ready for data after a blocking event.
 
         Raises:
             LocalProtocolError: the subpartition is not blocked; nothing changes.
@@ -195,11 +196,11 @@ class CreditBasedSequenceNumberingViewReader:
 
     @property
     def open_view(self) -> ResultSubpartitionView | None:
-        """Its view, from the registration of the partition until the release."""
+        """The reader's view, from the registration of the partition until the release."""
         return None if self.is_released else self._view
 
     def acknowledge_all_data_processed(self) -> None:
-        """The receiver has processed every record before its end of data."""
+        """Tell the producer that the receiver has processed every record before its end of data."""
         if self._view is not None:
             self._view.acknowledge_all_data_processed()
 
@@ -216,7 +217,7 @@ class CreditBasedSequenceNumberingViewReader:
             self._view.release()
 
     def statistics(self, *, is_queued: bool) -> ViewReaderStatistics:
-        """The state now; ``is_queued``: whether the caller has queued this reader."""
+        """Return the state now; ``is_queued``: whether the caller has queued this reader."""
         view = self.open_view
         return ViewReaderStatistics(
             receiver=self.receiver.hex(),

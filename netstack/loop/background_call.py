@@ -23,10 +23,10 @@ CallInBackground: TypeAlias = Callable[
 
 
 class RunInBackground(Protocol):
-    """``run_in_background`` or, in tests, what runs at once."""
+    """The type of ``run_in_background`` and, in tests, of a function that makes the call at once."""
 
     def __call__(self, function: Callable[[], T], name: str) -> Awaitable[T]:
-        """The result of ``function``, which runs on another thread."""
+        """Return the result of ``function``, which runs on another thread."""
 
 
 def call_in_background(
@@ -50,7 +50,7 @@ def call_in_background(
 def _new_thread(
     function: Callable[[], T], on_result: Callable[[T], None], on_error: Callable[[Exception], None], name: str
 ) -> threading.Thread:
-    """The thread of a call, not started."""
+    """Make the thread of a call, not started."""
     loop = asyncio.get_running_loop()
 
     def tell(callback: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ def _new_thread(
 
 
 async def run_in_background(function: Callable[[], T], name: str) -> T:
-    """The result of ``function``, which runs on a new thread; who waits for it in vain may be cancelled.
+    """Return the result of ``function``, which runs on a new thread; the caller may be cancelled while it waits.
 
     Raises what it raises.
     """
@@ -81,8 +81,8 @@ async def run_in_background(function: Callable[[], T], name: str) -> T:
 
 
 async def close_in_background(close: Callable[[], None], name: str) -> None:
-    """``close``, which may take as long as its file system, on a new thread; on this one while the interpreter ends and
-    starts none.
+    """Call ``close``, which may take as long as its file system, on a new thread; on this thread while the interpreter
+    ends and starts none.
     """
     try:
         closed = _new_result(lambda *call: _new_thread(*call).start(), close, name)
@@ -93,7 +93,7 @@ async def close_in_background(close: Callable[[], None], name: str) -> None:
 
 
 def _new_result(start: Callable[..., object], function: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """The future of a call that ``start`` begins."""
+    """Return the future of a call that ``start`` begins."""
     result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def set_result(value: T) -> None:

@@ -150,7 +150,9 @@ class EventLoopThread:
                 os.close(orphan)
 
     def after_batch(self, function: Callable[[], None]) -> None:
-        """Loop thread: run ``function`` once at the end of the current pass, or at once between passes.
+        """Run ``function`` once at the end of the current pass, or at once between passes; loop thread.
+
+        Functions of one pass thus share a single write or wake-up, without another turn of the loop.
 
         So many functions of one pass share a single write or wake-up, without another turn of the loop.
         """
@@ -276,8 +278,8 @@ class EventLoopThread:
             os.close(orphan)
 
     def _take_orphan_fd_locked(self) -> int | None:
-        """The wakeup descriptor if the caller must close it (the loop thread at the end, or the last producer in a
-        wakeup), else None.
+        """Return the wakeup descriptor if the caller must close it (the loop thread at the end, or the last producer in
+        a wakeup), else None.
         """
         if not self._is_detached or self._num_waking:
             return None
@@ -316,7 +318,7 @@ class EventLoopThread:
 
 
 def _place_of(thread: threading.Thread) -> str:
-    """The calls that a thread is in, innermost last."""
+    """Write the calls that a thread is in, innermost last."""
     frame = sys._current_frames().get(thread.ident or 0)
     stack = traceback.extract_stack(frame)[-_NUM_CALLS_TOLD:] if frame else []
     calls = " > ".join(f"{call.name} ({call.filename}:{call.lineno})" for call in stack)
@@ -332,7 +334,7 @@ def _new_loop(*, use_uvloop: bool) -> asyncio.AbstractEventLoop:
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return the milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -347,7 +349,9 @@ class Timers(Protocol):
     """Makes delayed calls: an event loop, ``LoopTimers``, or a manual clock in tests."""
 
     def call_later(self, delay_s: float, call: Callable[[], None], /) -> Cancellable:
-        """Make ``call`` once after ``delay_s``, on the timers' thread; who may cancel it, the timers say."""
+        """Make ``call`` once after ``delay_s``, on the timers' thread; each implementation tells which threads may
+        cancel it.
+        """
 
 
 ScheduleTimer = Callable[[float, Callable[[], None]], Cancellable]
@@ -355,7 +359,7 @@ ScheduleTimer = Callable[[float, Callable[[], None]], Cancellable]
 
 
 class LoopClock(Protocol):
-    """The clock of an event loop, and its calls at a time; in seconds."""
+    """The clock of an event loop, and its calls at a given time; in seconds."""
 
     def time(self) -> float:
         """The time now."""
@@ -366,6 +370,11 @@ class LoopClock(Protocol):
 
 class RunningTimer:
     """One delayed call on a loop; time in which the loop stood still does not count (``Silence``).
+
+    A function of the user may keep the interpreter's lock.  Then the awaited bytes lie in a socket, or their sender
+    stood still, too.
+
+    Threading: the loop.
 
     A function of the user may keep the interpreter's lock.  What is waited for lies in a socket then, or its sender
     stood still, too.
@@ -400,7 +409,7 @@ class RunningTimer:
 
 @contextlib.asynccontextmanager
 async def running_timeout(timeout_s: float | None) -> AsyncIterator[None]:
-    """``asyncio.timeout``, but time in which the loop stood still does not count; None: there is no timeout.
+    """Limit a block like ``asyncio.timeout``, but time in which the loop stood still does not count; None: no limit.
 
     Raises:
         TimeoutError: at the end of the block.

@@ -79,13 +79,14 @@ class PortClosedInChildren:
         return f"<PortClosedInChildren {self.port}>"
 
     def release(self) -> None:
-        """The sockets are or will be closed; a second call does nothing."""
+        """Forget the sockets, which are or will be closed; a second call does nothing."""
         _ports.discard(self)
 
 
 @contextlib.contextmanager
 def serving_thread(loop: asyncio.AbstractEventLoop | None = None) -> Iterator[None]:
-    """The calling thread works for this process alone: ``end_stranded_child`` ends a child that was forked on it.
+    """Mark the calling thread as one that works for this process alone: ``end_stranded_child`` ends a child that was
+    forked on it.
 
     ``loop``: what the thread runs; in the child it gets no further than to its next pass.
     """
@@ -98,8 +99,10 @@ def serving_thread(loop: asyncio.AbstractEventLoop | None = None) -> Iterator[No
 
 
 def end_stranded_child() -> None:
-    """End this process if it is a child, forked by a user's function on a ``serving_thread``, and the function has
-    returned or raised.
+    """End this process if a user's function forked it on a ``serving_thread`` and has returned or raised.
+
+    Call it where work begins or ends, and before waiting.  The child's exit code is that of ``sys.exit`` if the
+    function called it, else 1; standard error says why it ended.
 
     To be called where work begins or ends, and before waiting.  The child's exit code is that of ``sys.exit`` if the
     function called it, else 1; standard error says why it ended.
@@ -135,12 +138,12 @@ def keep_in_children(owner: object) -> None:
 
 
 def forget_in_children(owner: object) -> None:
-    """``owner`` was closed."""
+    """Undo ``keep_in_children``: ``owner`` was closed."""
     _kept.pop(id(owner), None)
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
-    """Device and inode, which are unique to an open socket or pipe."""
+    """Return device and inode, which are unique to an open socket or pipe."""
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino
 

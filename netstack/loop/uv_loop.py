@@ -36,7 +36,7 @@ class UvLoop(uvloop.Loop):
     """A loop of uvloop."""
 
     def __new__(cls) -> Self:
-        """A new loop; uvloop opens its first descriptors here, before ``__init__``."""
+        """Make a loop; uvloop opens its first descriptors here, before ``__init__``."""
         open_standard_descriptors()
         loop: Self = super().__new__(cls)
         return loop
@@ -48,7 +48,7 @@ class UvLoop(uvloop.Loop):
         port: int | None = None,
         **options: Any,
     ) -> asyncio.AbstractServer:
-        """A server; at an address in numbers without a look-up."""
+        """Make a server; at a numeric address without a look-up."""
         family = _family_of(host)
         if host is None or family is None:
             return await super().create_server(protocol_factory, host, port or 0, **options)
@@ -80,14 +80,14 @@ class UvLoop(uvloop.Loop):
 
 
 def open_standard_descriptors() -> None:
-    """Let 0, 1 and 2 be taken: one that is closed leads to ``/dev/null`` from now on, and no socket gets its number."""
+    """Occupy 0, 1 and 2: a closed one leads to ``/dev/null`` from now on, so that no socket gets its number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:  # the lowest one that is free
         os.set_inheritable(descriptor, True)  # noqa: FBT003 - for children, too
     os.close(descriptor)
 
 
 def _family_of(host: object) -> socket.AddressFamily | None:
-    """The family of an address in numbers; None: it is a name, or something else."""
+    """Return the family of a numeric address; None: it is a name, or something else."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)  # type: ignore[arg-type]  # which is one of the errors
