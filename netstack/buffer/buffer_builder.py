@@ -336,8 +336,6 @@ class SegmentConsumer(BufferConsumer):
     or a buffer of it.
 
     As with a consumer of a builder, the holder learns that the writer has finished when it looks for the first time.
-
-    As behind a builder, whoever holds it learns that the writer has finished when it looks for the first time.
     """
 
     __slots__ = ("_made_lease", "_segment", "recycler")

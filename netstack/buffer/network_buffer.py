@@ -161,8 +161,6 @@ class BufferRecycler(ABC):
 
     Several recyclers may bring segments to one ``home``; each brings the segments of its ``subpartition`` (-1: of
     none).
-
-    Several recyclers may bring segments to one ``home``, each those of its ``subpartition`` (-1: of none).
     """
 
     __slots__ = ()
@@ -302,9 +300,6 @@ class NetworkBuffer:
 
     Ownership: the receiver of a buffer recycles it once, or hands it on.  ``retain`` and ``slice`` add a reference that
     is recycled, too.
-
-    Ownership: whoever gets a buffer recycles it once, or hands it on.  ``retain`` and ``slice`` add a reference that is
-               recycled too.
     """
 
     __slots__ = ("_lease", "_offset", "data_type", "is_buffer", "is_compressed", "size")

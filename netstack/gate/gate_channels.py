@@ -161,7 +161,7 @@ _RELEASED: Final = Lifecycle.RELEASED
 
 
 class GateChannels:
-    """The base of a gate: its set-up, its life cycle and what all its channels are told.
+    """The base of a gate: its set-up, its life cycle, and the calls that reach all channels.
 
     Which channels have data is the gate's own.
 
@@ -193,7 +193,7 @@ class GateChannels:
 
     @property
     def num_channels(self) -> int:
-        """How many channels it has."""
+        """The number of channels."""
         return len(self._by_index)
 
     @property
@@ -265,7 +265,7 @@ class GateChannels:
         raise LocalProtocolError(f"{self.owner}: channel {channel.index} is added as number {num_channels}{state}")
 
     def _put_locked(self, channel: InputChannel) -> None:
-        """Set ``channel`` up, and give it the place of its index: a new one at the end, or that of another channel."""
+        """Set ``channel`` up and put it at its index: at the end, or in the place of another channel."""
         self._set_up(channel)
         if channel.index == len(self._by_index):
             self._by_index.append(channel)
@@ -282,7 +282,8 @@ class GateChannels:
     # ---------------------------------------------------------------- requests
 
     def _begin_requests(self) -> list[InputChannel] | None:
-        """Add no more channels.  The caller lets those that it gets ask for their data; a second call returns None.
+        """Add no more channels; returns the channels, which the caller lets ask for their data; None from the second
+        call on.
 
         Raises:
             ResourceClosedError: the gate was closed.
@@ -347,7 +348,7 @@ class GateChannels:
         self._by_index[channel_index].acknowledge_all_records_processed()
 
     def send_task_event(self, event: Event) -> None:
-        """Bring ``event`` to the producers of all channels; those that are not known yet get it once they are.
+        """Bring ``event`` to the producers of all channels; producers that are not known yet get it later.
 
         Raises:
             ResourceClosedError: the gate was closed, or a channel has ended.
@@ -399,7 +400,9 @@ class GateChannels:
     # ---------------------------------------------------------------- end and numbers
 
     def _close_channels(self) -> list[InputChannel] | None:
-        """Take no more channels.  The caller releases those that it gets; a second call returns None.  Any thread."""
+        """Take no more channels; returns the channels, which the caller releases; None from the second call on.  Any
+        thread.
+        """
         with self._channels_lock:  # an update that comes later sees that the gate is closed
             return list(self._by_index) if self._enter_locked(_RELEASED) else None
 

@@ -36,7 +36,7 @@ _PERCENT: Final = 100
 
 
 class ProducerQuota:
-    """One per process.
+    """The network memory that producers may hold in this process; one per process.
 
     Args:
         num_segments: of the whole network memory.
@@ -72,7 +72,7 @@ class ProducerQuota:
             return True
 
     def give_back(self, num_channels: int) -> None:
-        """There is room for other channels; whoever took it says so once."""
+        """Make room for other channels; each channel gives its share back once."""
         with self._lock:
             self.num_taken -= num_channels
 
@@ -83,7 +83,7 @@ _SUMMED = ("num_bytes_in_remote", "num_buffers_in", "num_credits_granted")
 
 
 class AbortedAttempt(NamedTuple):
-    """A channel that ended before its partition did; what it brought until then was handed over."""
+    """A channel that ended before its partition did; the data that it brought until then was handed over."""
 
     channel_index: int
     offer: SubpartitionOffer
@@ -159,7 +159,7 @@ class OfferedInputGate(SingleInputGate):
     # ---------------------------------------------------------------- loop thread
 
     def take_offer(self, offer: SubpartitionOffer, client: OfferedPartitionClient) -> None:
-        """Request what is offered, queue it or refuse it; loop thread."""
+        """Request the offered partition, queue the offer or refuse it; loop thread."""
         with self._book_lock:
             refusal = self._book.admit(offer)
             index = -1
@@ -219,7 +219,9 @@ class OfferedInputGate(SingleInputGate):
         client.refuse(offer, RefusalCode.BUSY, text)
 
     def _keep_numbers_locked(self, index: int) -> None:
-        """Add up the numbers of the channel, if there is one, whose place is given to another one."""
+        """Add the numbers of the channel that leaves a place, if there is one, to the gate's: another channel gets the
+        place.
+        """
         before = gate_statistics(self._by_index[index : index + 1], 0)
         with self._book_lock:
             for name in _SUMMED:
@@ -233,7 +235,8 @@ class OfferedInputGate(SingleInputGate):
             return self._places[channel_index].offer
 
     def tell_held(self, channel_index: int, num_records: int) -> None:
-        """Tell the producer of an open channel that the first ``num_records`` of it will never be needed again.
+        """Tell the producer of an open channel that the first ``num_records`` of the channel will never be needed
+        again.
 
         Task thread.
         """
@@ -251,7 +254,8 @@ class OfferedInputGate(SingleInputGate):
         return completed
 
     def take_aborted(self) -> list[AbortedAttempt]:
-        """The attempts that were aborted since the last call; before what was polled with it is looked at.
+        """Take the attempts that were aborted since the last call; call it before looking at items that were polled
+        with it.
 
         Task thread.
         """
@@ -269,7 +273,7 @@ class OfferedInputGate(SingleInputGate):
     def abort_channel(
         self, channel_index: int, error: NetstackError, code: RefusalCode = RefusalCode.WRONG_TYPE
     ) -> None:
-        """End a channel whose data is not what it should be; its producer is told.  Task thread."""
+        """End a channel whose data is wrong, and tell its producer.  Task thread."""
         with self._book_lock:
             place = self._places[channel_index]
         place.client.refuse(place.offer, code, str(error))
@@ -308,7 +312,7 @@ class OfferedInputGate(SingleInputGate):
     # ---------------------------------------------------------------- end and numbers
 
     def seal(self) -> None:
-        """Take no more offers; those that are open go on to their end.  Any thread, any number of times."""
+        """Take no more offers; open ones go on to their end.  Any thread, any number of times."""
         self._seal()
         with self._book_lock:
             is_finished = self._book.is_finished
@@ -316,14 +320,14 @@ class OfferedInputGate(SingleInputGate):
             self._make_available()
 
     def _seal(self, reason: str | None = None) -> None:
-        """Seal the book, and refuse the offers that wait; ``reason``: if it is not the book's own."""
+        """Seal the book, and refuse the waiting offers for ``reason``; None: for the reason of the book."""
         with self._book_lock:
             offers, refusal = self._book.seal()
             waiting = [(offer, self._waiting.pop(offer.offer_id)) for offer in offers]
         run_all([partial(client.refuse, offer, refusal.code, reason or refusal.reason) for offer, client in waiting])
 
     def close(self) -> None:
-        """Release every channel and be found no more; see ``SingleInputGate``."""
+        """Release every channel, and leave the registry of gates; see ``SingleInputGate``."""
         if self.on_closed is not None:
             self.on_closed()
         self._seal()
@@ -334,12 +338,12 @@ class OfferedInputGate(SingleInputGate):
         self._quota.give_back(num_held)
 
     def close_with(self, reason: str) -> None:
-        """``close``, and tell the producers of open offers why.  Any thread, any number of times."""
+        """Close the gate, and tell the producers of open offers why.  Any thread, any number of times."""
         self.refuse_open(reason)
         self.close()
 
     def refuse_open(self, reason: str) -> None:
-        """Take no more offers, and nothing more from those that are open: their producers hear why.  Any thread."""
+        """Take no more offers, and no more data from open ones: their producers hear why.  Any thread."""
         text = f"gate {self.shape.name!r}: {reason}"
         self._seal(text)
         with self._book_lock:
@@ -347,7 +351,7 @@ class OfferedInputGate(SingleInputGate):
         run_all([partial(place.client.refuse, place.offer, RefusalCode.GATE_ENDED, text) for place in places])
 
     def statistics(self) -> GateStatistics:
-        """The numbers so far, channels that left included; any thread."""
+        """The numbers so far, those of channels that left included; any thread."""
         now = super().statistics()
         with self._book_lock:
             gone = dict(self._gone)
@@ -356,7 +360,7 @@ class OfferedInputGate(SingleInputGate):
 
 
 class OfferedGates:
-    """By job, name and subtask."""
+    """The gates that take offers, by job, name and subtask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -51,11 +51,11 @@ _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor 
 class SingleInputGate(GateChannels):
     """The gate of one edge: the turns of its channels, and the polls.
 
-    It has two parts, and few things cross.  Its own queue has the channels that have data; the task takes them out,
-    any thread puts them in, under ``_lock``, which methods that end in ``_locked`` need.  ``GateChannels``, the base:
-    set-up, requests, updates and the life cycle, under a lock of its own; polls read its list and its state.
-    What becomes of buffers and events that were polled is the task's alone: items carry their references to it, and
-    what cannot become an item is recycled.
+    It has two parts, and few things cross.  Its own queue has the channels that have data; the task takes them out, any
+    thread puts them in, under ``_lock``, which methods that end in ``_locked`` need.  ``GateChannels``, the base:
+    set-up, requests, updates and the life cycle, under a lock of its own; polls read its list and its state.  Polled
+    buffers and events are the task's alone: items carry their references to it, and a buffer that cannot become an item
+    is recycled.
 
     Life cycle: ``Lifecycle``: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` ->
         ``close``.
@@ -94,9 +94,7 @@ class SingleInputGate(GateChannels):
 
     @property
     def is_finished(self) -> bool:
-        """Whether every channel reached the end of its partition; a gate that was closed before any did so is not
-        finished.
-        """
+        """Whether every channel reached the end of its partition; a gate that was closed before is not finished."""
         return self._num_finished == len(self._by_index) and (self._num_finished > 0 or self._lifecycle is _REQUESTED)
 
     @property
@@ -125,17 +123,21 @@ class SingleInputGate(GateChannels):
     # ---------------------------------------------------------------- polling
 
     def available_future(self) -> AvailabilityFuture:
-        """Done if a poll may find something (or the gate is finished or closed), else completed when it may."""
+        """The future that is done if a poll may find something (or the gate is finished or closed), else completed when
+        it may.
+        """
         with self._lock:
             return self._availability.future
 
     def priority_event_available_future(self) -> AvailabilityFuture:
-        """Done while a priority event can be polled (or the gate is closed), else completed when one comes."""
+        """The future that is done while a priority event can be polled (or the gate is closed), else completed when one
+        comes.
+        """
         with self._lock:
             return self._priority_availability.future
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.  None if the gate is finished.
+        """Return the next buffer or event; blocks until there is one.  None if the gate is finished.
 
         Raises:
             TimeoutError: nothing came within ``timeout_s``.
@@ -162,7 +164,7 @@ class SingleInputGate(GateChannels):
                 available.remove_done_callback(wake)
 
     def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
-        """``poll_many``, but blocks until there is something.  Empty if the gate is finished.
+        """Poll like ``poll_many``, but block until there is something.  Empty if the gate is finished.
 
         Raises as ``get_next``.
         """
@@ -171,7 +173,7 @@ class SingleInputGate(GateChannels):
         return found if single is None else [single]
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """Up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.
+        """Return up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.
 
         Empty if there is nothing.  Never blocks.
 
@@ -189,7 +191,8 @@ class SingleInputGate(GateChannels):
         return [] if single is None else [single]
 
     def poll_next(self) -> BufferOrEvent | None:
-        """The next buffer or event, channels taking turns; None if there is none now.  Never blocks.  Task thread.
+        """Return the next buffer or event, channels taking turns; None if there is none now.  Never blocks.  Task
+        thread.
 
         Raises:
             ResourceClosedError: the gate was closed.
@@ -232,7 +235,7 @@ class SingleInputGate(GateChannels):
         return channel is not None and channel.next_is_event
 
     def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
-        """Data of the channels whose turn it is; nothing if the first one has something else.
+        """Return data of the channels whose turn it is; nothing if the first one has something else.
 
         Never blocks.  Task thread.
         """
@@ -273,8 +276,8 @@ class SingleInputGate(GateChannels):
         return self._transform_buffers(found, more_available=more_available, more_priority_events=more_priority_events)
 
     def _poll_run(self, channel: InputChannel, max_buffers: int) -> list[BufferOrEvent]:
-        """``poll_data`` of the only channel in the queue, which was taken out of it: twice as quick as of several
-        (bench: transport).
+        """Poll like ``poll_data``, from the only channel in the queue, which was taken out of it: twice as quick as
+        from several (bench: transport).
         """
         buffers, is_more = channel.next_data(max_buffers)
         queue = self._queue
@@ -301,7 +304,7 @@ class SingleInputGate(GateChannels):
         return items
 
     def _look_locked(self) -> tuple[bool, bool]:
-        """Whether more can be polled, and whether that has priority; the gate becomes unavailable if not."""
+        """Return whether more can be polled, and whether that has priority; the gate becomes unavailable if not."""
         more_priority_events = bool(self._queue.priority)
         more_available = more_priority_events or bool(self._queue.rest)
         if self._lifecycle is not _RELEASED:
@@ -371,7 +374,7 @@ class SingleInputGate(GateChannels):
         more_available: bool,
         more_priority_events: bool,
     ) -> list[BufferOrEvent]:
-        """One item for each buffer, restored if it was compressed; the last one says ``more_available``.
+        """Make one item of each buffer, restored if it was compressed; the last one has ``more_available``.
 
         A buffer that cannot be restored is its channel's error, for the next poll.
         """
@@ -393,7 +396,7 @@ class SingleInputGate(GateChannels):
         return items
 
     def _decompress(self, channel: InputChannel, buffer: NetworkBuffer) -> NetworkBuffer:
-        """The original in place of a compressed ``buffer``.
+        """Return the original of a compressed ``buffer``.
 
         Raises:
             NetstackError: compression is off here, or the bytes are none that were compressed.
@@ -417,8 +420,8 @@ class SingleInputGate(GateChannels):
                 channel.is_prioritized = False
 
     def _end_channel(self, channel: InputChannel) -> bool:
-        """Release a channel that has ended, and take it out of the queue (FLINK-22368); whether
-        another one has data.
+        """Release a channel that has ended, and take it out of the queue (FLINK-22368); returns whether another one has
+        data.
         """
         channel.release()
         self._num_finished += 1
@@ -435,7 +438,7 @@ class SingleInputGate(GateChannels):
     # ---------------------------------------------------------------- told by channels
 
     def notify_channel_non_empty(self, channel: InputChannel) -> None:
-        """A channel has data or an error; nothing happens if it is queued, released, or the gate is closed.
+        """Note that a channel has data or an error; nothing happens if it is queued, released, or the gate is closed.
 
         Any thread.
         """
@@ -457,11 +460,13 @@ class SingleInputGate(GateChannels):
             return self._availability.unavailable_to_reset_available()
 
     def notify_priority_event(self, channel: InputChannel, sequence_number: int) -> None:
-        """A channel has a priority event, unless that was polled already: a notification may come late.  Any thread."""
+        """Note that a channel has a priority event, unless that was polled already: a notification may come late.  Any
+        thread.
+        """
         self._notify_priority(channel, sequence_number)
 
     def notify_priority_event_force(self, channel: InputChannel) -> None:
-        """A channel has a priority event, whatever was polled before.  Any thread."""
+        """Note that a channel has a priority event, whatever was polled before.  Any thread."""
         self._notify_priority(channel, None)
 
     def _notify_priority(self, channel: InputChannel, sequence_number: int | None) -> None:
@@ -501,7 +506,7 @@ class SingleInputGate(GateChannels):
         return [future for future in found if future is not None]
 
     def _make_available(self, *, with_priority: bool = False) -> None:
-        """Wake who waits for data, and with priority who waits for a priority event."""
+        """Wake threads that wait for data, and with priority those that wait for a priority event."""
         with self._lock:
             futures = self._become_available_locked(with_priority=with_priority)
         run_all([future.complete for future in futures])
@@ -523,9 +528,9 @@ class SingleInputGate(GateChannels):
     # ---------------------------------------------------------------- end and numbers
 
     def close(self) -> None:
-        """Release every channel and wake whoever waits; any thread, any number of times.
+        """Release every channel and wake all waiting threads; any thread, any number of times.
 
-        Buffers in the caller's hands stay his.
+        Buffers in the caller's hands stay the caller's.
         """
         channels = self._close_channels()
         if channels is None:

@@ -115,8 +115,6 @@ class PartitionRequestQueue(ChannelHandler):
         """Note that data became available; any thread.
 
         Over an idle connection the calling thread sends one small buffer itself; otherwise the call hops to the loop.
-
-        It sends one small buffer over an idle connection itself, else it hops to the loop.
         """
         direct = self._direct
         if direct is not None and direct.try_begin() and self._send_directly(direct, reader):

@@ -153,8 +153,6 @@ class EventLoopThread:
         """Run ``function`` once at the end of the current pass, or at once between passes; loop thread.
 
         Functions of one pass thus share a single write or wake-up, without another turn of the loop.
-
-        So many functions of one pass share a single write or wake-up, without another turn of the loop.
         """
         if self._after_batch is None:
             function()
@@ -372,11 +370,6 @@ class RunningTimer:
     """One delayed call on a loop; time in which the loop stood still does not count (``Silence``).
 
     A function of the user may keep the interpreter's lock.  Then the awaited bytes lie in a socket, or their sender
-    stood still, too.
-
-    Threading: the loop.
-
-    A function of the user may keep the interpreter's lock.  What is waited for lies in a socket then, or its sender
     stood still, too.
 
     Threading: the loop.

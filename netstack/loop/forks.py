@@ -103,9 +103,6 @@ def end_stranded_child() -> None:
 
     Call it where work begins or ends, and before waiting.  The child's exit code is that of ``sys.exit`` if the
     function called it, else 1; standard error says why it ended.
-
-    To be called where work begins or ends, and before waiting.  The child's exit code is that of ``sys.exit`` if the
-    function called it, else 1; standard error says why it ended.
     """
     if _stranded is not None and _stranded == threading.get_ident():
         _end(sys.exception())

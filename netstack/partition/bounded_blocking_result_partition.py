@@ -64,7 +64,7 @@ class NextBuffer(NamedTuple):
 
 
 class BoundedDataFile:
-    """The file of one partition, and which part of it is whose.  It has no name: it is gone however the process ends.
+    """The file of one partition, in regions of its subpartitions.  It has no name: it is gone however the process ends.
 
     Threading: the task thread writes and reserves; any thread reads, and leaves.
     Ownership: the file goes when all users have left.
@@ -90,7 +90,7 @@ class BoundedDataFile:
         return f"<BoundedDataFile {self.path}, {self._num_reserved} bytes reserved, {self._num_users} users>"
 
     def reserve(self, num_bytes: int) -> tuple[int, int]:
-        """Start and end of a region that holds at least ``num_bytes``."""
+        """Reserve a region that holds at least ``num_bytes``; returns its start and end."""
         start = self._num_reserved
         self._num_reserved += max(num_bytes, REGION_BYTES)
         return start, self._num_reserved
@@ -115,7 +115,7 @@ class BoundedDataFile:
             raise ResourceBrokenError(f"{self.path} ends in the middle of a buffer, at byte {position + num_read}")
 
     def leave(self) -> None:
-        """One user less; the file goes with the last one."""
+        """Count one user less; the file goes with the last one."""
         with self._lock:
             self._num_users -= 1
             if self._num_users:
@@ -133,11 +133,11 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
-    """One pass over a subpartition, through two buffers of its own.  It reads on when one of them is recycled, and
-    tells the consumer that waits.
+    """One pass over a subpartition, through two buffers of its own.  When one of them is recycled, it reads on and
+    tells the waiting consumer.
 
-    Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the
-        thread that polls, so that nobody reads from a file that is closed.
+    Threading: one thread polls; everything else from any thread.  A release during a poll leaves the end to the polling
+        thread, so that nobody reads from a closed file.
     """
 
     _subpartition: "BoundedBlockingSubpartition"
@@ -164,8 +164,8 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
         )
 
     def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, which the caller recycles; None at the end, without room to read it, or when it was
-        released.
+        """Return the next element, which the caller recycles; None at the end, without room to read it, or after the
+        release.
 
         Raises:
             ResourceBrokenError: the file cannot be read.
@@ -234,7 +234,7 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
         return self._backlog + (self._next is not None)
 
     def resume_consumption(self) -> None:
-        """Not here: nothing blocks a bounded result.
+        """Refuse: nothing blocks a bounded result.
 
         Raises:
             LocalProtocolError: always.
@@ -258,7 +258,7 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView, BufferRecycler):
 
 
 class BoundedBlockingSubpartition:
-    """First written, then read by any number of readers.
+    """A subpartition that is first written, then read by any number of readers.
 
     Life cycle: ``SubpartitionState``; it can be read while it is finished.
     Ownership: one user of ``file``, in regions of its own, until it was released and nobody reads or writes any more.
@@ -298,13 +298,13 @@ class BoundedBlockingSubpartition:
 
     @property
     def is_released(self) -> bool:
-        """Whether nobody may read or write any more."""
+        """Whether no thread may read or write any more."""
         return self.state is SubpartitionState.RELEASED
 
     # ---------------------------------------------------------------- producer
 
     def add(self, consumer: BufferConsumer, partial_record_length: int = 0) -> int:
-        """Write what was added before, and keep ``consumer``, which may still be written to.
+        """Write the consumer that was added before, and keep ``consumer``, which may still be written to.
 
         Raises:
             ResourceBrokenError: the file cannot be written.
@@ -324,7 +324,7 @@ class BoundedBlockingSubpartition:
         return NO_BUFFER_SIZE
 
     def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
-        """``add`` for each.
+        """Add each consumer like ``add``.
 
         Raises:
             ResourceBrokenError: the file cannot be written.
@@ -340,7 +340,7 @@ class BoundedBlockingSubpartition:
         return result
 
     def flush(self) -> None:
-        """Write what was added last; the task thread has finished its builder.
+        """Write the consumer that was added last; the task thread has finished its builder.
 
         Raises:
             ResourceBrokenError: the file cannot be written.
@@ -439,14 +439,14 @@ class BoundedBlockingSubpartition:
         self._file.read(self._index[2 * number], view)
 
     def on_reader_released(self, reader: BoundedBlockingSubpartitionReader, *, has_read_all: bool) -> None:
-        """For the readers: this one is done."""
+        """Forget a reader that is done; called by the reader."""
         with self._lock:
             self._readers.discard(reader)
         consumed = partial(self.parent.on_consumed_subpartition, self.index, has_read_all=has_read_all)
         run_all([self._close_if_unused, consumed])
 
     def release(self) -> None:
-        """Let nobody read or write any more; the file goes with the last who does now."""
+        """Let no thread begin to read or write any more; the file goes with the last one that does now."""
         with self._lock:
             if self.is_released:
                 return
@@ -518,7 +518,7 @@ class BoundedBlockingResultPartition(ResultPartition):
         )
 
     def flush(self, subpartition: int) -> None:
-        """Write what was emitted to ``subpartition``, and end its buffer."""
+        """Write everything emitted to ``subpartition``, and end its buffer."""
         self.finish_buffer(subpartition)
 
     def flush_all(self) -> None:
@@ -527,5 +527,5 @@ class BoundedBlockingResultPartition(ResultPartition):
         super().flush_all()
 
     def on_consumed_subpartition(self, index: int, *, has_read_all: bool) -> None:
-        """For the readers: one is done; others may come."""
+        """Note that a reader is done; others may come.  Called by the readers."""
         self._tell_consumer_left(index, has_read_all=has_read_all)

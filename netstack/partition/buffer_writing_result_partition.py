@@ -64,7 +64,7 @@ class ResultPartitionType(Enum):
 
     @property
     def is_blocking(self) -> bool:
-        """Whether it is read only when it is finished, and then as often as one likes."""
+        """Whether it is read only when it is finished, and then any number of times."""
         return self in _BLOCKING
 
     @property
@@ -185,9 +185,7 @@ class BufferWritingResultPartition:
 
     @property
     def num_obtainable(self) -> int:
-        """How many buffers emits would find without a wait, overdraft included; a guess while others request and
-        recycle.
-        """
+        """How many buffers can be had without a wait, overdraft included; a guess while others request and recycle."""
         return self._pool.num_obtainable
 
     @property
@@ -196,7 +194,7 @@ class BufferWritingResultPartition:
         return self._num_buffers_out
 
     def available_future(self) -> AvailabilityFuture:
-        """Done while a buffer is free (or the pool is gone), else completed when one comes."""
+        """The future that is done while a buffer is free (or the pool is gone), else completed when one comes."""
         return self._pool.available_future()
 
     def observe_blocking(self, observer: BlockingObserver) -> None:
@@ -232,8 +230,8 @@ class BufferWritingResultPartition:
         return self._subpartitions[subpartition].takes_contents
 
     def emit_content(self, content: BufferContent, subpartition: int) -> bool:
-        """Append whole records that are no bytes yet, behind all that was emitted, if the consumer takes them so; may
-        block for a buffer.
+        """Append whole records that are no bytes yet, behind everything emitted before, if the consumer takes them so;
+        may block for a buffer.
 
         Ownership: the content is taken over, unless False is returned: then ``emit_record`` its bytes.
 
@@ -256,7 +254,7 @@ class BufferWritingResultPartition:
         return True
 
     def reserve_segments(self, max_segments: int, subpartition: int) -> list[MemorySegment]:
-        """Between one and ``max_segments`` whole segments to fill in place; may block.
+        """Take between one and ``max_segments`` whole segments to fill in place; may block.
 
         Ownership: they are the caller's, who gives all of them to ``emit_segments``, whatever happens.
 
@@ -299,7 +297,7 @@ class BufferWritingResultPartition:
             rest = rest[written:]
 
     def _start_buffer(self, index: int, data: bytes | memoryview, *, is_continuation: bool) -> int:
-        """Open a builder with ``data`` in it; returns how much of it was taken, all if its consumer has gone."""
+        """Open a builder with ``data`` in it; returns how many bytes were taken, all if its consumer has gone."""
         if index == ALL:
             return self._start_broadcast_buffer(data, is_continuation=is_continuation)
         if self._builders[ALL] is not None:
@@ -329,8 +327,8 @@ class BufferWritingResultPartition:
     def _fill_buffers(
         self, subpartition: ResultSubpartition, data: bytes | memoryview, *, is_continuation: bool
     ) -> int:
-        """Whole buffers at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has
-        gone.
+        """Write whole buffers at once, without a builder; returns how many bytes of ``data`` were taken, all if its
+        consumer has gone.
         """
         index = subpartition.index
         pool = self._pool
@@ -359,7 +357,7 @@ class BufferWritingResultPartition:
     def _fill_buffer(
         self, subpartition: ResultSubpartition, data: bytes | memoryview, partial_record_length: int
     ) -> int:
-        """One whole buffer."""
+        """Make one whole buffer of ``data``."""
         index = subpartition.index
         pool = self._pool
         segment = pool.request_segment_blocking(index)
@@ -391,7 +389,7 @@ class BufferWritingResultPartition:
             self._num_buffers_out += 1
 
     def _trim(self, builder: BufferBuilder, wanted: int, num_bytes: int) -> None:
-        """Make the buffer as small as its consumer wants, but let what is to be written now fit."""
+        """Make the buffer as small as its consumer wants, but large enough for the bytes to be written now."""
         if wanted > 0:
             self._trimmed_segment_bytes = builder.capacity_bytes
             builder.trim(max(wanted, num_bytes))
@@ -422,8 +420,8 @@ class BufferWritingResultPartition:
         self.emit_record(record, ALL)
 
     def _start_broadcast_buffer(self, data: bytes | memoryview, *, is_continuation: bool) -> int:
-        """Open a builder for all with ``data`` in it; returns how much of it was taken, all if
-        every consumer has gone.
+        """Open a builder for all consumers with ``data`` in it; returns how many bytes were taken, all if every
+        consumer has gone.
         """
         for index in range(self.num_subpartitions):
             self._finish_builder(index)
@@ -452,8 +450,8 @@ class BufferWritingResultPartition:
             self._finish_builder(index)
 
     def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
-        """Append ``event`` to every subpartition, behind all that was emitted (or before it, with priority); readers
-        are told at once.
+        """Append ``event`` to every subpartition, behind everything emitted before (or in front of it, with priority);
+        readers are told at once.
 
         Raises:
             ResourceClosedError: the partition was released or closed.
@@ -479,15 +477,15 @@ class BufferWritingResultPartition:
             self._has_notified_end_of_data = True
 
     def finish_buffer(self, subpartition: int) -> None:
-        """End the buffer that is being filled: what is emitted next begins a new one, and the reader may have this one
-        at once.
+        """End the buffer that is being filled: the next record begins a new one, and the reader may have this one at
+        once.
         """
         self._finish_builder(ALL)
         self._finish_builder(subpartition)
         self._subpartitions[subpartition].flush()
 
     def flush(self, subpartition: int) -> None:
-        """Make what was emitted to ``subpartition`` readable, its unfinished buffer included."""
+        """Make everything emitted to ``subpartition`` readable, its unfinished buffer included."""
         self._subpartitions[subpartition].flush()
 
     def flush_all(self) -> None:

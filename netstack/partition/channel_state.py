@@ -27,9 +27,10 @@ from netstack.wire.messages import DataType
 
 @dataclass(slots=True, eq=False)
 class InFlightData:
-    """A result that comes when the barrier is consumed (nothing was in flight), times out, or its checkpoint ends.
+    """A result that comes when the barrier is consumed (no data was in flight), times out, or its checkpoint ends.
 
-    Threading: any thread; what ends it is known under the lock of its subpartition, so that only one does.
+    Threading: any thread; the subpartition decides under its lock which of these ends comes first, so there is only
+        one.
     Ownership: it holds the buffers until they are taken.
     """
 
@@ -38,14 +39,14 @@ class InFlightData:
     _buffers: Sequence[NetworkBuffer] = field(default=(), repr=False)
 
     def complete(self, buffers: Sequence[NetworkBuffer], error: BaseException | None = None) -> None:
-        """Hand over ``buffers``, or say why the checkpoint gets none; called once."""
+        """Hand over ``buffers``, or the error by which the checkpoint gets none; called once."""
         assert not self.end.is_done, "one thread has taken the barrier"
         self._buffers = buffers
         self.error = error
         self.end.complete()
 
     def take(self) -> Sequence[NetworkBuffer]:
-        """The buffers, which the caller recycles; empty for everybody but the first, and after a failure."""
+        """Return the buffers, which the caller recycles; empty from the second call on, and after a failure."""
         buffers = self._buffers
         self._buffers = ()
         return buffers
@@ -72,10 +73,10 @@ class ChannelStateWriter(Protocol):
     """
 
     def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
-        """``buffers`` of an input channel belong to the checkpoint; the writer recycles them."""
+        """Add ``buffers`` of an input channel to the checkpoint; the writer recycles them."""
 
     def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
-        """``data`` of a subpartition belongs to the checkpoint; it may come later.  The writer recycles it then."""
+        """Add ``data`` of a subpartition, which may come later, to the checkpoint; the writer recycles it then."""
 
 
 class NoChannelState:
@@ -88,7 +89,7 @@ class NoChannelState:
         recycle_all(buffers)
 
     def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
-        """Recycle whatever ``data`` brings."""
+        """Recycle the buffers of ``data`` when they come."""
         data.end.add_done_callback(lambda: recycle_all(data.take()))
 
 
@@ -96,8 +97,7 @@ NO_CHANNEL_STATE: Final = NoChannelState()
 
 
 class DecompressedInput:
-    """Passes everything on, input data as it was before it was compressed: whoever reads it back knows nothing of the
-    connection.
+    """Passes everything on to ``writer``, input data decompressed: its later reader knows nothing of the connection.
 
     Args:
         writer: gets the data.
@@ -112,7 +112,7 @@ class DecompressedInput:
         self.add_output_data = writer.add_output_data
 
     def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
-        """Restore what is compressed, and pass all on.
+        """Restore compressed buffers, and pass all on.
 
         Raises:
             RemoteProtocolError: a buffer is broken; all are recycled.
@@ -138,7 +138,7 @@ class TimeoutableBarrier:
 
 
 def copies_of_unread(consumers: Iterable[BufferConsumer]) -> list[NetworkBuffer]:
-    """The unread bytes of the data buffers among ``consumers``; each copy has a reference of its own."""
+    """Copy the unread bytes of the data buffers among ``consumers``; each copy has a reference of its own."""
     copies = []
     for consumer in consumers:
         if type(consumer) is ContentConsumer:
@@ -151,7 +151,7 @@ def copies_of_unread(consumers: Iterable[BufferConsumer]) -> list[NetworkBuffer]
 
 
 def checked_barrier(consumer: BufferConsumer) -> CheckpointBarrier | None:
-    """The barrier in a priority or timeoutable event, None if it is no such event or no barrier.
+    """Return the barrier in a priority or timeoutable event; None if it is no such event or no barrier.
 
     Raises:
         LocalProtocolError: it is a barrier of another kind; ``consumer`` is closed.

@@ -66,7 +66,7 @@ from netstack.wire.messages import DataType
 if TYPE_CHECKING:
     from netstack.partition.result_partition import ResultPartition
 
-ADD_REFUSED: Final = -1  # what ``add`` returns if nobody will read the buffer
+ADD_REFUSED: Final = -1  # the result of ``add`` if nobody will read the buffer
 NO_BUFFER_SIZE: Final = 2**31 - 1  # the consumer asked for no size: whole segments
 _NONE: Final = DataType.NONE
 _OPEN: Final = SubpartitionState.OPEN
@@ -74,7 +74,7 @@ _new_tuple: Final = tuple.__new__  # half the cost of a named tuple's own constr
 
 
 class PipelinedSubpartition:
-    """First in, first out (but for priority events), read once, by one view.
+    """A queue, first in, first out (but for priority events), read once, by one view.
 
     Life cycle: ``SubpartitionState``.  Released by its partition, or by its view, whichever comes first; from then on
     everything added is dropped, so a producer whose consumer has gone runs on at full speed.
@@ -141,13 +141,13 @@ class PipelinedSubpartition:
     @property
     def takes_contents(self) -> bool:
         """Whether its one reader is of this process, and takes contents as they are."""
-        view = self._view
+        view = self._view  # Without the lock: one attribute load; a view that comes just now counts from the next call.
         return view is not None and view.takes_contents and self.compressor is None
 
     @property
     def num_queued_buffers(self) -> int:
         """How many elements are queued, events included."""
-        return len(self._buffers)
+        return len(self._buffers)  # Without the lock: the length of a deque is one read; it may be one pass stale.
 
     @property
     def num_queued_bytes(self) -> int:
@@ -191,9 +191,7 @@ class PipelinedSubpartition:
         return self.desired_buffer_size
 
     def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
-        """``add`` for several data buffers, in one lock round and with one notification; they know their partial
-        records.
-        """
+        """Add several data buffers, which know their partial records, in one lock round and with one notification."""
         view = None
         buffers = self._buffers
         with self._lock:
@@ -263,8 +261,10 @@ class PipelinedSubpartition:
         return self.desired_buffer_size
 
     def _expect_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier) -> list[Callable[[], object]]:
-        """Let ``barrier``, which is about to be queued, wait for its consumer or for its time-out; the calls tell the
-        writer of what will be in flight.  A second one that waits is an error of the coordinator.
+        """Let ``barrier``, which is about to be queued, wait for its consumer or for its time-out.
+
+        Returns the calls that tell the writer of the data that will be in flight.  A second waiting barrier is an error
+        of the coordinator.
         """
         former = self._waiting
         self._waiting = waiting = TimeoutableBarrier(consumer, barrier, InFlightData())
@@ -280,8 +280,10 @@ class PipelinedSubpartition:
     def _add_priority_locked(
         self, consumer: BufferConsumer, barrier: CheckpointBarrier | None
     ) -> list[Callable[[], object]]:
-        """Put it behind the other priority events; what an unaligned barrier overtakes belongs to its checkpoint."""
-        # Before anything changes: whoever makes bytes of a content may fail.
+        """Put the event behind the other priority events; data that an unaligned barrier overtakes belongs to its
+        checkpoint.
+        """
+        # Before anything changes: making bytes of a content may fail.
         overtaken = [] if barrier is None else copies_of_unread(self._buffers)
         self._buffers.insert(self._num_priority, consumer)
         self._num_priority += 1
@@ -303,7 +305,7 @@ class PipelinedSubpartition:
             waiting = self._waiting
             if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
                 return
-            # Before anything changes: whoever makes bytes of a content may fail.
+            # Before anything changes: making bytes of a content may fail.
             position = self._buffers.index(waiting.consumer)
             overtaken = copies_of_unread(islice(self._buffers, position))
             self._waiting = None
@@ -315,7 +317,7 @@ class PipelinedSubpartition:
         run_all([partial(waiting.in_flight.complete, overtaken), waiting.consumer.close, *calls])
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
-        """The checkpoint is over: nobody waits for the data before its barrier any more; any thread."""
+        """End the wait for the data before the barrier of a checkpoint that is over; any thread."""
         with self._lock:
             waiting = self._waiting
             if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
@@ -326,7 +328,8 @@ class PipelinedSubpartition:
     # ---------------------------------------------------------------- consumer
 
     def create_read_view(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView | None:
-        """The one view; ``listener`` is told at once if something is queued.  None if the subpartition was released.
+        """Make the one view; ``listener`` is told at once if something is queued.  None if the subpartition was
+        released.
 
         Raises:
             LocalProtocolError: there is a view already.
@@ -349,11 +352,12 @@ class PipelinedSubpartition:
         return PipelinedSubpartitionView(self, listener)
 
     def poll(self, reader: PipelinedSubpartitionView | None = None) -> BufferAndBacklog | None:
-        """The next element, or what is committed of the last one; empty buffers are skipped.  None if there is nothing.
+        """Take the next element, or the committed bytes of the last one; empty buffers are skipped.  None if there is
+        nothing.
 
-        While it is blocked there are only priority events.
+        A blocked subpartition gives only priority events.
 
-        ``reader``: who polls, if there may have been others; one whose place another one has taken finds nothing.
+        ``reader``: the polling view, if there may have been others; a view that another one has replaced finds nothing.
         """
         consumed: list[BufferConsumer] = []
         buffer = in_flight = found = None
@@ -399,8 +403,8 @@ class PipelinedSubpartition:
         return found
 
     def poll_run(self, max_segments: int) -> SegmentRun | None:
-        """Whole segments at the head, at most so many, of one recycler; None if the next element is something else: see
-        ``poll``.
+        """Take up to ``max_segments`` whole segments of one recycler at the head; None if the next element is something
+        else: see ``poll``.
         """
         with self._lock:
             if self._is_blocked or self._num_priority or self._skips_partial_record:
@@ -430,7 +434,9 @@ class PipelinedSubpartition:
         return _new_tuple(SegmentRun, (segments, recycler, backlog, next_data_type, sequence_number))
 
     def _on_event_polled_locked(self, consumer: BufferConsumer) -> InFlightData | None:
-        """Count and block; returns what to complete: no data was before a barrier that was consumed in time."""
+        """Count an event and block behind a blocking one; returns the result to complete, without buffers: a barrier
+        that was consumed in time has no data before it.
+        """
         if self._num_priority:
             self._num_priority -= 1
         if consumer.data_type.is_blocking_upstream:
@@ -446,8 +452,8 @@ class PipelinedSubpartition:
         if not consumer.is_buffer:
             return
         if not consumer.is_start_of_data_buffer:
-            # What is added behind what was read begins with a record; if nothing is, that may have been the beginning
-            # of one.
+            # Bytes behind those that were read begin with a record.  If there are none, the read ones may have ended
+            # within a record.
             self._skips_partial_record = not consumer.is_data_available
             return
         length = consumer.partial_record_length
@@ -459,7 +465,7 @@ class PipelinedSubpartition:
         self._skips_partial_record = length == consumer.segment_size_bytes
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """``poll``, if all there is to poll is one data buffer of at most so many bytes.  In one go: bench: latency."""
+        """Poll like ``poll`` if there is only one data buffer of at most ``max_bytes``.  In one go: bench: latency."""
         with self._lock:
             buffers = self._buffers
             if len(buffers) != 1 or self._is_blocked or self._skips_partial_record or self.compressor is not None:
@@ -492,7 +498,7 @@ class PipelinedSubpartition:
     def resume_consumption(self, reader: PipelinedSubpartitionView | None = None) -> None:
         """Go on after a blocking event; the reader is told if something can be read.
 
-        ``reader``: who says so, if there may have been others; nothing happens if another one has taken its place.
+        ``reader``: the calling view, if there may have been others; the call of a replaced view changes nothing.
 
         Raises:
             LocalProtocolError: it is not blocked.
@@ -508,7 +514,7 @@ class PipelinedSubpartition:
             view.listener.notify_data_available()
 
     def set_buffer_size(self, size_bytes: int) -> None:
-        """The consumer wants buffers of this size from the next one on.
+        """Set the size of buffers that the consumer wants from the next one on.
 
         Raises:
             ValueError: the size is negative.
@@ -519,7 +525,7 @@ class PipelinedSubpartition:
             self.desired_buffer_size = size_bytes
 
     def send_empty_buffers(self) -> None:
-        """From now on a finished buffer without unread bytes is polled too."""
+        """Let finished buffers without unread bytes be polled, too, from now on."""
         with self._lock:
             self._sends_empty_buffers = True
 
@@ -548,13 +554,15 @@ class PipelinedSubpartition:
         run_all(calls + ([] if view is None else [view.listener.notify_data_available]))
 
     def take_back(self, view: PipelinedSubpartitionView) -> None:
-        """For ``view``, which polled nothing: another one may be made; it is told of what is queued."""
+        """Let another view be made in place of ``view``, which polled nothing; that view is told of the queued
+        elements.
+        """
         with self._lock:
             if self._view is view:
                 self._view = None
 
     def release_by_view(self) -> None:
-        """For the view: the consumer wants no more."""
+        """Release the subpartition for its view: the consumer wants no more."""
         with self._lock:
             has_read_all = self.state is SubpartitionState.FINISHED and not self._buffers
             calls = [] if self.is_released else self._release_locked()

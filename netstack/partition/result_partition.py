@@ -52,23 +52,23 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
     __slots__ = ()
 
     def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, which the caller recycles; None if there is nothing or the view is released."""
+        """Return the next element, which the caller recycles; None if there is nothing or the view is released."""
         return None if self._is_view_released else self._subpartition.poll(self)
 
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """``next_buffer``: a reader that has retired must find nothing."""
+        """Return ``next_buffer``, and no shorter way: a reader that has retired must find nothing."""
         return self.next_buffer
 
     def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """None: a reader that has retired must find nothing."""
+        """Return None, so that ``next_buffer`` is used: a reader that has retired must find nothing."""
         return None
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """None: a reader that has retired must find nothing."""
+        """Return None, so that ``next_buffer`` is used: a reader that has retired must find nothing."""
         return None
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
-        """Whether something can be polled, by this reader, and how many data buffers."""
+        """Return whether this reader can poll something, and how many data buffers."""
         return (False, 0) if self._is_view_released else super().availability(is_credit_available)
 
     def resume_consumption(self) -> None:
@@ -77,7 +77,7 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
             self._subpartition.resume_consumption(self)
 
     def release(self) -> None:
-        """Read no more; what is queued is the next reader's."""
+        """Read no more; the queued elements are the next reader's."""
         self.retire()
 
 
@@ -94,7 +94,7 @@ class PipelinedApproximateSubpartition(PipelinedSubpartition):
 
     @property
     def takes_contents(self) -> bool:
-        """Never: the reader that comes next may be elsewhere."""
+        """Always False: the next reader may be in another process."""
         return False
 
     def _new_view_locked(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView:
@@ -190,7 +190,7 @@ class ResultPartition(BufferWritingResultPartition):
         self._change_state(ResultPartitionState.FINISHING, ResultPartitionState.FINISHED)
 
     def close(self) -> None:
-        """The task is done with it; the second call does nothing.
+        """End the task's use of the partition; the second call does nothing.
 
         An unfinished partition fails, so that no consumer waits for ever.
         """
@@ -202,7 +202,7 @@ class ResultPartition(BufferWritingResultPartition):
         self._release_if_unused()
 
     def _change_state(self, before: ResultPartitionState, after: ResultPartitionState) -> bool:
-        """Whether it was in ``before``; only then it is in ``after`` now."""
+        """Go from state ``before`` to ``after``; False, and nothing changes, if the state is another one."""
         with self._lock:
             is_changed = self._state is before
             if is_changed:
@@ -212,7 +212,7 @@ class ResultPartition(BufferWritingResultPartition):
     # ---------------------------------------------------------------- any thread
 
     def set_channel_state_writer(self, writer: ChannelStateWriter, partition_index: int | None = None) -> None:
-        """Hand what barriers overtake to ``writer`` from now on; called before the first barrier.
+        """Hand data that barriers overtake to ``writer`` from now on; called before the first barrier.
 
         ``partition_index``: which output of its task this is; None: what it was made with.
         """
@@ -226,16 +226,16 @@ class ResultPartition(BufferWritingResultPartition):
         run_all([partial(subpartition.aligned_barrier_timeout, checkpoint_id) for subpartition in self._subpartitions])
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
-        """The data before the barriers of ``checkpoint_id`` is not wanted any more."""
+        """End the wait for the data before the barriers of ``checkpoint_id``."""
         run_all([partial(subpartition.abort_checkpoint, checkpoint_id, cause) for subpartition in self._subpartitions])
 
     def create_subpartition_view(
         self, index: int, listener: BufferAvailabilityListener, last: int | None = None
     ) -> ResultSubpartitionView:
-        """A view of subpartition ``index``, or of all from ``index`` to ``last``: for pipelined types the one view
+        """Make a view of subpartition ``index``, or of all from ``index`` to ``last``: for pipelined types the one view
         there is.
 
-        A range is read as a whole or refused as a whole: of one that is refused nothing is lost or consumed.
+        A range is read as a whole or refused as a whole: a refused range loses and consumes nothing.
 
         Raises:
             PartitionNotFoundError: the partition or subpartition was released.
@@ -277,11 +277,11 @@ class ResultPartition(BufferWritingResultPartition):
 
     @property
     def subpartitions(self) -> Sequence[ResultSubpartition]:
-        """One per consumer: what waits for it, and its views."""
+        """The subpartitions, one per consumer, with their queues and views."""
         return self._subpartitions
 
     def fail(self, error: BaseException) -> None:
-        """Release it; readers learn that the producer failed, and why.  Writers wake up with an error."""
+        """Release the partition; readers learn that the producer failed, and why.  Writers wake up with an error."""
         self.release(error)
 
     def release(self, cause: BaseException | None = None) -> None:
@@ -298,12 +298,12 @@ class ResultPartition(BufferWritingResultPartition):
         run_all(calls)
 
     def add_consumer_listener(self, listener: ConsumerListener) -> None:
-        """Tell ``listener`` what consumers do from now on."""
+        """Tell ``listener`` from now on when consumers acknowledge or leave."""
         with self._lock:
             self._consumer_listeners.append(listener)
 
     def on_consumed_subpartition(self, index: int, *, has_read_all: bool) -> None:
-        """For the view of ``index``: it was released."""
+        """Note that the view of ``index`` was released; called by the view."""
         with self._lock:
             self._unconsumed.discard(index)
         self._processed(index)
@@ -315,7 +315,7 @@ class ResultPartition(BufferWritingResultPartition):
         run_all([partial(listener.on_consumer_left, index, has_read_all=has_read_all) for listener in listeners])
 
     def on_all_data_processed(self, index: int) -> None:
-        """For the view of ``index``: its consumer processed everything up to the end of data."""
+        """Note that the consumer of ``index`` processed everything up to the end of data; called by the view."""
         self._processed(index)
         run_all([partial(listener.on_acknowledged, index) for listener in list(self._consumer_listeners)])
 

@@ -91,7 +91,7 @@ class TaskEventDispatcher:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """Somebody who asked for a partition that is not there yet."""
+    """The request of a consumer for a partition that is not there yet."""
 
     partition_id: ResultPartitionID
     on_partition: Callable[[], None]
@@ -102,7 +102,7 @@ class _Waiting:
     timer: Cancellable | None = None
 
     def end(self) -> list[Callable[[], object]]:
-        """Mark it as over; returns what to call outside the lock."""
+        """Mark the wait as over; returns the calls to make outside the lock."""
         self.is_over = True
         return [] if self.timer is None else [self.timer.cancel]
 
@@ -158,7 +158,7 @@ class ResultPartitionManager:
         return partition_id in self._announced
 
     def register(self, partition: ResultPartition) -> None:
-        """Make ``partition`` readable, until it is released, and call whoever waited for it.
+        """Make ``partition`` readable, until it is released, and call the waiting consumers.
 
         Raises:
             LocalProtocolError: its id is registered already.
@@ -192,7 +192,7 @@ class ResultPartitionManager:
         *,
         last: int | None = None,
     ) -> ResultSubpartitionView:
-        """A view of subpartition ``index``, or of all from ``index`` to ``last``.
+        """Make a view of subpartition ``index``, or of all from ``index`` to ``last``.
 
         Raises:
             PartitionNotFoundError: the partition is not registered, or was released.
@@ -214,8 +214,8 @@ class ResultPartitionManager:
         timeout_ms: float | None = None,
         on_timeout: Callable[[], None] | None = None,
     ) -> ResultSubpartitionView | None:
-        """The view; or None, and ``on_partition`` is called once, on the registering thread, when it is worth to ask
-        again.
+        """Make the view; or return None, and call ``on_partition`` once, on the registering thread, when it is worth to
+        ask again.
 
         With ``timeout_ms`` the wait ends then, unless the partition is announced: ``on_timeout`` is called once,
         instead of ``on_partition``, on the timers' thread.

@@ -109,21 +109,21 @@ class ResultSubpartitionView(ABC):
 
     @abstractmethod
     def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, which the caller recycles; None if there is nothing or the view is released."""
+        """Return the next element, which the caller recycles; None if there is nothing or the view is released."""
 
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         """Return a function that does what ``next_buffer`` does, without a detour, for a reader that polls often."""
         return self.next_buffer
 
     def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """A function that polls at most so many whole segments; None if they come one by one in any case.
+        """Return a function that polls up to a number of whole segments; None if they come one by one in any case.
 
         That function finds None if the next element is something else (or there is none): ``next_buffer`` then knows.
         """
         return None
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """``next_buffer``, if all there is to poll is one data buffer of at most so many bytes; None if that is not
+        """Poll like ``next_buffer`` if there is only one data buffer of at most ``max_bytes``; None if that is not
         known.
         """
         return None
@@ -134,8 +134,8 @@ class ResultSubpartitionView(ABC):
 
     @abstractmethod
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - per buffer; a keyword costs
-        """Whether something can be polled (without credit: only an event), and how many data buffers can be; one lock
-        round.
+        """Return whether something can be polled (without credit: only an event), and how many data buffers can be; one
+        lock round.
         """
 
     @property
@@ -146,7 +146,9 @@ class ResultSubpartitionView(ABC):
     @property
     @abstractmethod
     def num_queued_buffers(self) -> int:
-        """How many elements are queued, events and what cannot be polled yet included; may be one pass stale."""
+        """How many elements are queued, events and elements that cannot be polled yet included; may be
+        one pass stale.
+        """
 
     def peek_next_subpartition(self) -> int:
         """The index of the next element's subpartition; -1 if there is none.  Only a view of several has to look."""
@@ -168,12 +170,12 @@ class ResultSubpartitionView(ABC):
 
     @property
     def is_released(self) -> bool:
-        """Whether reader or producer ended it."""
+        """Whether reader or producer ended the view."""
         return self._is_view_released or self._subpartition.state is _RELEASED
 
     @property
     def failure_cause(self) -> ProducerFailedError | None:
-        """Why the producer ended it, if it did so before everything was consumed."""
+        """Why the producer ended the view, if it did so before everything was consumed."""
         return self._subpartition.parent.failure_cause
 
     def acknowledge_all_data_processed(self) -> None:
@@ -181,7 +183,7 @@ class ResultSubpartitionView(ABC):
         self._subpartition.parent.on_all_data_processed(self._subpartition.index)
 
     def hand_back(self) -> None:
-        """End a view that nothing was polled from: another one may take its place, and finds everything."""
+        """End a view from which nothing was polled: another one may take its place, and finds everything."""
         self.release()
 
     @abstractmethod
@@ -230,7 +232,7 @@ class ResultSubpartition(Protocol):
 
     @property
     def takes_contents(self) -> bool:
-        """Whether its reader takes contents (``netstack.buffer.buffer_builder``) as they are; once it does, it always
+        """Whether the reader takes contents (``netstack.buffer.buffer_builder``) as they are; once it does, it always
         will.
         """
 
@@ -243,12 +245,12 @@ class ResultSubpartition(Protocol):
         """How many bytes wait for the consumer, those of events included."""
 
     def add(self, consumer: BufferConsumer, partial_record_length: int = 0) -> int:
-        """Append ``consumer`` and take it over; the buffer size wanted, or -1 (and it is closed) if nobody will read
-        it.
+        """Append ``consumer`` and take it over; returns the buffer size wanted, or -1 (and ``consumer`` is closed) if
+        nobody will read it.
         """
 
     def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
-        """``add`` for several data buffers, which know their partial records."""
+        """Add several data buffers, which know their partial records."""
 
     def finish(self) -> int:
         """Append the end of the partition; -1 if nobody will read it."""
@@ -257,7 +259,7 @@ class ResultSubpartition(Protocol):
         """Make everything committed readable."""
 
     def create_read_view(self, listener: BufferAvailabilityListener) -> ResultSubpartitionView | None:
-        """A view; None if the subpartition was released."""
+        """Make a view; None if the subpartition was released."""
 
     def release(self) -> None:
         """Drop everything and tell the readers; the second call does nothing."""
@@ -292,23 +294,23 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
         return f"<PipelinedSubpartitionView {'released' if self.is_released else 'open'} of {self._subpartition!r}>"
 
     def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, which the caller recycles; None if there is nothing or the view is released."""
+        """Return the next element, which the caller recycles; None if there is nothing or the view is released."""
         return self._subpartition.poll()
 
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """``next_buffer`` without a detour."""
+        """Return the function behind ``next_buffer``."""
         return self._subpartition.poll
 
     def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """``poll_run``; a compressor looks at each buffer."""
+        """Return ``poll_run``; None with a compressor, which looks at each buffer."""
         return None if self._subpartition.compressor is not None else self._subpartition.poll_run
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """``next_buffer``, if all there is to poll is one data buffer of at most so many bytes."""
+        """Poll like ``next_buffer`` if there is only one data buffer of at most ``max_bytes``."""
         return self._subpartition.poll_little(max_bytes)
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
-        """Whether something can be polled, and how many data buffers; one lock round."""
+        """Return whether something can be polled, and how many data buffers; one lock round."""
         return self._subpartition.availability(is_credit_available)
 
     @property
@@ -336,7 +338,7 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
         return was_open
 
     def hand_back(self) -> None:
-        """End a view that nothing was polled from: another one may take its place, and finds everything."""
+        """End a view from which nothing was polled: another one may take its place, and finds everything."""
         if self.retire():
             self._subpartition.take_back(self)
 
@@ -377,11 +379,11 @@ class _ListenerOfOne:
     index: int
 
     def notify_data_available(self) -> None:
-        """The subpartition became readable, or was released."""
+        """Hear that the subpartition became readable, or was released."""
         self.union.on_data_available(self.index)
 
     def notify_priority_event(self, sequence_number: int) -> None:
-        """The subpartition has a priority event at its head; in a union it has no priority over the other
+        """Hear that the subpartition has a priority event at its head; in a union it has no priority over the other
         subpartitions.
         """
         self.union.on_data_available(self.index)
@@ -462,7 +464,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
     # ---------------------------------------------------------------- reading
 
     def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, which the caller recycles; None if there is nothing or the view is released."""
+        """Return the next element, which the caller recycles; None if there is nothing or the view is released."""
         self._look_ahead()
         with self._lock:
             if not self._cache:
@@ -480,7 +482,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
             return self._cache[0][1] if self._cache else -1
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
-        """Whether something can be polled, and how many data buffers were looked at ahead."""
+        """Return whether something can be polled, and how many data buffers were looked at ahead."""
         self._look_ahead()
         with self._lock:
             if not self._cache:
@@ -506,7 +508,9 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
             self.listener.notify_data_available()
 
     def _next_in_line(self) -> int | None:
-        """Whose turn it is; taken out of the line before it is polled, so that nothing it tells meanwhile is lost."""
+        """Take the next subpartition out of the line, before it is polled, so that no notification
+        meanwhile is lost.
+        """
         with self._lock:
             if self.is_released or len(self._cache) == CACHE_CAPACITY:
                 return None
@@ -540,7 +544,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         return len(self._cache) + sum(view.num_queued_buffers for view in self._views.values())
 
     def resume_consumption(self) -> None:
-        """Not for several subpartitions: nobody could say which of them is meant.
+        """Refuse: with several subpartitions it is not known which one is meant.
 
         Raises:
             LocalProtocolError: always.
@@ -559,12 +563,12 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
 
     @property
     def is_released(self) -> bool:
-        """Whether the reader ended it, or the producer any of its subpartitions."""
+        """Whether the reader ended the view, or the producer any of its subpartitions."""
         return self._state not in _CAN_BE_READ
 
     @property
     def failure_cause(self) -> ProducerFailedError | None:
-        """Why the producer ended it, if it did so before everything was consumed."""
+        """Why the producer ended the view, if it did so before everything was consumed."""
         return next((view.failure_cause for view in self._views.values() if view.failure_cause is not None), None)
 
     def acknowledge_all_data_processed(self) -> None:
@@ -572,7 +576,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         run_all([view.acknowledge_all_data_processed for view in self._views.values()])
 
     def hand_back(self) -> None:
-        """End a union that was not started: not all of its subpartitions can be had, and others may read those that it
+        """End a union that was not started: some of its subpartitions cannot be had, and others may read those that it
         has.
         """
         run_all([view.hand_back for view in self._views.values()])

@@ -76,7 +76,8 @@ class BufferManager(BufferRecycler):
     def assign_exclusive(
         self, network_pool: NetworkBufferPool, num_segments: int, owner: str, timeout_s: float = 0.0
     ) -> None:
-        """Take the exclusive segments, all or none, once; none are wanted if the channel shall live on floating ones.
+        """Take the exclusive segments, all or none, once; none are wanted if the channel shall live on floating
+        buffers.
 
         Raises:
             InsufficientNetworkBuffersError: the pool does not have so many.
@@ -98,7 +99,7 @@ class BufferManager(BufferRecycler):
     # ---------------------------------------------------------------- loop thread
 
     def request_buffer(self, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
-        """A buffer for data of the sender, floating ones first; its credit is spent.
+        """Take a buffer for data of the sender, floating ones first; its credit is spent.
 
         None without credit, or after the release.
         """
@@ -125,7 +126,7 @@ class BufferManager(BufferRecycler):
         return buffer
 
     def request_buffers(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
-        """Several buffers for plain data, floating ones first; their credit is spent.
+        """Take several buffers for plain data, floating ones first; their credit is spent.
 
         Fewer if there is less credit.
         """
@@ -156,19 +157,21 @@ class BufferManager(BufferRecycler):
         return buffers
 
     def require_locked(self, backlog: int) -> bool:
-        """The sender has ``backlog`` buffers more; whether ``request_floating`` must be called, after the lock."""
+        """Note that the sender has ``backlog`` buffers more; returns whether ``request_floating`` must be called, after
+        the lock.
+        """
         initial_credit = self.initial_credit
         self.num_required = backlog + initial_credit
         self._is_content = initial_credit >= _MIN_FOR_CONTENT and 4 * len(self._exclusive) >= initial_credit
         return not self._is_content and self._num_missing_locked() > 0
 
     def request_floating(self) -> None:
-        """Get what is missing from the gate's pool, or stand in its line; the credit is announced."""
+        """Get the missing buffers from the gate's pool, or stand in its line; the credit is announced."""
         if self._collect_floating():
             self._on_credit()
 
     def take_unannounced(self) -> int:
-        """The credit to announce now; from this moment it counts as granted."""
+        """Take the credit to announce now; from this moment it counts as granted."""
         with self._lock:
             credit = self.num_unannounced
             self.num_unannounced = 0
@@ -177,7 +180,7 @@ class BufferManager(BufferRecycler):
             return credit
 
     def forget_credit_locked(self) -> list[NetworkBuffer]:
-        """For a blocked channel without exclusive buffers: give back all credit; the caller recycles the buffers, after
+        """Give back all credit of a blocked channel without exclusive buffers; the caller recycles the buffers, after
         the lock.
 
         Others need them: a blocked channel hoards buffers that would bring the barrier of another one (FLINK-16404).
@@ -233,7 +236,7 @@ class BufferManager(BufferRecycler):
             self._on_credit()
 
     def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
-        """The pool offers ``buffer``; whether the channel needs it, which then is a credit more."""
+        """Hear that the pool offers ``buffer``; returns whether the channel takes it, which then is a credit more."""
         with self._lock:
             self.is_waiting = False
             if self._num_missing_locked() <= 0:
@@ -247,7 +250,7 @@ class BufferManager(BufferRecycler):
         return True
 
     def notify_buffer_destroyed(self) -> None:
-        """There will be no floating buffers any more."""
+        """Hear that no floating buffers will come any more."""
         with self._lock:
             self.is_waiting = False
             self.pool = None
@@ -300,20 +303,20 @@ class BufferManager(BufferRecycler):
     # ---------------------------------------------------------------- helpers
 
     def _num_missing_locked(self) -> int:
-        """How many floating buffers to ask for now; none while the channel stands in line."""
+        """The number of floating buffers to ask for now; 0 while the channel stands in line."""
         if self.is_waiting or self.pool is None or self._is_released:
             return 0
         return self.num_required - len(self._exclusive) - len(self._floating)
 
     def _add_floating_locked(self, buffer: NetworkBuffer) -> bool:
-        """Take ``buffer``; whether there is credit to announce now."""
+        """Take ``buffer``; returns whether there is credit to announce now."""
         self._floating.append(buffer)
         self.num_unannounced += 1
         return self._is_due_locked()
 
     def _is_due_locked(self) -> bool:
-        """Whether the sender should hear of its new credit: it has none, or there is a lump of it; and nobody is
-        telling it already.
+        """Whether the sender should hear of its new credit now: it has none, or a lump of it is due, and no other
+        thread is announcing it already.
         """
         if self._is_announcing or (self.num_unannounced < self._lump and self.num_granted > self.num_spent):
             return False
@@ -321,8 +324,8 @@ class BufferManager(BufferRecycler):
         return True
 
     def _collect_floating(self) -> bool:
-        """Ask until there is enough or the pool is empty, and then stand in line, once; whether there is credit to
-        announce.
+        """Ask for buffers until there are enough or the pool is empty, and then stand in line, once; returns whether
+        there is credit to announce.
         """
         has_credit = False
         while True:

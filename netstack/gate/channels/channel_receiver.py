@@ -44,7 +44,7 @@ _NO_BACKLOG: Final = -1  # only the last of several parts knows it
 
 @dataclass(eq=False, repr=False)
 class ChannelReceiver(InputChannel):
-    """The loop's side of a remote channel: puts what arrives into buffers, checks it and queues it.
+    """The loop's side of a remote channel: puts arriving payloads into buffers, checks them and queues them.
 
     Threading: the loop thread calls the methods.  The task's side, which is derived from it, shares what is received,
                ``is_blocked`` and the lock.
@@ -86,17 +86,18 @@ class ChannelReceiver(InputChannel):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end of the partition was received, of the last subpartition if there are several."""
+        """Whether the end of the partition was received; with several subpartitions, the end of the last one."""
         return self._num_unended <= 0
 
     @abstractmethod
     def _announce_credit(self) -> None:
-        """The unannounced credit rose from zero."""
+        """Tell the sender of its credit: the unannounced credit rose from zero."""
 
     # ---------------------------------------------------------------- room
 
     def allocate(self, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
-        """Room for a payload that is about to arrive: for data one of the channel's buffers, the credit is spent.
+        """Make room for a payload that is about to arrive: for data one of the channel's buffers, whose credit is
+        spent.
 
         None after the release, or if the sender has no credit or the payload does not fit: ``on_response`` then says
         what is wrong.
@@ -108,8 +109,8 @@ class ChannelReceiver(InputChannel):
         return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
 
     def allocate_run(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
-        """Room for several plain data buffers that have arrived, their credit is spent; fewer with less credit, none
-        after the release.
+        """Make room for several plain data buffers that have arrived, whose credit is spent; fewer with less credit,
+        none after the release.
         """
         if size_bytes > self.max_buffer_bytes:
             return []
@@ -191,7 +192,9 @@ class ChannelReceiver(InputChannel):
             self._in_flight.hand_over()
 
     def _tell_gate(self) -> None:
-        """There is data after there was none; who waits is woken now, or with the end of the present read."""
+        """Tell the gate that there is data after there was none; waiting threads are woken now, or at the end of the
+        present read.
+        """
         self.last_activity_ns = self.clock_ns()
         pending = self.gate.enqueue_channel(self)
         if pending is not None:
@@ -201,7 +204,7 @@ class ChannelReceiver(InputChannel):
                 self.wakeups.append((self, pending))
 
     def on_sender_backlog(self, backlog: int) -> None:
-        """The sender has ``backlog`` buffers queued (-1: it does not say): get floating buffers for them."""
+        """Get floating buffers for the ``backlog`` buffers that the sender has queued (-1: it does not tell)."""
         if backlog < 0:
             return
         self.sender_backlog = backlog
@@ -304,7 +307,7 @@ class ChannelReceiver(InputChannel):
         return None
 
     def _check_room_for_event(self, num_bytes: int) -> None:
-        """Events need no credit; a sender of many is stopped before they fill the memory."""
+        """Stop a sender of many events before they fill the memory: events need no credit."""
         config = self.config
         num_queued = self._num_events_received - self.num_events_in
         num_bytes_queued = self._num_event_bytes_received - self.num_event_bytes_in
@@ -330,9 +333,7 @@ class ChannelReceiver(InputChannel):
         return None
 
     def _on_partial_buffers(self, buffer: NetworkBuffer, response: BufferResponse) -> NetstackError | None:
-        """One message with several buffers, each compressed by itself: they are queued one by one, under numbers that
-        follow each other.
-        """
+        """Queue the buffers of one message, each compressed by itself, one by one, under successive numbers."""
         sizes = response.partial_sizes
         if sum(sizes) != buffer.size or min(sizes) < 1 or not buffer.is_buffer:
             return self._break(
@@ -350,7 +351,7 @@ class ChannelReceiver(InputChannel):
         return error
 
     def _refuse(self, buffer: NetworkBuffer | None, sequence_number: int) -> NetstackError | None:
-        """A buffer came after the release, or out of order."""
+        """Recycle a buffer that came after the release, or out of order, which is an error."""
         if self.lifecycle is _RELEASED:
             if buffer is not None:
                 buffer.recycle()

@@ -58,7 +58,7 @@ _BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpo
 
 
 def barrier_of(buffer: NetworkBuffer) -> CheckpointBarrier | None:
-    """The checkpoint barrier in an event buffer; other events are left to the gate."""
+    """Decode the checkpoint barrier in an event buffer; None for other events, which are left to the gate."""
     view = buffer.view
     if bytes(view[:4]) != _BARRIER_TYPE:
         return None
@@ -78,7 +78,7 @@ SequenceBuffer: TypeAlias = tuple[NetworkBuffer, int]
 
 
 class InFlightRecorder:
-    """One channel's checkpoints.
+    """The part of one channel in checkpoints.
 
     Ownership: holds a reference of each buffer that is to be persisted, and gives it to the writer.
 
@@ -119,7 +119,8 @@ class InFlightRecorder:
         self._info = info
 
     def start_locked(self, checkpoint_id: int, queued: Iterable[SequenceBuffer]) -> None:
-        """The task started a checkpoint; note what is ``queued`` before its barrier, or all if that has not come.
+        """Start a checkpoint of the task: note the data in ``queued`` before its barrier, or all if the barrier has not
+        come.
 
         Raises:
             CheckpointSubsumedError: a later checkpoint's barrier is here already.
@@ -179,7 +180,7 @@ class InFlightRecorder:
         return last is not None and last[1] == sequence_number and self.has_barrier_received
 
     def in_flight_locked(self, queued: Iterable[SequenceBuffer]) -> list[NetworkBuffer]:
-        """The data in ``queued`` before the last barrier, or all; with a reference of each for the caller."""
+        """The data in ``queued`` before the last barrier, or all; the caller gets a reference of each."""
         buffers = []
         for buffer, sequence_number in queued:
             if not buffer.is_buffer:
@@ -196,11 +197,13 @@ class InFlightRecorder:
         return buffers
 
     def hand_over_polled(self, buffers: Sequence[NetworkBuffer]) -> None:
-        """Give the writer what a local channel polled while ``is_pending``; the thread that polls, outside the lock."""
+        """Give the writer the buffers that a local channel polled while ``is_pending``; the polling thread, outside the
+        lock.
+        """
         self._writer.add_input_data(self.last_seen_barrier, self._info, buffers)
 
     def hand_over(self) -> None:
-        """Give the writer what was noted; outside the lock, any thread."""
+        """Give the writer the noted buffers; outside the lock, any thread."""
         while True:
             with self._lock:
                 if self._is_handing_over or not self._to_persist:
@@ -222,7 +225,7 @@ T = TypeVar("T")
 
 
 class PrioritizedDeque(Generic[T]):
-    """First ``priority``, then ``rest``."""
+    """A queue of two parts: first ``priority``, then ``rest``."""
 
     __slots__ = ("priority", "rest")
 
@@ -240,7 +243,7 @@ class PrioritizedDeque(Generic[T]):
         return chain(self.priority, self.rest)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all elements."""
         self.priority.clear()
         self.rest.clear()
 
@@ -256,7 +259,7 @@ class ProducerState(Enum):
 
 
 class PartitionStateChecker(Protocol):
-    """Knows whether a producer is alive: asks the JobManager."""
+    """Finds out whether a producer is alive: asks the JobManager."""
 
     def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
         """Call ``on_result`` once, on any thread, now or later; must not block."""
@@ -266,7 +269,7 @@ class PartitionStateChecker(Protocol):
 class RequestBackoff:
     """How often a request for a partition that was not found is repeated.
 
-    The producer has waited ``listener_timeout_ms`` each time, so the next request goes out at once; these waits add up,
+    Each time the producer has waited ``listener_timeout_ms``, so the next request goes out at once; these waits add up,
     until they reach twice ``max_ms``.  0 means that there is no further request.
     """
 
@@ -275,7 +278,7 @@ class RequestBackoff:
     waited_ms: int = 0
 
     def next(self) -> bool:
-        """Whether there shall be another request, now that the producer has waited in vain."""
+        """Count a vain wait of the producer; returns whether there shall be another request."""
         self.waited_ms += self.listener_timeout_ms
         return self.waited_ms < 2 * self.max_ms
 
@@ -290,10 +293,10 @@ class PartitionRequestClient(Protocol):
         """Ask the peer for the channel's subpartition, with the channel's initial credit."""
 
     def order(self, channel: "RemoteInputChannel", message: ChannelOrder | None) -> None:
-        """Send ``message`` to the producer, behind what was ordered before; None: announce the channel's credit."""
+        """Send ``message`` to the producer, after all earlier orders; None: announce the channel's credit."""
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
-        """The channel wants no more."""
+        """Tell the producer that the channel wants no more."""
 
 
 class OfferedPartitionClient(PartitionRequestClient, Protocol):
@@ -303,10 +306,10 @@ class OfferedPartitionClient(PartitionRequestClient, Protocol):
     """
 
     def refuse(self, offer: SubpartitionOffer, code: RefusalCode, reason: str) -> None:
-        """The gate takes nothing (more) from ``offer``, or nothing yet if the code says so."""
+        """Tell the producer that the gate takes nothing (more) from ``offer``, or nothing yet if ``code`` says so."""
 
     def run_later(self, function: Callable[[], None]) -> None:
-        """Run a function on the connection's loop thread, behind the calls before; never if the loop is closed."""
+        """Run a function on the connection's loop thread, after the earlier calls; never if the loop is closed."""
 
 
 class Lifecycle(IntEnum):
@@ -326,7 +329,7 @@ class Lifecycle(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """One channel in a dump; what a local channel does not have is 0."""
+    """One channel in a dump; numbers that a local channel does not have are 0."""
 
     index: int
     kind: str
@@ -425,7 +428,7 @@ class InputChannel(ABC):
             self._request()
 
     def retrigger_subpartition_request(self) -> None:
-        """Ask once more, after the partition was not found; the end of the back-off is the channel's error.
+        """Ask once more for a partition that was not found; the end of the back-off is the channel's error.
 
         Any thread.
 
@@ -451,7 +454,8 @@ class InputChannel(ABC):
 
     @abstractmethod
     def next_buffer(self) -> BufferAndAvailability | None:
-        """The next buffer, which the caller recycles, and what follows it; None if there is nothing.  Task thread.
+        """Return the next buffer, which the caller recycles, and the kind of its successor; None if there is nothing.
+        Task thread.
 
         Raises:
             NetstackError: what ``on_error`` got, or that the producer failed.
@@ -468,16 +472,17 @@ class InputChannel(ABC):
         return False
 
     def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
-        """At most so many data buffers, which the caller recycles, up to the next event; and whether anything may be
-        left.  Task thread.
+        """Return up to ``max_buffers`` data buffers, which the caller recycles, up to the next event; and whether more
+        may be left.  Task thread.
 
-        None are found if ``next_buffer`` has to look: there is an event, an error or nothing, or they come one by one.
+        None are found if ``next_buffer`` has to look: there is an event, an error or nothing, or buffers come one by
+        one.
         """
         return [], True
 
     def concerns_all(self, data_type: DataType) -> bool:
-        """Whether an event that was polled concerns the channel: an end does when all its subpartitions have reached
-        it.  Task thread.
+        """Count an end that was polled; returns whether an event concerns the whole channel: an end does when all its
+        subpartitions have reached it.  Task thread.
         """
         if data_type not in self._num_ends:
             return True
@@ -518,8 +523,8 @@ class InputChannel(ABC):
         """Give everything back and tell the producer; any thread, any number of times."""
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """The task started an unaligned checkpoint: what is queued here before the barrier, and what still comes before
-        it, belongs to it.  What waits at a producer in this process is kept there.  Task thread.
+        """Start an unaligned checkpoint: the data before the barrier belongs to it, both data that is queued here and
+        data that still comes.  A producer in this process keeps the data that waits there.  Task thread.
 
         Raises:
             CheckpointSubsumedError: a later checkpoint's barrier is here already.
@@ -529,16 +534,16 @@ class InputChannel(ABC):
         self._in_flight.hand_over()
 
     def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """The checkpoint is complete or aborted; nothing more belongs to it.  Task thread."""
+        """End a checkpoint that is complete or aborted: no more data belongs to it.  Task thread."""
         with self._lock:
             self._in_flight.stop_locked(checkpoint_id)
 
     def set_channel_state_writer(self, writer: ChannelStateWriter, info: InputChannelInfo) -> None:
-        """Hand what belongs to unaligned checkpoints to ``writer``, as data of ``info``; before the request."""
+        """Hand the data in flight of unaligned checkpoints to ``writer``, as data of ``info``; before the request."""
         self._in_flight.set_writer(writer, info)
 
     def convert_to_priority_event(self, sequence_number: int) -> None:
-        """Let the announced barrier with that number overtake what is queued.
+        """Let the announced barrier with that number overtake all queued elements.
 
         Raises:
             LocalProtocolError: it is not queued, or not the last barrier.
@@ -546,13 +551,13 @@ class InputChannel(ABC):
         raise LocalProtocolError(f"{self!r} announces no barriers, so none can be converted")
 
     def fail_partition_request(self) -> None:
-        """There is no hope for the partition."""
+        """Give up the partition: the error of the request becomes the channel's error."""
         self.on_error(
             self._not_found or PartitionNotFoundError(f"partition {self.partition_id} was not found at its producer")
         )
 
     def on_producer_state(self, state: ProducerState) -> None:
-        """The answer to a check of the producer's state; any thread."""
+        """Act on the answer to a check of the producer's state; any thread."""
         match state:
             case ProducerState.READY:
                 self.retrigger_subpartition_request()
@@ -568,7 +573,7 @@ class InputChannel(ABC):
         self.fail(error)
 
     def fail(self, error: NetstackError) -> None:
-        """``on_error``, whatever was received already: some of it is lost.  Any thread."""
+        """Let the next poll raise ``error``, whatever was received already: some of it is lost.  Any thread."""
         with self._lock:
             if self._error is not None or self.is_released:
                 return
@@ -580,7 +585,7 @@ class InputChannel(ABC):
         """One row of a dump; any thread."""
 
     def _statistics(self, kind: str, **numbers: int) -> ChannelStatistics:
-        """The row of this channel, with the ``numbers`` that only its kind has."""
+        """Make the row of this channel, with the ``numbers`` that only its kind has."""
         return ChannelStatistics(
             index=self.index,
             kind=kind,

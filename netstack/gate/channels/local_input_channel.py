@@ -100,19 +100,19 @@ class LocalInputChannel(InputChannel):
     # ---------------------------------------------------------------- told by the producer
 
     def notify_data_available(self) -> None:
-        """The subpartition became readable, or was released."""
+        """Hear that the subpartition became readable, or was released."""
         self.last_activity_ns = self.clock_ns()
         self.gate.notify_channel_non_empty(self)
 
     def notify_priority_event(self, sequence_number: int) -> None:
-        """A priority event is at the head of the subpartition."""
+        """Hear that a priority event is at the head of the subpartition."""
         self._told_priority = sequence_number
         self.gate.notify_priority_event(self, sequence_number)
 
     # ---------------------------------------------------------------- task thread
 
     def next_buffer(self) -> BufferAndAvailability | None:
-        """The next buffer of the view.
+        """Poll the next buffer of the view.
 
         Raises:
             ProducerFailedError: the producer released its partition; the cause is its failure.
@@ -152,7 +152,7 @@ class LocalInputChannel(InputChannel):
         return self._error is not None or (view is not None and (view.is_released or view.has_data(0)))
 
     def resume_consumption(self) -> None:
-        """Let the producer go on; it tells us if there is something.
+        """Let the producer go on; it tells this channel if there is something to poll.
 
         Raises:
             ResourceClosedError: the channel was released.

@@ -78,11 +78,11 @@ class RemoteInputChannel(ChannelReceiver):
             self.client.cancel(self)
 
     def on_failed_partition_request(self, error: PartitionNotFoundError | None = None) -> None:
-        """The producer does not know the partition: the gate finds out whether to ask once more.
+        """Hear that the producer does not know the partition: the gate finds out whether to ask once more.
 
         Never blocks (FLINK-13249).
 
-        ``error`` is what the task will see if not.
+        ``error``: the one that the task will see if there is no further request.
         """
         self._not_found = error
         self.gate.trigger_partition_state_check(self)
@@ -90,7 +90,7 @@ class RemoteInputChannel(ChannelReceiver):
     # ---------------------------------------------------------------- task thread
 
     def next_buffer(self) -> BufferAndAvailability | None:
-        """The oldest received buffer, priority events first.
+        """Take the oldest received buffer, priority events first.
 
         Raises:
             NetstackError: the error of the connection, the sender or the protocol that hit this channel.
@@ -131,7 +131,7 @@ class RemoteInputChannel(ChannelReceiver):
             return False
 
     def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
-        """The oldest data buffers up to the next event; see ``InputChannel``."""
+        """Take the oldest data buffers up to the next event; see ``InputChannel``."""
         received = self.received
         rest = received.rest
         found: list[NetworkBuffer] = []
@@ -223,14 +223,14 @@ class RemoteInputChannel(ChannelReceiver):
             self.gate.notify_priority_event_force(self)  # its number was seen when it was announced
 
     def on_error(self, error: NetstackError) -> None:
-        """Let the next poll raise ``error``; one that comes after the end of the partition was received has nothing
-        left to spoil.
-        """
+        """Let the next poll raise ``error``; an error after the end of the partition has nothing left to spoil."""
         if not self.has_ended:
             super().on_error(error)
 
     def _announce_credit(self) -> None:
-        """The unannounced credit rose from zero; whoever recycled a buffer must not suffer from it (FLINK-9755)."""
+        """Tell the sender of its credit, which rose from zero; a failure must not hit the thread that recycled a buffer
+        (FLINK-9755).
+        """
         if self._error is not None or self.lifecycle is _RELEASED:
             return
         if self.lifecycle is _CREATED:
@@ -275,7 +275,7 @@ class RemoteInputChannel(ChannelReceiver):
 
     @property
     def queue_size_bytes(self) -> int:
-        """How many bytes they hold."""
+        """How many bytes the received buffers hold."""
         return 0 if self.is_released else max(0, self.num_bytes_received - self.num_bytes_in)
 
     def statistics(self) -> ChannelStatistics:
