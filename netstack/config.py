@@ -68,7 +68,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfig:
-    """Made by ``hmac``, ``mutual_tls`` or ``none``."""
+    """The security of the data port; made by ``hmac``, ``mutual_tls``, ``certificates`` or ``none``."""
 
     mode: SecurityMode
     secret: bytes = field(default=b"", repr=False)
@@ -76,11 +76,11 @@ class SecurityConfig:
     handshake_timeout_s: float = 5.0
     """From the connection (with TLS: from its handshake) until the peer is authenticated."""
     failure_delay_s: float = 1.0
-    """From a failure until the connection is closed; the same for every failure."""
+    """From a failure until the connection is closed; one delay for every kind of failure."""
     max_unauthenticated: int = 64
     """Unauthenticated connections of one server; the oldest is cut for a new one."""
     max_unauthenticated_per_host: int = 16
-    """The same for one address other than loopback."""
+    """Unauthenticated connections from one address other than loopback."""
     authorities: frozenset[str] = frozenset()
     """Further addresses (``host:port``, literal) at which this server is dialled without TLS, such as the entrance of a
     tunnel to it.
@@ -90,7 +90,7 @@ class SecurityConfig:
 
     @classmethod
     def hmac(cls, secret: bytes, *, authorities: Iterable[str] = ()) -> "SecurityConfig":
-        """Mutual challenge with a shared secret of at least ``MIN_SECRET_BYTES`` bytes; loopback only.
+        """Choose a mutual challenge with a shared secret of at least ``MIN_SECRET_BYTES`` bytes; loopback only.
 
         ``authorities``: see the field.
         """
@@ -98,19 +98,19 @@ class SecurityConfig:
 
     @classmethod
     def mutual_tls(cls, tls: TlsConfig, secret: bytes) -> "SecurityConfig":
-        """TLS 1.3 with certificates on both sides, and the challenge inside it; required for addresses that other
-        machines can reach.
+        """Choose TLS 1.3 with certificates on both sides, and the challenge inside it; required for addresses that
+        other machines can reach.
         """
         return cls(SecurityMode.TLS, secret, tls)
 
     @classmethod
     def certificates(cls, tls: TlsConfig) -> "SecurityConfig":
-        """TLS 1.3 with certificates on both sides alone: whoever has a certificate of the CA is a peer."""
+        """Choose TLS 1.3 with certificates on both sides alone: every holder of a certificate of the CA is a peer."""
         return cls(SecurityMode.CERTIFICATES, tls=tls)
 
     @classmethod
     def none(cls) -> "SecurityConfig":
-        """No protection at all; loopback only."""
+        """Choose no protection at all; loopback only."""
         return cls(SecurityMode.NONE)
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class SecurityConfig:
 
 
 def normalized_fingerprint(text: str) -> bytes:
-    """The 32 bytes of a SHA-256 fingerprint in hex, with or without colons.
+    """Return the 32 bytes of a SHA-256 fingerprint in hex, with or without colons.
 
     Raises:
         ConfigError: ``text`` is not such a fingerprint.
@@ -171,8 +171,8 @@ def normalized_fingerprint(text: str) -> bytes:
 
 
 def normalized_authority(text: str) -> str:
-    """``host:port`` in the form in which authorities are compared: one spelling per literal address, IPv4 without the
-    prefix of IPv6.
+    """Write ``host:port`` in the form in which authorities are compared: one spelling per literal address, IPv4 without
+    the prefix of IPv6.
     """
     host, _, port = text.rpartition(":")
     address = _address_in(host.removeprefix("[").removesuffix("]"))
@@ -182,7 +182,7 @@ def normalized_authority(text: str) -> str:
 
 
 def required_security(security: SecurityConfig | None) -> SecurityConfig:
-    """Return ``security``.
+    """Return ``security``, which must be set.
 
     Raises:
         ConfigError: ``security`` is None; names the choices.
@@ -203,8 +203,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _address_in(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The literal address in ``host``, None if that is a name; of IPv4 also in the form in which a dual-stack socket
-    shows IPv4 peers.
+    """Return the literal address in ``host``, None if that is a name; reads IPv4, too, in the form in which a
+    dual-stack socket shows IPv4 peers.
     """
     try:
         address = ipaddress.ip_address(host)
@@ -371,17 +371,17 @@ class NetstackConfig:
 
     @property
     def num_segments(self) -> int:
-        """Segments in the network memory."""
+        """The number of segments in the network memory."""
         return self.network_memory_bytes // self.segment_size_bytes
 
     @property
     def low_watermark_bytes(self) -> int:
-        """A channel becomes writable when at most this is pending (Flink 1.10: below segment + 1)."""
+        """The pending bytes down to which a channel becomes writable again (Flink 1.10: below segment + 1)."""
         return self.segment_size_bytes
 
     @property
     def high_watermark_bytes(self) -> int:
-        """A channel becomes unwritable when more than this is pending (Flink 1.10: 2 x segment)."""
+        """The pending bytes above which a channel becomes unwritable (Flink 1.10: 2 x segment)."""
         return 2 * self.segment_size_bytes
 
 

@@ -42,13 +42,13 @@ _Attempt: TypeAlias = "asyncio.Task[tuple[NetworkChannel, CreditBasedPartitionRe
 def _client_handlers(
     config: NetstackConfig, handler: CreditBasedPartitionRequestClientHandler, on_news: Callable[[], None] | None
 ) -> tuple[ChannelHandler, ...]:
-    """The pipeline of an outgoing connection, head to tail."""
+    """Make the pipeline of an outgoing connection, head to tail."""
     decoder = MessageDecoder(config, handler, accepted_ids=CLIENT_MESSAGE_IDS)
     return (MessageEncoder(), decoder, *(() if on_news is None else (NewsHandler(on_news),)), handler)
 
 
 def backoff_s(config: NetstackConfig, num_failed: int) -> float:
-    """The pause before the next attempt to connect, after so many have failed in a row."""
+    """Return the pause before the next attempt to connect, after ``num_failed`` failures in a row."""
     return Backoff(config.connect_backoff_ms, config.max_request_backoff_ms).delay(num_failed) / 1000
 
 
@@ -88,14 +88,14 @@ class BusyPoller:
         return f"<BusyPoller {state}, {self.num_looks} looks>"
 
     def news(self) -> None:
-        """Data arrived."""
+        """Poll from now on for ``length_us``: data arrived."""
         self._end_ns = self.clock_ns() + self.length_us * _NS_PER_US
         if not self._is_pending:
             self._look()
 
     def hold(self, *, is_held: bool) -> None:
-        """True: poll no longer, so that other threads get the core and the interpreter's lock; False: poll again after
-        the next data.
+        """Stop polling, so that other threads get the core and the interpreter's lock (True), or poll again after the
+        next data (False).
         """
         self._is_held = is_held
         if is_held:
@@ -119,7 +119,7 @@ class NewsHandler(ChannelHandler):
         self._on_news = on_news
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
-        """Pass the event on, then call: the handlers that wake tasks must come first."""
+        """Pass the event on, then call the function: the handlers that wake tasks must come first."""
         ctx.fire_channel_read_complete()
         self._on_news()
 
@@ -166,7 +166,9 @@ class _Connection:
         self._carry_out(channel, lambda: self._handler.request_subpartition(channel))
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """The channel reads no more; after the last one the connection is kept for the next job, or closed."""
+        """Note that the channel reads no more; after the last one the connection is kept for the next
+        job, or closed.
+        """
         is_user = channel.channel_id in self._users
         self._users.discard(channel.channel_id)
         if is_user and not self._users and not self._config.reuse_connections:
@@ -176,8 +178,8 @@ class _Connection:
         self._forget_if_idle()
 
     def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
-        """Carry out an order of a channel, after the current attempt if there is one; dropped without connection and
-        attempt.
+        """Carry out an order of a channel, after the current attempt if there is one; without connection and attempt it
+        is dropped.
         """
         self._carry_out(channel, lambda: self._handler.order(channel, message))
 
@@ -284,13 +286,13 @@ class NetworkPartitionRequestClient:
             channel.on_error(error)
 
     def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
-        """Send ``message`` to the producer, behind what was ordered before; None: announce the channel's credit."""
+        """Send ``message`` to the producer, after all earlier orders; None: announce the channel's credit."""
         # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
         with contextlib.suppress(ResourceClosedError):
             self.manager.loop.execute_threadsafe(self.manager.order, self.connection_id, channel, message)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
-        """The channel reads no more and uses the connection no longer."""
+        """Tell the producer that the channel reads no more; the channel no longer uses the connection."""
         with contextlib.suppress(ResourceClosedError):
             self.manager.loop.execute_threadsafe(self.manager.cancel, self.connection_id, channel)
 
@@ -318,15 +320,15 @@ class ConnectionManager:
 
     @property
     def num_connections(self) -> int:
-        """Connections and attempts."""
+        """The number of connections and attempts."""
         return len(self._connections)
 
     def client(self, connection_id: ConnectionID) -> NetworkPartitionRequestClient:
-        """A client of the shared connection to that peer, which the first request makes."""
+        """Make a client of the shared connection to that peer, which the first request opens."""
         return NetworkPartitionRequestClient(self, connection_id)
 
     def request(self, connection_id: ConnectionID, channel: RemoteInputChannel) -> None:
-        """Loop thread: send a partition request, unless the channel was released meanwhile."""
+        """Send a partition request, unless the channel was released meanwhile; loop thread."""
         if channel.is_released:
             return
         if self._is_closed:
@@ -338,13 +340,13 @@ class ConnectionManager:
         connection.request(channel)
 
     def order(self, connection_id: ConnectionID, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
-        """Loop thread: hand an order of a channel to its connection; see ``NetworkPartitionRequestClient.order``."""
+        """Hand an order of a channel to its connection; loop thread; see ``NetworkPartitionRequestClient.order``."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.order(channel, message)
 
     def cancel(self, connection_id: ConnectionID, channel: RemoteInputChannel) -> None:
-        """Loop thread: the channel uses the connection no longer."""
+        """Let go of a channel that no longer uses the connection; loop thread."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.cancel(channel)
@@ -355,7 +357,7 @@ class ConnectionManager:
             del self._connections[connection.connection_id]
 
     async def close(self) -> None:
-        """Loop thread: close every connection."""
+        """Close every connection; loop thread."""
         self._is_closed = True
         connections = list(self._connections.values())
         self._connections = {}

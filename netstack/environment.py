@@ -105,13 +105,13 @@ class NetworkEnvironment:
 
     @property
     def num_accepted_connections(self) -> int:
-        """Accepted connections; any thread, one pass stale."""
+        """The number of accepted connections; any thread, one pass stale."""
         server = self._server
         return 0 if server is None else server.num_channels
 
     @property
     def has_lost_port(self) -> bool:
-        """Loop thread: whether a function of this process has closed or replaced the socket that listens."""
+        """Whether a function of this process has closed or replaced the listening socket; loop thread."""
         return self._server is not None and self._server.has_lost_port
 
     def reader_statistics(self) -> list[ViewReaderStatistics]:
@@ -349,7 +349,7 @@ _CLOSE_TIMEOUT_S: Final = 30.0
 
 
 class StandaloneNetwork:
-    """Everything one process needs to produce and consume partitions.
+    """The network of one process that produces and consumes partitions without flowlet.
 
     Life cycle: a context manager, or ``close``.  Close gates and partitions before it: those still open fail.
     """

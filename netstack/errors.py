@@ -16,7 +16,7 @@ class ConfigError(NetstackError):
 
 
 class ProtocolError(NetstackError):
-    """Base of the two protocol errors; never raised itself."""
+    """The base of the two protocol errors; never raised itself."""
 
 
 class LocalProtocolError(ProtocolError):

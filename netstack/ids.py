@@ -20,31 +20,31 @@ INPUT_CHANNEL_ID_BYTES = 16
 
 
 def input_channel_id(lower: int, upper: int) -> InputChannelID:
-    """The id whose wire form is the two signed 64-bit halves, lower part first."""
+    """Make the id whose wire form is the two signed 64-bit halves, lower part first."""
     return InputChannelID(struct.pack(">qq", lower, upper))
 
 
 def new_input_channel_id() -> InputChannelID:
-    """A random id."""
+    """Make a random id."""
     return InputChannelID(os.urandom(INPUT_CHANNEL_ID_BYTES))
 
 
 def intermediate_partition_id(data_set: bytes, partition: int) -> IntermediateResultPartitionID:
-    """The id of one partition of the intermediate data set with the given 16-byte id."""
+    """Make the id of one partition of the intermediate data set with the given 16-byte id."""
     if len(data_set) != 16:
         raise ValueError(f"a data set id has 16 bytes, got {len(data_set)}")
     return IntermediateResultPartitionID(data_set + struct.pack(">i", partition))
 
 
 def execution_attempt_id(graph: bytes, vertex: bytes, subtask: int, attempt: int) -> ExecutionAttemptID:
-    """The id of one attempt to run one subtask; ``graph`` and ``vertex`` have 16 bytes each."""
+    """Make the id of one attempt to run one subtask; ``graph`` and ``vertex`` have 16 bytes each."""
     if len(graph) != 16 or len(vertex) != 16:
         raise ValueError(f"graph and vertex ids have 16 bytes, got {len(graph)} and {len(vertex)}")
     return ExecutionAttemptID(graph + vertex + struct.pack(">ii", subtask, attempt))
 
 
 def subtask_of(attempt: bytes) -> tuple[str, int]:
-    """The vertex, as 32 hex digits, and the subtask that an attempt runs."""
+    """Return the vertex, as 32 hex digits, and the subtask that an attempt runs."""
     (subtask,) = struct.unpack(">i", attempt[32:36])
     return attempt[16:32].hex(), subtask
 

@@ -71,12 +71,12 @@ def is_instance_of_late(value: object, module: str, name: str) -> bool:
 
 
 def import_many(module: str) -> ModuleType:
-    """Import a module that imports hundreds of others, without looking for garbage in the hundred thousand objects that
-    they make.
+    """Import a module that imports hundreds of others, without a search for garbage among the hundred thousand objects
+    that they make.
 
-    That takes a sixth of the time, and finds nothing.  When all are there, they are old at once: else the collector
-    would soon look at all objects of the program, because there are so many new ones.  Nothing of the program escapes
-    it: an old object is collected, too.
+    That takes a sixth of the time, because the search would find nothing.  When all objects are there, they are marked
+    as old at once: otherwise the collector would soon look at all objects of the program, because there are so many new
+    ones.  No garbage of the program escapes: an old object is collected, too.
     """
     if module in sys.modules or not gc.isenabled():
         return importlib.import_module(module)
@@ -108,8 +108,8 @@ def make_constructors(places: Mapping[str, str]) -> None:
 
 
 def late_names(package: str, otherwise: Callable[[str], Any] | None = None) -> tuple[Any, Any, list[str]]:
-    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package: each name is imported when it is first asked for,
-    and so is each module in it.
+    """Make the ``__getattr__``, ``__dir__`` and ``__all__`` of a package: each name is imported when it is first asked
+    for, and so is each module in it.
 
     The names, and where they are, stand in the stub beside it, ``__init__.pyi``, which type checkers read, too.
 
@@ -183,7 +183,7 @@ def _noted_parameters(parameters: frozenset[tuple[str, bool]]) -> Any:
 
 
 def _stand_in(cls: Any, name: str, parameters: dict[str, bool]) -> Callable[..., Any]:
-    """The function in the place of a method; its first call makes the method."""
+    """Make the function in the place of a method; its first call makes the method."""
     make = functools.partial(_make, cls, name, parameters)
 
     def first_call(*arguments: Any, **named: Any) -> Any:

@@ -70,23 +70,25 @@ class LogLines:
 
 
 def limited_log(name: str, clock: Callable[[], float]) -> LogLines:
-    """Lines that a peer can cause: ten at once, then one in a second; ``clock`` in seconds."""
+    """Make the logger of lines that a peer can cause: ten at once, then one in a second; ``clock`` in seconds."""
     return LogLines(name, RateLimit(_LIMITED_PER_S, clock).take)
 
 
 def shown_state(otherwise: str, /, **states: bool) -> str:
-    """The name of the first of ``states`` that is true, for a ``repr``."""
+    """Return the name of the first of ``states`` that is true, for a ``repr``."""
     return next((name for name, is_true in states.items() if is_true), otherwise)
 
 
 def caused_by(cause: BaseException | None, error: N) -> N:
-    """``error`` with its cause, for errors that are told or stored instead of raised."""
+    """Return ``error`` with its cause, for errors that are told or stored instead of raised."""
     error.__cause__ = cause
     return error
 
 
 def as_netstack_error(error: BaseException, kind: type[NetstackError], what: str) -> NetstackError:
-    """An error of ours as it is; any other one as the cause of one of ``kind``, which says ``what`` failed and why."""
+    """Return an error of ours unchanged; any other one as the cause of one of ``kind``, whose text names ``what``
+    failed and why.
+    """
     if isinstance(error, NetstackError):
         return error
     return caused_by(error, kind(f"{what}: {type(error).__name__}: {error}"))

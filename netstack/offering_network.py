@@ -47,7 +47,7 @@ _EXPIRES_SOON_MS: Final = 300_000
 
 
 class OfferRefusedError(NetstackError):
-    """The gate refused an offer, or aborted an accepted one; ``code`` says why."""
+    """The gate refused an offer, or aborted an accepted one; ``code`` names the reason."""
 
     def __init__(self, code: RefusalCode, reason: str) -> None:
         super().__init__(reason)
@@ -56,7 +56,7 @@ class OfferRefusedError(NetstackError):
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """An open offer, who is told of it, and the receivers that asked for it: a gate that restarts asks again.
+    """An open offer, its listener, and the receivers that asked for it: a gate that restarts asks again.
 
     Threading: the loop thread.
     """
@@ -83,7 +83,7 @@ class OfferingHandler(ChannelHandler):
 
     @property
     def num_offers(self) -> int:
-        """Open offers."""
+        """The number of open offers."""
         return len(self._offers)
 
     def handler_added(self, ctx: ChannelHandlerContext) -> None:
@@ -206,7 +206,7 @@ class _Attempt:
 
     @property
     def is_over(self) -> bool:
-        """Whether it failed, or its connection has ended."""
+        """Whether the attempt failed, or its connection has ended."""
         if not self.task.done():
             return False
         # no wait: it is done
@@ -245,7 +245,7 @@ class OfferingNetwork:
 
     @property
     def num_connections(self) -> int:
-        """Connections and attempts."""
+        """The number of connections and attempts."""
         return len(self._attempts) + len(self._retired)
 
     async def offer(
@@ -313,7 +313,7 @@ class OfferingNetwork:
             )
 
     def _is_outlived(self, attempt: _Attempt, access: GateAccess) -> bool:
-        """Whether its token expires soon and that of ``access`` does not."""
+        """Whether the token of ``attempt`` expires soon and that of ``access`` does not."""
         expires_ms = attempt.access.gate.expires_ms
         return expires_ms < access.gate.expires_ms and expires_ms - _EXPIRES_SOON_MS < self.clock_ms()
 

@@ -63,15 +63,15 @@ class EmbeddedChannel(Channel):
             self.pipeline.head.fire_channel_read_complete()
 
     def read_inbound(self) -> object | None:
-        """The next message that no handler consumed, or None."""
+        """Return the next message that no handler consumed, or None."""
         return self._inbound.popleft() if self._inbound else None
 
     def read_outbound(self) -> object | None:
-        """The next flushed object, or None: of a frame its bytes, any other object as it is."""
+        """Return the next flushed object, or None: of a frame its bytes, any other object itself."""
         return self._readable.popleft() if self._readable else None
 
     def read_all_outbound(self) -> bytes:
-        """The bytes of all flushed frames.
+        """Return the bytes of all flushed frames.
 
         Raises:
             LocalProtocolError: something else was written: the pipeline has no encoder.
@@ -142,7 +142,7 @@ class EmbeddedChannel(Channel):
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """``certificate``, which the test sets."""
+        """The ``certificate``, which the test sets."""
         return self.certificate
 
     def abort(self) -> None:
@@ -153,11 +153,11 @@ class EmbeddedChannel(Channel):
             self._tell_end(was_active=True)
 
     def pause_reading(self) -> None:
-        """Remember it."""
+        """Note that reading is paused."""
         self.is_reading = False
 
     def resume_reading(self) -> None:
-        """Remember it."""
+        """Note that reading goes on."""
         self.is_reading = True
 
     def event_loop_check(self) -> None:

@@ -20,7 +20,7 @@ from netstack.loop.eventloop import EventLoopThread
 
 
 class ManualClock:
-    """Stands in for ``time.monotonic_ns``.
+    """A clock that the test moves, in place of ``time.monotonic_ns``.
 
     Threading: one thread at a time.
     """
@@ -32,7 +32,7 @@ class ManualClock:
         return f"<ManualClock at {self._now_ns} ns>"
 
     def now_ns(self) -> int:
-        """The time in nanoseconds."""
+        """Return the time in nanoseconds."""
         return self._now_ns
 
     def advance(self, duration_ns: int) -> None:
@@ -100,7 +100,7 @@ class _ManualLoop(asyncio.AbstractEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """``TimerHandle.cancel`` calls this; a cancelled timer is skipped when it is due."""
+        """Note a cancelled timer, which is skipped when it is due; called by ``TimerHandle.cancel``."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.errors.append(context.get("exception") or RuntimeError(context["message"]))
@@ -140,7 +140,7 @@ class EmbeddedEventLoop(EventLoopThread):
 
     @property
     def num_timers(self) -> int:
-        """Pending timers."""
+        """The number of pending timers."""
         return self._manual.num_timers
 
     def run_pending(self) -> int:

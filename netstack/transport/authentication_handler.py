@@ -63,13 +63,13 @@ class PeerCheck(ChannelHandler):
         self.on_ready(channel)
 
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
-        """Pass it on only if ``channel_active`` was."""
+        """Pass the event on only if ``channel_active`` was passed on."""
         if not self._is_refused:
             ctx.fire_channel_inactive()
 
 
 def refuse_certificate(tls: TlsConfig, channel: Channel) -> AuthenticationError | None:
-    """For ``PeerCheck``: whether the peer's certificate is none of the pinned ones."""
+    """Check the peer's certificate for ``PeerCheck``: return an error if it is none of the pinned ones."""
     if is_expected(channel.peer_certificate, tls.pins):
         return None
     return AuthenticationError(f"{channel.peer} has none of the expected certificates (security.tls.peer_fingerprints)")
@@ -170,10 +170,10 @@ class AuthenticationHandler(ChannelHandler):
             self._become_ready(ctx)
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
-        """Do not pass it on: the handlers behind have read nothing."""
+        """Keep the event: the handlers behind have read nothing."""
 
     def channel_writability_changed(self, ctx: ChannelHandlerContext) -> None:
-        """Do not pass it on: the handlers behind have written nothing."""
+        """Keep the event: the handlers behind have written nothing."""
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         """Treat a broken frame, another protocol or a lost connection as a wrong proof."""

@@ -31,7 +31,7 @@ class FrameSocket(Protocol):
     """The part of a non-blocking socket that ``DirectWriter`` uses."""
 
     def send(self, data: bytes, flags: int, /) -> int:
-        """Returns the number of bytes that the kernel took, at least one; raises OSError if it takes none."""
+        """Send bytes; return how many the kernel took, at least one; raise OSError if it takes none."""
 
     def close(self) -> None:
         """Close the socket."""

@@ -36,37 +36,37 @@ class ChannelHandler:
     """
 
     def handler_added(self, ctx: "ChannelHandlerContext") -> None:
-        """The pipeline was made; ``ctx`` is this handler's place in it."""
+        """Begin: the pipeline was made, and ``ctx`` is this handler's place in it."""
 
     def handler_removed(self, ctx: "ChannelHandlerContext") -> None:
-        """The channel ended; the last call."""
+        """End: the channel ended; the last call."""
 
     def channel_active(self, ctx: "ChannelHandlerContext") -> None:
-        """The channel is connected."""
+        """Hear that the channel is connected."""
         ctx.fire_channel_active()
 
     def channel_inactive(self, ctx: "ChannelHandlerContext") -> None:
-        """The connection ended; called once, and only after ``channel_active``."""
+        """Hear that the connection ended; called once, and only after ``channel_active``."""
         ctx.fire_channel_inactive()
 
     def channel_read(self, ctx: "ChannelHandlerContext", message: object) -> None:
-        """One message arrived."""
+        """Handle one message that arrived."""
         ctx.fire_channel_read(message)
 
     def channel_read_complete(self, ctx: "ChannelHandlerContext") -> None:
-        """All messages of one read of the socket were delivered."""
+        """Hear that all messages of one read of the socket were delivered."""
         ctx.fire_channel_read_complete()
 
     def channel_writability_changed(self, ctx: "ChannelHandlerContext") -> None:
-        """``ctx.channel.is_writable`` flipped."""
+        """Hear that ``ctx.channel.is_writable`` flipped."""
         ctx.fire_channel_writability_changed()
 
     def exception_caught(self, ctx: "ChannelHandlerContext", error: Exception) -> None:
-        """This handler, a handler nearer to the head, or the transport raised ``error``."""
+        """Handle ``error``, which this handler, one nearer to the head, or the transport raised."""
         ctx.fire_exception_caught(error)
 
     def write(self, ctx: "ChannelHandlerContext", message: object) -> None:
-        """Pass ``message`` on towards the socket, as it is or transformed."""
+        """Pass ``message`` on towards the socket, unchanged or transformed."""
         ctx.write(message)
 
 
@@ -89,12 +89,12 @@ class ChannelHandlerContext:
         return f"<context of {self.handler!r}>"
 
     def link(self, previous: "ChannelHandlerContext") -> None:
-        """Pipeline only: put this context behind ``previous``; called from the head to the tail."""
+        """Put this context behind ``previous``; called by the pipeline, from the head to the tail."""
         previous._next = self
         self._writer = previous if _overrides(previous.handler, "write") else previous._writer
 
     def link_reader(self) -> None:
-        """Pipeline only: find the next handlers of reads and of writability; called from the tail to the head after
+        """Find the next handlers of reads and of writability; called by the pipeline, from the tail to the head, after
         ``link``.
         """
         following = self._next
@@ -231,7 +231,7 @@ class ChannelPipeline:
         return f"<ChannelPipeline {', '.join(type(ctx.handler).__name__ for ctx in self._contexts)}>"
 
     def find(self, kind: type[H]) -> H | None:
-        """The first handler of this class, or None."""
+        """Return the first handler of this class, or None."""
         for ctx in self._contexts:
             if isinstance(ctx.handler, kind):
                 return ctx.handler
@@ -251,12 +251,12 @@ class ChannelPipeline:
         handler.handler_removed(ctx)
 
     def handlers_added(self) -> None:
-        """Channel only: call every ``handler_added``, head to tail; called once, when ``channel.pipeline`` is set."""
+        """Call every ``handler_added``, head to tail; called once by the channel, when ``channel.pipeline`` is set."""
         for ctx in self._contexts:
             ctx.handler.handler_added(ctx)
 
     def handlers_removed(self) -> None:
-        """Channel only: call every ``handler_removed``, tail to head; errors go to the channel."""
+        """Call every ``handler_removed``, tail to head; errors go to the channel, which calls this."""
         for ctx in reversed(self._contexts):
             try:
                 ctx.handler.handler_removed(ctx)
@@ -305,7 +305,9 @@ class Channel(ABC):
 
     @property
     def is_writable(self) -> bool:
-        """False above the high watermark until the low one is reached; see ``ChannelOutboundBuffer``."""
+        """Whether more should be written: False above the high watermark until the low one is reached; see
+        ``ChannelOutboundBuffer``.
+        """
         return self._outbound.is_writable and self.is_open
 
     @property
@@ -354,7 +356,7 @@ class Channel(ABC):
 
     @abstractmethod
     def pause_reading(self) -> None:
-        """Read nothing, as Netty without auto-read; the end of the connection is not noticed either."""
+        """Read nothing, like Netty without auto-read; the end of the connection is not noticed either."""
 
     @abstractmethod
     def resume_reading(self) -> None:
@@ -370,25 +372,25 @@ class Channel(ABC):
 
     @abstractmethod
     def transport_write(self, message: object) -> None:
-        """Head only: queue an ``OutboundFrame``; a closed channel calls its ``on_written`` and drops it."""
+        """Queue an ``OutboundFrame``; a closed channel calls its ``on_written`` and drops it.  For the head only."""
 
     @abstractmethod
     def transport_flush(self) -> None:
-        """Head only: hand queued frames to the transport."""
+        """Hand queued frames to the transport.  For the head only."""
 
     @abstractmethod
     def transport_close(self) -> None:
-        """Head only: end the connection when the queued frames are sent or ``close_timeout_s`` is over; a second call
-        does nothing.
+        """End the connection when the queued frames are sent or ``close_timeout_s`` is over; a second call does
+        nothing.  For the head only.
         """
 
     @abstractmethod
     def on_unhandled_message(self, message: object) -> None:
-        """Tail only: no handler consumed ``message``."""
+        """Take a message that no handler consumed.  For the tail only."""
 
     @abstractmethod
     def on_unhandled_exception(self, error: Exception) -> None:
-        """Tail only: no handler handled ``error``."""
+        """Take an error that no handler handled.  For the tail only."""
 
     def write(self, message: object) -> None:
         """Send ``message`` through all handlers; it leaves with the next flush."""
@@ -409,7 +411,7 @@ class Channel(ABC):
     # ---------------------------------------------------------------- for the transport
 
     def _account(self, num_bytes: int) -> None:
-        """The kernel took ``num_bytes`` more."""
+        """Count ``num_bytes`` more that the kernel took."""
         self._num_bytes_out += num_bytes
         callbacks, is_writable_again = self._outbound.written(num_bytes)
         self._run_callbacks(callbacks)
@@ -429,7 +431,7 @@ class Channel(ABC):
                 return
 
     def _tell_end(self, *, was_active: bool) -> None:
-        """Drop what is unsent; tell the handlers that the connection is gone."""
+        """Drop all unsent frames, and tell the handlers that the connection is gone."""
         if self.direct is not None:
             self.direct.close()
         self._run_callbacks(self._outbound.fail_all())

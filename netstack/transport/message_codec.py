@@ -93,8 +93,8 @@ def encode_buffer(
     buffer: PayloadBuffer,
     seal: FrameSeal | None,
 ) -> bytes:
-    """The frame of one buffer, for a direct write; the caller keeps ``buffer``, and holds the turn of the channel that
-    has ``seal``.
+    """Make the frame of one buffer, for a direct write; the caller keeps ``buffer``, and holds the turn of the channel
+    that has ``seal``.
     """
     view = buffer.view
     size = len(view)
@@ -107,7 +107,8 @@ def encode_buffer(
 
 
 def _sealed(views: Sequence[View], seal: FrameSeal) -> list[View]:
-    """``views``, which are pairs of head and payload or one frame without payload, with a seal behind each frame.
+    """Return ``views``, which are pairs of head and payload or one frame without payload, with a seal behind each
+    frame.
 
     A seal is joined to the next head: one more buffer per frame would make the gather write slower than the copy of 16
     bytes.
@@ -125,7 +126,7 @@ def _sealed(views: Sequence[View], seal: FrameSeal) -> list[View]:
 
 
 def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame:
-    """One frame of all messages; the buffers are recycled together when its last byte was written."""
+    """Make one frame of all messages; the buffers are recycled together when its last byte was written."""
     views: list[View] = []
     try:
         for message in messages:
@@ -194,7 +195,7 @@ class MessageDecoder(ChannelHandler):
         *,
         accepted_ids: frozenset[int] | None = None,
     ) -> None:
-        """A decoder for data of up to one segment and events of any size that may be queued.
+        """Make a decoder for data of up to one segment and events of any size that may be queued.
 
         Payloads go into the buffers of ``allocator``.
         """
@@ -244,7 +245,7 @@ class MessageDecoder(ChannelHandler):
 
 
 def behind_decoder(handlers: Sequence[ChannelHandler], handler: ChannelHandler) -> tuple[ChannelHandler, ...]:
-    """``handlers`` with ``handler`` right behind their ``MessageDecoder``.
+    """Return ``handlers`` with ``handler`` right behind their ``MessageDecoder``.
 
     Raises:
         LocalProtocolError: there is no decoder.

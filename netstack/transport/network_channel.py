@@ -159,7 +159,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Read nothing, as Netty without auto-read; the end of the connection is not noticed either."""
+        """Read nothing, like Netty without auto-read; the end of the connection is not noticed either."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -327,8 +327,8 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._closed.set()
 
     def _check_idle(self) -> None:
-        """Cut a peer that stopped in the middle of a frame, because the frame holds memory; between frames it may be
-        silent.
+        """Cut a peer that stopped in the middle of a frame, because the frame holds memory; between frames a peer may
+        be silent.
         """
         assert self._loop is not None, "checked since it was connected"
         timeout_s = self._config.heartbeat_timeout_s  # the peer's process may stand still in the middle of a frame, too
@@ -352,7 +352,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     # ---------------------------------------------------------------- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
+        """Begin: the socket is connected."""
         tcp = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
         if self._state is not _State.CONNECTING:
             tcp.abort()
@@ -375,7 +375,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self.transport_flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """The decoder's read buffer."""
+        """Return the decoder's read buffer."""
         return self._decoder.frames.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -388,11 +388,11 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         head.fire_channel_read_complete()
 
     def pause_writing(self) -> None:
-        """The transport holds bytes."""
+        """Note that the transport holds bytes."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """The transport is empty."""
+        """Note that the transport is empty, and hand it the queued frames."""
         self._is_paused = False
         if self._transport is None:
             return
@@ -402,15 +402,15 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._flush_pass()
 
     def eof_received(self) -> bool:
-        """The peer has closed its side: close ours; bytes that it does not take within
-        ``close_timeout_s`` are dropped.
+        """Close this side: the peer has closed its own.  Bytes that it does not take within ``close_timeout_s`` are
+        dropped.
         """
         if self._loop is not None:
             self._cut_later(self._loop)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The transport is gone."""
+        """End: the transport is gone."""
         if self._state is _State.CLOSED:
             return
         if exc is not None and self._state is _State.OPEN:
@@ -422,9 +422,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
 
 def _duplicate(sock: socket.socket | None) -> socket.socket | None:
-    """A duplicate descriptor of the connection; None if there is no socket (a test's transport) or
-    no free descriptor.
-    """
+    """Duplicate the descriptor of the connection; None without a socket (a test's transport) or a free descriptor."""
     if sock is None or sock.fileno() < 0:
         return None
     try:
@@ -437,7 +435,7 @@ def _duplicate(sock: socket.socket | None) -> socket.socket | None:
 
 
 def describe_address(name: object) -> str:
-    """``host:port`` of a socket's peer name."""
+    """Write a socket's peer name as ``host:port``."""
     match name:
         case (host, port, *_):
             return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

@@ -72,7 +72,7 @@ class ChannelOutboundBuffer:
         return False
 
     def take_unflushed(self) -> list[View]:
-        """The bytes added since the last call, for one gather write; they stay pending."""
+        """Return the bytes added since the last call, for one gather write; they stay pending."""
         views, self._unflushed = self._unflushed, []
         return views
 

@@ -66,8 +66,8 @@ class _ChannelGroup(ChannelHandler):
         )
 
     def authenticated(self, channel: Channel, gate: GateIdentity | None) -> None:
-        """The peer of ``channel`` is authenticated; ``gate``: the gate that it may offer partitions to, None: it knows
-        the secret.
+        """Note that the peer of ``channel`` is authenticated; ``gate``: the gate that it may offer partitions to; None:
+        it knows the secret.
         """
         assert isinstance(channel, NetworkChannel), "a server makes NetworkChannels"
         if gate is not None and channel in self.channels:
@@ -151,14 +151,14 @@ class NetworkServer:
 
     @property
     def has_lost_port(self) -> bool:
-        """Whether other code of this process has closed or replaced a socket that listens, so that no connection
-        comes any more.
+        """Whether other code of this process has closed or replaced a listening socket, so that no connection comes any
+        more.
         """
         guards = () if self._group.is_closed else self._guards
         return not all(guard.is_intact for guard in guards if isinstance(guard, ClosedInChildren))
 
     def admission_statistics(self) -> AdmissionStatistics:
-        """Connections now, and those that were cut or refused because there were too many."""
+        """The numbers of connections now, and of those that were cut or refused because there were too many."""
         return self._group.admission.statistics()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
@@ -428,7 +428,7 @@ class _Dial:
         return behind if security.mode is SecurityMode.TLS else (self._loopback_check(lambda _: None), *behind)
 
     def _loopback_check(self, on_ready: Callable[[Channel], object]) -> PeerCheck:
-        """The first handler without TLS: the name may have been resolved to another machine's address."""
+        """Make the first handler without TLS: the name may have been resolved to another machine's address."""
         return PeerCheck(self._refuse_other_machine, on_ready=on_ready, on_failed=self._fail)
 
     def _refuse_other_machine(self, channel: Channel) -> ConnectError | None:

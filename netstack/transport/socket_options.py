@@ -36,10 +36,10 @@ def watch_host(
 ) -> None:
     """Let the kernel end the connection once the peer's host has acknowledged nothing for ``timeout_s``.
 
-    TCP_USER_TIMEOUT does that for data that were sent, and keepalive without them.  But Linux (5.11 and later) also
-    ends a connection whose peer acknowledges every probe, if its receive buffer is full for so long: its process reads
-    nothing.  Where that may be one that stands still, ``full_buffer_timeout_s`` is its time, and the caller asks
-    ``host_silent_s``.
+    TCP_USER_TIMEOUT does that while sent data is unacknowledged, and keepalive does it otherwise.  But Linux (5.11 and
+    later) also ends a connection whose peer acknowledges every probe if its receive buffer is full for so long, because
+    its process reads nothing.  Where the process may only stand still, ``full_buffer_timeout_s`` is the timeout, and
+    the caller asks ``host_silent_s``.
 
     Raises:
         OSError: the connection ended.
@@ -60,7 +60,7 @@ def watch_host(
 
 
 def host_silent_s(sock: socket.socket) -> float:
-    """How long the peer's kernel has acknowledged nothing; 0 where the kernel does not say."""
+    """Return how long the peer's kernel has acknowledged nothing; 0 where the kernel does not tell."""
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
         return 0.0
@@ -148,7 +148,7 @@ def _tell_once(error: str) -> None:
 
 
 def _offered() -> str:
-    """The choices that the kernel offers, for an error text."""
+    """Return the choices that the kernel offers, for an error text."""
     known, allowed = (_names(f"tcp_{which}_congestion_control") for which in ("available", "allowed"))
     if not known:
         return f"its choices cannot be read from {_PROC}"
@@ -171,7 +171,7 @@ def _is_on_this_machine(sock: socket.socket) -> bool:
 
 
 def within_descriptors(max_strangers: int) -> int:
-    """How many connections that have proved nothing a server may keep: ``max_strangers``, or a quarter of the
+    """Return how many connections that have proved nothing a server may keep: ``max_strangers``, or a quarter of the
     descriptors if that is less.
 
     A process may have two servers, whose strangers must leave half of its descriptors to the work.

@@ -27,9 +27,9 @@ from netstack.transport.network_channel import NetworkChannel
 
 
 def tls_context(tls: TlsConfig, *, is_server: bool) -> ssl.SSLContext:
-    """The context of the side that listens, or of the one that dials.
+    """Make the TLS context of the side that listens, or of the one that dials.
 
-    Who dials wants a certificate that names the dialled host, unless ``verify_hostname`` is False.
+    The dialling side wants a certificate that names the dialled host, unless ``verify_hostname`` is False.
 
     Raises:
         ConfigError: a file is missing, unreadable or not a PEM file of the right kind.
@@ -53,7 +53,7 @@ def tls_context(tls: TlsConfig, *, is_server: bool) -> ssl.SSLContext:
 
 
 def timeouts(security: SecurityConfig) -> dict[str, Any]:
-    """The TLS timeouts as keyword arguments of asyncio's connection methods, whose defaults are 60 and 30 s."""
+    """Return the TLS timeouts as keyword arguments of asyncio's connection methods, whose defaults are 60 and 30 s."""
     return {
         "ssl_handshake_timeout": security.tls_handshake_timeout_s,
         "ssl_shutdown_timeout": security.tls_shutdown_timeout_s,
@@ -156,7 +156,7 @@ class TlsAcceptor:
             self._on_failed(error)
 
     def _new_channel(self, sock: socket.socket) -> NetworkChannel:
-        """Closes the socket if there can be no channel: the loop owns it only later."""
+        """Make the channel; close the socket if that fails, because the loop owns it only later."""
         try:
             return self._make_channel()
         except BaseException:

@@ -135,12 +135,12 @@ class CheckpointOptions:
         return self.is_unaligned or self.is_timeoutable
 
     def as_unaligned(self) -> "CheckpointOptions":
-        """The same options after the alignment timed out."""
+        """Return these options as they are after the alignment timed out."""
         return replace(self, alignment=Alignment.UNALIGNED, aligned_timeout_ms=NO_ALIGNED_TIMEOUT)
 
     def with_unaligned_unsupported(self) -> "CheckpointOptions":
-        """The options for a channel whose buffers in flight cannot be stored: FORCED_ALIGNED if
-        they would be needed.
+        """Return the options for a channel whose buffers in flight cannot be stored: FORCED_ALIGNED if they would be
+        needed.
         """
         if not self.needs_channel_state:
             return self
@@ -196,7 +196,7 @@ class CheckpointBarrier:
     options: CheckpointOptions = field(default_factory=CheckpointOptions)
 
     def as_unaligned(self) -> "CheckpointBarrier":
-        """The same barrier after its alignment timed out."""
+        """Return this barrier as it is after its alignment timed out."""
         return self if self.options.is_unaligned else replace(self, options=self.options.as_unaligned())
 
 
@@ -449,8 +449,8 @@ def _unpack_start(name: str, layout: Struct, view: memoryview, at: int) -> tuple
 
 
 def _without_filling(view: memoryview, num_bytes: int, num_array_bytes: int) -> memoryview:
-    """``view`` cut to ``num_bytes`` if it has ``num_array_bytes`` bytes and all behind the cut are
-    zero; else ``view``.
+    """Return ``view`` cut to ``num_bytes`` if it has ``num_array_bytes`` bytes and all behind the cut are zero; else
+    ``view``.
     """
     if len(view) == num_array_bytes and not any(view[num_bytes:]):
         return view[:num_bytes]
@@ -468,7 +468,7 @@ _DATA_TYPES: Final[dict[object, DataType]] = {
 
 
 def event_data_type(event: Event, *, has_priority: bool = False) -> DataType:
-    """The data type of the buffer of ``event``; it tells the receiver the kind of event without decoding it.
+    """Return the data type of the buffer of ``event``; it tells the receiver the kind of event without decoding it.
 
     ``EndOfSegment`` and ``RecoveryMetadata`` are EVENT_BUFFER, as in Flink, whose tiered storage and recovery set the
     type themselves.

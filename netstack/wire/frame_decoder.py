@@ -75,7 +75,7 @@ class FrameSeal:
         return f"<FrameSeal for {self._peer}, {self._number} frames>"
 
     def sign(self, head: bytes | memoryview, payload: bytes | memoryview = b"") -> bytes:
-        """The seal of the next frame.
+        """Make the seal of the next frame.
 
         Args:
             head: the whole frame, without the payload if it is a ``BufferResponse``.
@@ -279,7 +279,7 @@ class FrameDecoder:
     # ---------------------------------------------------------------- payloads
 
     def _take(self, num_bytes: int, messages: list[Decoded]) -> None:
-        """``num_bytes`` more bytes of the pending payload are in its buffer (or skipped)."""
+        """Count ``num_bytes`` more of the pending payload that are in its buffer (or skipped)."""
         self._num_missing -= num_bytes
         self._rest = self._rest[num_bytes:]
         if self._num_missing:
@@ -468,8 +468,8 @@ class FrameDecoder:
         return length + self._seal_bytes
 
     def _start_payload(self, message: BufferResponse, start: int, body: int, behind: int) -> None:
-        """Begin the payload of ``message``, whose frame is from ``start`` to ``behind``; a part of it, or only of its
-        seal, is not here.
+        """Begin the payload of ``message``, whose frame is from ``start`` to ``behind``; the end of the payload, or
+        only of its seal, has not arrived.
         """
         end = min(self._end, behind)
         self._pending, self._num_missing = message, behind - end
@@ -526,7 +526,9 @@ class FrameDecoder:
 
 
 def _foreign_protocol(first_word: int) -> str:
-    """The protocol that the first four bytes of a stream belong to, as the end of an error text; "" if unknown."""
+    """Return the protocol that the first four bytes of a stream belong to, as the end of an error text;
+    "" if unknown.
+    """
     first = first_word.to_bytes(4, "big")
     if first[0] in (0x15, 0x16) and first[1] == 3:
         return "; the peer seems to speak TLS, which is not expected here"

@@ -53,7 +53,7 @@ class FieldsOf(Generic[T]):
         return tuple(getattr(value, name) for name in self._names)
 
     def pack(self, value: object) -> bytes:
-        """The bytes of the fields of ``value``.
+        """Encode the fields of ``value``.
 
         Raises:
             LocalProtocolError: a field is out of range.
@@ -69,7 +69,7 @@ class FieldsOf(Generic[T]):
             raise LocalProtocolError(f"{value!r} cannot be encoded: {error}") from error
 
     def unpack(self, view: memoryview, **others: object) -> T:
-        """The object of the fields at the start of ``view``, and of ``others``.
+        """Decode the object of the fields at the start of ``view``, and of ``others``.
 
         Raises:
             LocalProtocolError: ``pack`` would refuse it.
@@ -102,8 +102,8 @@ _MAX_UTF_BYTES = 0xFFFF
 
 
 def encode_utf(text: str) -> bytes:
-    """``text`` in Java's modified UTF-8 (NUL takes two bytes, a character beyond 16 bits six), behind its length as
-    u16.
+    """Encode ``text`` in Java's modified UTF-8 (NUL takes two bytes, a character beyond 16 bits six), behind its length
+    as u16.
 
     Raises:
         LocalProtocolError: the text takes more than 65,535 bytes.
@@ -115,7 +115,7 @@ def encode_utf(text: str) -> bytes:
 
 
 def decode_utf(view: memoryview) -> tuple[str, int]:
-    """The text at the start of ``view``, and the number of bytes that it takes with its length.
+    """Decode the text at the start of ``view``; returns it, and the number of bytes that it takes with its length.
 
     Raises:
         RemoteProtocolError: bytes are missing, or are not modified UTF-8.
@@ -127,7 +127,7 @@ def decode_utf(view: memoryview) -> tuple[str, int]:
 
 
 def decode_modified(body: bytes) -> str:
-    """The text of ``body``, which has no length in front.
+    """Decode the text of ``body``, which has no length in front.
 
     Raises:
         RemoteProtocolError: ``body`` is not modified UTF-8.
@@ -187,7 +187,7 @@ THROWABLE: Final = JavaClass(
 
 
 def encode_throwable(classes: Sequence[JavaClass], message: str) -> bytes:
-    """A serialized throwable with a message, without cause and stack trace (these fields are null).
+    """Serialize a throwable with a message, without cause and stack trace (these fields are null).
 
     Args:
         classes: its class, then the base classes up to but without ``THROWABLE``.
@@ -214,7 +214,7 @@ def encode_throwable(classes: Sequence[JavaClass], message: str) -> bytes:
 
 
 def describe_throwable(view: memoryview) -> tuple[str, str | None]:
-    """The class name of the serialized throwable in ``view``, and its message or that of its innermost cause.
+    """Return the class name of the serialized throwable in ``view``, and its message or that of its innermost cause.
 
     The bytes are not trusted, and nothing is instantiated.  Returns ("", None) if they are not readable.
     """
@@ -232,7 +232,7 @@ def describe_throwable(view: memoryview) -> tuple[str, str | None]:
 
 
 def _message(cursor: "_Cursor") -> str | None:
-    """The message of the throwable whose values begin at ``cursor``, or that of its innermost cause."""
+    """Return the message of the throwable whose values begin at ``cursor``, or that of its innermost cause."""
     prefix = ""
     for _ in range(_MAX_CAUSES):
         kind = cursor.byte()

@@ -196,7 +196,7 @@ _WITH_RANGES: Final = frozenset({2, 64, 67, 68})
 
 
 def encode(message: object) -> bytes:
-    """The frame of any message but ``BufferResponse``, whose payload is written without a copy.
+    """Encode any message but ``BufferResponse``, whose payload is written without a copy, as a frame.
 
     Raises:
         LocalProtocolError: a field is out of range, an id has the wrong length, the frame exceeds ``MAX_FRAME_BYTES``,
@@ -308,7 +308,7 @@ def _decode_error(body: memoryview) -> Message:
 
 
 def _our_error(text: str, body: memoryview) -> ErrorResponse | None:
-    """The error that ``_encode_error`` encodes as ``body``, or None."""
+    """Return the error that ``_encode_error`` encodes as ``body``, or None."""
     mark = _OUR_MARK.match(text)
     if mark is None or mark[1] not in ErrorCode.__members__:
         return None
@@ -321,7 +321,7 @@ def _our_error(text: str, body: memoryview) -> ErrorResponse | None:
 
 
 def _receiver_after_throwable(body: memoryview) -> InputChannelID | None:
-    """The receiver behind the throwable, or None; the throwable is not parsed, its last byte marks its end."""
+    """Return the receiver behind the throwable, or None; the throwable is not parsed, its last byte marks its end."""
     flag = len(body) - 1 - INPUT_CHANNEL_ID_BYTES
     may_have_receiver = flag > len(JAVA_STREAM_MAGIC) and body[flag] == 1
     if may_have_receiver and body[flag - 1] in _JAVA_STREAM_ENDS:

@@ -20,7 +20,7 @@ _SIGN_BIT: Final = 0x8000_0000
 
 
 def wrapped_number(number: int) -> int:
-    """A sequence number as it travels, a 32-bit integer as in Java: behind 2^31 - 1 comes -2^31."""
+    """Return a sequence number as it travels, a 32-bit integer as in Java: behind 2^31 - 1 comes -2^31."""
     return (number + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT
 
 
@@ -129,13 +129,13 @@ class BufferAllocator(Protocol):
     def allocate(
         self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool
     ) -> PayloadBuffer | None:
-        """A buffer of ``size_bytes`` writable bytes; None: the decoder drops the payload and delivers the message
-        without it.
+        """Return a buffer of ``size_bytes`` writable bytes; None: the decoder drops the payload and delivers the
+        message without it.
         """
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[PayloadBuffer]:
-        """At most ``max_buffers`` buffers of ``size_bytes`` bytes for plain data; the decoder asks ``allocate`` for the
-        rest.
+        """Return at most ``max_buffers`` buffers of ``size_bytes`` bytes for plain data; the decoder asks ``allocate``
+        for the rest.
         """
 
 
@@ -210,7 +210,7 @@ class CancelPartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class CloseRequest:
-    """The client uses the connection no longer."""
+    """The client no longer uses the connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class GateIdentity:
 
 
 def gate_token(secret: bytes, gate: GateIdentity) -> bytes:
-    """The token, 32 bytes; the producer uses it in place of the secret."""
+    """Derive the gate's token, 32 bytes; the producer uses it in place of the secret."""
     # The name is last and all else has a fixed length: otherwise two gates could have equal bytes, and one token.
     covered = b"".join((_TOKEN_LABEL, gate.job_id, gate.expires_ms.to_bytes(8, "big"), gate.name.encode()))
     return hmac.digest(secret, covered, "sha256")
@@ -80,7 +80,7 @@ class RefusalCode(IntEnum):
     GATE_ENDED = 1
     """The gate or its job ended, or the gate was told to finish."""
     REPEATED_ATTEMPT = 2
-    """The same attempt of the same partition was offered before."""
+    """This attempt of the partition was offered before."""
     WRONG_TYPE = 3
     """The producer sends another type than the gate's."""
     WRONG_SHAPE = 4
@@ -157,15 +157,15 @@ class OfferRefused:
 
 
 def encode_held(num_records: int) -> bytes:
-    """The event by which a subtask of a gate tells its producer that it will never need the first ``num_records``
-    again.
+    """Encode the event by which a subtask of a gate tells its producer that it will never need the first
+    ``num_records`` again.
     """
     assert num_records >= 0, "a count"
     return _HELD.pack(_HELD_TYPE, num_records)
 
 
 def decode_held(event: bytes) -> int | None:
-    """The number in an event of ``encode_held``; None: it is another event."""
+    """Decode the number in an event of ``encode_held``; None: it is another event."""
     if len(event) != _HELD.size:
         return None
     kind, num_records = _HELD.unpack(event)
