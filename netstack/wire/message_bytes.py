@@ -35,8 +35,8 @@ BUFFER_RESPONSE_ID: Final = 0
 # size.
 BUFFER_RESPONSE_HEADER: Final = Struct(">IIB16siiiiBBi")
 BUFFER_RESPONSE_HEADER_BYTES: Final = BUFFER_RESPONSE_HEADER.size
-# The same of a buffer of ours, once per buffer: magic number and id are one constant, and the partial sizes, which only
-# Flink sends, a gap.  Numbers are checked by ``struct`` alone.
+# This header as our own sender writes it, once per buffer: magic number and id are one constant, and the partial sizes,
+# which only Flink sends, a gap.  ``struct`` alone checks the numbers.
 PLAIN_HEADER: Final = Struct(">I5s16si4xiiBBi")
 PLAIN_HEADER_START: Final = MAGIC.to_bytes(4, "big") + bytes([BUFFER_RESPONSE_ID])
 # Sequence number and backlog in this header: the headers of one run of full buffers differ in nothing else.

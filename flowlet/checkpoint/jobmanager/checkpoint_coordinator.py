@@ -131,11 +131,11 @@ class CheckpointCoordinator:
         return min(times, default=None)
 
     def document(self, completed: CompletedCheckpoints) -> Document:
-        """The checkpoints for people; ``completed``: those that are kept."""
+        """Describe the checkpoints for people; ``completed``: the kept ones."""
         return self._history.document(self.pending.values(), completed)
 
     def handle(self, happened: Callable[["CheckpointCoordinator"], None], now_ms: int) -> list[events.Effect]:
-        """Apply what has happened, a call of one of the methods below; return the effects in order.  A report that does
+        """Apply an event, which is a call of one of the methods below; return the effects in order.  A report that does
         not fit has none.
         """
         self._now_ms = now_ms
@@ -168,10 +168,11 @@ class CheckpointCoordinator:
         restored: int | None = None,
         states: Mapping[bytes, ExecutionState] = NO_STATES,
     ) -> None:
-        """All tasks are deployed; ``restored`` is the id of the checkpoint that those begin with that are deployed now.
+        """Begin a run whose tasks are all deployed; ``restored``: the id of the checkpoint that the newly deployed
+        tasks begin with.
 
-        ``states``: of attempts that were deployed before and go on, because only others start again; others may be
-            there, too.
+        ``states``: of attempts that were deployed before and go on, because only others start again; further attempts
+        in it are ignored.
         """
         # Attempts that go on may still write for a checkpoint that has failed.
         go_on = self._run is not None and any(each in attempts for each in self._run.unfinished)
@@ -192,25 +193,25 @@ class CheckpointCoordinator:
             self._history.restored(restored, self._now_ms)
 
     def run_ended(self) -> None:
-        """The attempts of the run are being cancelled, or have ended; they get no more orders."""
+        """End the run: its attempts are being cancelled, or have ended, and get no more orders."""
         self._run = None  # first: nobody gets an order any more
         self._fail_all(list(self.pending.values()), _Reason.CHECKPOINT_COORDINATOR_SUSPEND)
         self._refuse_waiting_savepoints()
 
     def job_ended(self) -> None:
-        """No run follows."""
+        """End the job: no run follows."""
         self.run_ended()
         self._sweep()
 
     def _sweep(self) -> None:
-        """No attempt of the last run writes any more: what it wrote late goes."""
+        """Remove late files of failed checkpoints: no attempt of the last run writes any more."""
         self._effects += [
             events.DiscardCheckpoint(each, where) for each, where in self._litter.items() if each not in self.written
         ]
         self._litter.clear()
 
     def attempt_changed(self, attempt: bytes, state: ExecutionState) -> None:
-        """An attempt is in a new state."""
+        """Note that an attempt is in a new state."""
         run = self._run
         if run is None or attempt not in run.unfinished:
             return
@@ -368,7 +369,7 @@ class CheckpointCoordinator:
     # Reports of tasks
 
     def reported(self, report: messages.CheckpointReport) -> None:
-        """A task acknowledges, declines, or waits for its last checkpoint."""
+        """Handle a task's report: it acknowledges, declines, or waits for its last checkpoint."""
         match report:
             case messages.CheckpointAcknowledged():
                 self._acknowledged(report)
@@ -419,7 +420,7 @@ class CheckpointCoordinator:
     # Ends
 
     def manifest_written(self, manifest: CheckpointManifest) -> None:
-        """The answer to ``WriteManifest``."""
+        """Complete a checkpoint: the answer to ``WriteManifest``."""
         checkpoint_id = manifest.checkpoint_id
         location = self.written.pop(checkpoint_id, "")
         pending, run = self.pending.pop(checkpoint_id, None), self._run
@@ -440,7 +441,7 @@ class CheckpointCoordinator:
         self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
 
     def manifest_failed(self, checkpoint_id: int, message: str) -> None:
-        """The other answer to ``WriteManifest``."""
+        """Fail a checkpoint: the other answer to ``WriteManifest``."""
         location = self.written.pop(checkpoint_id, "")
         if checkpoint_id in self.pending:
             self._fail_if_pending(checkpoint_id, _Reason.FINALIZE_CHECKPOINT_FAILURE, message)
@@ -477,7 +478,9 @@ class CheckpointCoordinator:
             self._want_last(self._run)
 
     def _call_off(self, pending: PendingCheckpoint) -> None:
-        """Tasks know of the checkpoint, and may have written state."""
+        """Tell the tasks, which know of the checkpoint, that it is over, and remove the state that they may have
+        written.
+        """
         checkpoint_id = pending.checkpoint_id
         if self._run is not None:
             told = [attempt for attempt in pending.participants if attempt in self._run.unfinished]
@@ -489,7 +492,7 @@ class CheckpointCoordinator:
             self._effects.append(events.DiscardCheckpoint(checkpoint_id, pending.location))
 
     def _count(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
-        """Note a failure, and fail the job if these are too many.  One checkpoint counts once."""
+        """Note a failure, and fail the job if there are too many.  One checkpoint counts once."""
         tolerable = self.settings.tolerable_failures
         if tolerable == -1 or checkpoint_id < self._last_completed or not is_counted(failure.reason):
             return

@@ -63,7 +63,7 @@ class CompletedCheckpoints:
 
     @property
     def newest(self) -> CheckpointManifest | None:
-        """The newest one; None: there is none."""
+        """The newest checkpoint; None: there is none."""
         return self._manifests[-1] if self._manifests else None
 
     def add(self, manifest: CheckpointManifest) -> list[int]:
@@ -79,12 +79,12 @@ class CompletedCheckpoints:
         return [each.checkpoint_id for each in dropped]
 
     def drop_newest(self) -> CheckpointManifest:
-        """Keep the newest no longer, and restore from the one before it, which there must be."""
+        """Drop the newest checkpoint, and restore from the one before it, which there must be."""
         assert len(self._manifests) > 1, "nothing would be left to restore"
         return self._manifests.pop()
 
     def clear(self) -> list[int]:
-        """Keep none; returns the ids of all that were kept."""
+        """Keep no checkpoint; returns the ids of all that were kept."""
         ids = self.ids
         self._manifests = []
         self._last_named.clear()
@@ -92,20 +92,20 @@ class CompletedCheckpoints:
         return ids
 
     def name_shared(self, checkpoint_id: int, handles: Iterable[StateHandle]) -> None:
-        """A checkpoint, pending or complete, names shared files."""
+        """Note that a checkpoint, pending or complete, names shared files."""
         for each in handles:
             if each.path is not None:
                 self._last_named[each.path] = max(checkpoint_id, self._last_named.get(each.path, checkpoint_id))
 
     def take_unused(self) -> list[str]:
-        """Forget, and return, the shared files that no kept checkpoint names, nor a later one."""
+        """Forget, and return, the shared files that neither a kept checkpoint nor a later one names."""
         unused = [path for path, last_id in self._last_named.items() if last_id < self._manifests[0].checkpoint_id]
         for path in unused:
             del self._last_named[path]
         return unused
 
     def path_of(self, checkpoint_id: int) -> str:
-        """The directory of a checkpoint of this job."""
+        """Return the directory of a checkpoint of this job."""
         return f"{root_of(self._directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
 
     @property
@@ -139,24 +139,24 @@ class CheckpointHistory:
         return f"<CheckpointHistory {self._counts['completed']} completed, {self._counts['failed']} failed>"
 
     def ended(self, record: PendingCheckpoint) -> None:
-        """A checkpoint is complete or has failed."""
+        """Add a checkpoint that is complete or has failed."""
         self._ended.append(record)
         end = "completed" if record.failure is None else "failed"
         self._counts[end] += 1
         self._newest["savepoint" if record.failure is None and record.savepoint is not None else end] = record
 
     def find(self, checkpoint_id: int) -> PendingCheckpoint | None:
-        """One of the last checkpoints that have ended; None: it has not, or too many have since."""
+        """Find one of the last checkpoints that have ended; None: it has not, or too many have since."""
         return next((each for each in self._ended if each.checkpoint_id == checkpoint_id), None)
 
     def restored(self, checkpoint_id: int, now_ms: int) -> None:
-        """A run begins with the state of a checkpoint."""
+        """Note that a run begins with the state of a checkpoint."""
         self._counts["restored"] += 1
         self._restored = checkpoint_id, now_ms
 
     def document(self, in_progress: Iterable[PendingCheckpoint], completed: CompletedCheckpoints) -> Document:
-        """The document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first.  ``completed``: those that are
-        kept.
+        """Make the document of ``GET /jobs/:jobid/checkpoints``; the newest checkpoint first.  ``completed``: the kept
+        ones.
         """
         pending = sorted(in_progress, key=lambda record: -record.checkpoint_id)
         history = sorted([*pending, *self._ended], key=lambda record: -record.checkpoint_id)
@@ -246,8 +246,8 @@ def _type_of(record: PendingCheckpoint, *, is_unaligned: bool) -> str:
 
 
 def _sums(record: PendingCheckpoint, parts: Collection[SubtaskPart]) -> Document:
-    """The sums of what some subtasks have acknowledged; the duration lasts until the last of them, for a whole failed
-    checkpoint until then.
+    """Add up the acknowledgements of some subtasks; the duration lasts until the last of them, for a whole failed
+    checkpoint until its failure.
     """
     durations = [part.durations or _NO_DURATIONS for part in parts]
     size = sum(part.num_bytes for part in parts)

@@ -121,7 +121,7 @@ class ReaderAcknowledgements:
         return f"<ReaderAcknowledgements of {num_channels} channels, {num_held} held>"
 
     def reported(self, tm_id: str, message: messages.CheckpointReport) -> bool:
-        """A task has acknowledged or declined: whether that counts now; else it is held."""
+        """Take a task's acknowledgement or refusal; returns whether it counts now; otherwise it is held."""
         if not isinstance(message, messages.CheckpointAcknowledged) or self._has_read(
             message.attempt, message.checkpoint_id
         ):
@@ -135,8 +135,8 @@ class ReaderAcknowledgements:
     def barrier_read(
         self, edge_id: str, attempt: bytes, checkpoint_id: int
     ) -> list[tuple[str, messages.CheckpointAcknowledged]]:
-        """The client has what an attempt sent before a barrier: the TaskManagers and acknowledgements that count now,
-        oldest first.
+        """Note that the client has all data that an attempt sent before a barrier; returns the TaskManagers and
+        acknowledgements that count now, oldest first.
 
         A report about an attempt of another run, or an edge that the attempt does not feed, does nothing.
         """

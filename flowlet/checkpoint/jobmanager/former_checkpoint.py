@@ -32,7 +32,7 @@ _MAX_NAMED: Final = 5  # operators in one message
 
 @dataclass(eq=False)
 class FormerCheckpoint:
-    """A complete checkpoint, as the subtasks of a job take it over: one of the job itself, or another job's.
+    """A complete checkpoint, as the subtasks of a job take it over: of the job itself, or of another job.
 
     Threading: any thread.
 
@@ -79,7 +79,7 @@ class FormerCheckpoint:
         return f"{self.checkpoint_id} of this job" if self.place is None else str(self.place)
 
     def restored_state(self, vertex_id: str, subtask: int) -> RestoredState:
-        """The state of a subtask of the job at its start."""
+        """Return the state of a subtask of the job at its start."""
         new = self._new[vertex_id]
         ids = [vertex_id, *(self._vertex_of[each] for each in new.operators if each in self._vertex_of)]
         # Its own vertex comes first, if there was one: the ids of both are those of their first operators.
@@ -121,7 +121,7 @@ class FormerCheckpoint:
     # ---------------------------------------------------------------- data in flight
 
     def _place_edges(self) -> None:
-        """Find where the data in flight of each edge of the checkpoint go now."""
+        """Find where the data in flight of each edge of the checkpoint goes now."""
         vertices = self.topology.vertices
         places = {name: (each.vertex_id, index) for each in vertices for index, name in enumerate(each.operators)}
         places |= {each.vertex_id: (each.vertex_id, 0) for each in vertices}
@@ -136,7 +136,9 @@ class FormerCheckpoint:
                 self._refuse_lost(former)
 
     def _moved(self, former: EdgeEntry, place: tuple[str, int] | None, taken: set[str]) -> RestoredEdge | None:
-        """The way to the operator that read a former edge; None: the job has no such operator, or no such input."""
+        """Find the way to the operator that read a former edge; None: the job has no such operator, or
+        no such input.
+        """
         if place is None:
             return None
         vertex_id, operator = place
@@ -243,8 +245,8 @@ class FormerCheckpoint:
         )
 
     def _check_same_edges(self) -> None:
-        """An older manifest does not name its edges: those of the vertices with records in flight must begin and end
-        where they did.
+        """Check that vertices with records in flight have the edges that they had, if an older manifest does not name
+        its edges.
         """
         holding = {vertex_id for vertex_id in self._entries if self._in_flight(vertex_id)}
         if holding - self._new.keys():

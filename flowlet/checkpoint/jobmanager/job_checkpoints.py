@@ -38,7 +38,7 @@ from netstack.loop.eventloop import LoopClock
 def read_former_checkpoint(
     path: str, topology: CheckpointTopology, key: bytes, *, ignores_unclaimed_state: bool = False
 ) -> FormerCheckpoint:
-    """The checkpoint at a path, if the job of ``topology`` can start from it; ``key``: of the MAC of manifests.
+    """Read the checkpoint at a path, if the job of ``topology`` can start from it; ``key``: of the MAC of manifests.
 
     Raises:
         StorageError: the path names none; or a file of it is missing, changed, or of a cluster with another secret.
@@ -137,8 +137,8 @@ class JobCheckpoints:
         return f"<JobCheckpoints of {self.job_id}, {self._coordinator or 'none'}>"
 
     def recover(self, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]) -> None:
-        """Read the checkpoint of another job that this one starts from, in the background; then one of the two is
-        called.
+        """Read, in the background, the checkpoint of another job that this one starts from; then call ``on_recovered``
+        or ``on_error``.
         """
 
         def recovered(former: FormerCheckpoint) -> None:
@@ -162,7 +162,7 @@ class JobCheckpoints:
     def tasks_deployed(
         self, locations: Mapping[bytes, str], states: Mapping[bytes, ExecutionState] | None = None
     ) -> None:
-        """A run begins: the TaskManager of every attempt.  The first checkpoint is triggered once all of them run.
+        """Begin a run with the TaskManager of every attempt.  The first checkpoint is triggered once all of them run.
 
         ``states``: of the attempts, if some of them were not deployed now, but go on; None: all are new.
         """
@@ -176,12 +176,12 @@ class JobCheckpoints:
             self._discard_leftovers(newest.checkpoint_id)
 
     def task_state_changed(self, attempt: bytes, state: ExecutionState) -> None:
-        """An attempt of this run is in a new state."""
+        """Note that an attempt of this run is in a new state."""
         self._tell(lambda coordinator: coordinator.attempt_changed(attempt, state))
 
     def report(self, tm_id: str, message: messages.CheckpointReport) -> bool:
-        """A task acknowledges, declines or waits; False if no such checkpoint is pending, or the task does not run
-        there.
+        """Take a report of a task that acknowledges, declines or waits; False if no such checkpoint is pending, or the
+        task does not run there.
         """
         coordinator = self._coordinator
         if coordinator is None or self._locations.get(message.attempt) != tm_id:
@@ -195,7 +195,7 @@ class JobCheckpoints:
         return is_pending
 
     def request(self) -> int:
-        """Ask for a checkpoint soon; returns the id from which on complete checkpoints hold what is the case now.
+        """Ask for a checkpoint soon; returns the lowest id of which a complete checkpoint holds everything up to now.
 
         A job without checkpoints has none that is complete; its number is 0.
         """
@@ -204,25 +204,27 @@ class JobCheckpoints:
         return next_id
 
     def announce_stop(self, *, is_near: bool) -> None:
-        """A savepoint that stops the job is to be requested once its directory is ready; or that failed."""
+        """Note that a savepoint that stops the job will be requested once its directory is ready (``is_near``), or that
+        this failed.
+        """
         self._tell(lambda coordinator: coordinator.stop_announced(is_near=is_near))
 
     def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
-        """Take a savepoint into its directory, which is ready; ``on_end`` gets None once it is complete, or else why it
-        is not.
+        """Take a savepoint into its directory, which is ready; ``on_end`` gets None once it is complete, or the reason
+        why it is not.
         """
         self._savepoints[request] = on_end
         self._tell(lambda coordinator: coordinator.savepoint_requested(request))
 
     def stop(self) -> None:
-        """The run ends: abort what is pending; idempotent."""
+        """End the run: abort pending checkpoints; idempotent."""
         self._locations = {}
         self._sources = {}
         self._tell(CheckpointCoordinator.run_ended)
 
     def close(self, status: JobStatus = JobStatus.FINISHED) -> None:
-        """The job has ended: abort what is pending, and remove all checkpoints, unless they are retained in this
-        status; idempotent.
+        """End the job: abort pending checkpoints, and remove all checkpoints, unless they are retained in this status;
+        idempotent.
         """
         self.stop()
         path = self.retained_path(status)
@@ -260,7 +262,9 @@ class JobCheckpoints:
         return None if restored is None else restored.restored_state(vertex_id, subtask)
 
     def fall_back(self, restored_id: int) -> bool:
-        """Whether the next run begins with an older checkpoint than this one, which could not be restored."""
+        """Let the next run begin with an older checkpoint than this one, which could not be restored; False: there is
+        none.
+        """
         newest = self._completed.newest
         if self.settings is None or not self.settings.restore_fallback or newest is None:
             return False
@@ -276,18 +280,18 @@ class JobCheckpoints:
         return self.last_completed_id < restored_id  # another task of that run may have said it before
 
     def source_state(self, vertex_id: str) -> bytes | None:
-        """The state of a source's split enumerator in the newest complete checkpoint; None: there is none."""
+        """Return the state of a source's split enumerator in the newest complete checkpoint; None: there is none."""
         restored = self._completed.restored
         return None if restored is None else restored.sources.get(vertex_id)
 
     @property
     def last_completed_id(self) -> int:
-        """The newest complete checkpoint; -1: there is none."""
+        """The id of the newest complete checkpoint; -1: there is none."""
         newest = self._completed.newest
         return -1 if newest is None else newest.checkpoint_id
 
     def documents(self) -> Document:
-        """The document of ``GET /jobs/:jobid/checkpoints``."""
+        """Make the document of ``GET /jobs/:jobid/checkpoints``."""
         if self._coordinator is None:
             return CheckpointHistory(self._topology).document([], self._completed)
         return self._coordinator.document(self._completed)
@@ -348,7 +352,9 @@ class JobCheckpoints:
                 assert_never(effect)
 
     def _snapshot_sources(self, checkpoint_id: int) -> list[SourceEntry]:
-        """The states of all sources.  Raises FlowletError: one of them cannot be kept, or the id is not reserved."""
+        """Return the states of all sources.  Raises FlowletError: one of them cannot be kept, or the id is not
+        reserved.
+        """
         if not self.may_trigger(checkpoint_id):
             raise FlowletError("the job store has not reserved its id yet")
         entries = []
@@ -397,8 +403,8 @@ class JobCheckpoints:
         self._discard_next()
 
     def _discard_leftovers(self, before: int) -> None:
-        """Remove what checkpoints that ended without a manifest have left: late writes, and what could not be removed
-        at its time.
+        """Remove the leftovers of checkpoints that ended without a manifest: late writes, and files that could not be
+        removed at their time.
         """
         if self._coordinator is not None and self.settings is not None and self.settings.is_periodic:
             for each in [each for each in self._to_discard if each.startswith(_LEFT)]:

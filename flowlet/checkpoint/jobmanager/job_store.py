@@ -42,7 +42,7 @@ ID_BLOCK = 100
 
 
 class StoredProgress(msgspec.Struct, frozen=True):
-    """How far a job is.
+    """The progress of a job that the store keeps.
 
     Args:
         attempt: the newest number of a run; it is kept before the run is deployed.
@@ -58,7 +58,7 @@ class StoredProgress(msgspec.Struct, frozen=True):
 
 
 class JobEnd(msgspec.Struct, frozen=True):
-    """How a job ended: its status, and its document as JSON."""
+    """The end of a job: its status, and its document as JSON."""
 
     status: str
     document: bytes
@@ -178,11 +178,11 @@ class JobStore:
         self._put(_JOB, job.job_id, job)
 
     def put_progress(self, job_id: str, progress: StoredProgress) -> None:
-        """Keep how far a job is.  Raises StorageError."""
+        """Keep the progress of a job.  Raises StorageError."""
         self._put(_PROGRESS, job_id, progress)
 
     def put_end(self, job_id: str, end: JobEnd) -> None:
-        """Keep how a job ended, and nothing else of it.  Raises StorageError: what was kept before is still kept."""
+        """Keep the end of a job, and nothing else of it.  Raises StorageError: the former files are still there."""
         self._put(_END, job_id, end)
         self._files.remove((job_id,), _JOB)
         self._files.remove((job_id,), _PROGRESS)
@@ -193,7 +193,8 @@ class JobStore:
         self._files.remove_folder((job_id,))
 
     def load(self, checkpoint_key: bytes) -> Recovery:
-        """Load the jobs for a JobManager that starts; a job that cannot go on stays where it is, and is in the log.
+        """Load the jobs for a JobManager that starts; a job that cannot go on stays in the store, and is named in the
+        log.
 
         ``checkpoint_key``: of the MAC of manifests.
 
@@ -274,9 +275,9 @@ _MIN_RESERVE: Final = ID_BLOCK // 2
 
 
 class JobKeeper:
-    """Threading: the JobManager's loop.  A callback gets None, or why the store has not what it should have.
+    """Writes the jobs of a JobManager into its store.  A callback gets None, or the reason why a write failed.
 
-    ``store``: None: nothing is kept.
+    Threading: the JobManager's loop.  ``store`` None: nothing is kept.
     """
 
     def __init__(self, store: JobStore | None, call_in_background: CallInBackground) -> None:
@@ -302,7 +303,7 @@ class JobKeeper:
         self._enqueue(job.job_id, lambda store: store.put_job(job), done)
 
     def recovered(self, job: RecoveredJob) -> None:
-        """Know a job that is in the store already; writes nothing."""
+        """Take over a job that is in the store already; writes nothing."""
         completed = job.checkpoints[-1].checkpoint_id if job.checkpoints else -1
         ids_below = job.next_checkpoint_id + ID_BLOCK
         self._progress[job.job.job_id] = StoredProgress(job.attempt - 1, completed, ids_below, list(job.unrestorable))
@@ -326,7 +327,7 @@ class JobKeeper:
         return checkpoint_id < self._ids_below.get(job_id, 0)
 
     def ended(self, job_id: str, end: Callable[[], JobEnd], done: Done) -> None:
-        """Keep how a job ended instead of the job; if that fails, nothing of it.  ``end`` is called now, or never."""
+        """Keep the end of a job in place of the job; if that fails, nothing of it.  ``end`` is called now, or never."""
         made = None if self._store is None else end()
 
         def put_end(store: JobStore) -> None:
@@ -346,7 +347,7 @@ class JobKeeper:
         self._enqueue(job_id, lambda store: store.forget(job_id), self._log_problem)
 
     def close(self) -> None:
-        """Write nothing more than what is under way; no callback follows."""
+        """Write nothing more than the writes that are under way; no callback follows."""
         self._is_closed = True
         self._queues.clear()
 

@@ -45,7 +45,7 @@ class TopologyEdge(NamedTuple):
 
 
 class CheckpointTopology:
-    """The vertices and edges of one job, and how its subtasks hang together.  Immutable; without the job's blobs."""
+    """The vertices and edges of one job, and the order of its subtasks.  Immutable; without the job's blobs."""
 
     def __init__(self, job: JobGraphMessage) -> None:
         self.job_id = job.job_id
@@ -91,11 +91,11 @@ class CheckpointTopology:
         return f"<CheckpointTopology of {self.job_id}, {sum(self.parallelisms.values())} subtasks>"
 
     def frontier(self, among: Set[Subtask]) -> list[Subtask]:
-        """The subtasks of ``among`` that read from no other subtask of ``among``, in topological order.
+        """Find the subtasks of ``among`` that read from no other subtask of ``among``, in topological order.
 
-        Of the unfinished subtasks these are the ones to trigger: no producer is left to send them a barrier.  Of those
-        that have not acknowledged a checkpoint they are the ones that hold it up: all of their producers have passed
-        the barrier on.
+        Of the unfinished subtasks these are the ones to trigger: no producer is left to send them a barrier.  Of the
+        subtasks that have not acknowledged a checkpoint, these hold it up: all of their producers have passed the
+        barrier on.
         """
         sizes = Counter(each.vertex_id for each in among)
         subtasks = (Subtask(vertex, index) for vertex, width in self.parallelisms.items() for index in range(width))
@@ -113,7 +113,7 @@ class CheckpointTopology:
         return any(Subtask(source, index) in among for index in producers)
 
     def describe(self, subtask: Subtask) -> str:
-        """The subtask for people."""
+        """Name the subtask for people."""
         return f"{self.names[subtask.vertex_id]} (subtask {subtask.subtask})"
 
 
@@ -156,7 +156,7 @@ _UNCOUNTED: Final = frozenset(
 
 
 def is_counted(reason: str) -> bool:
-    """Whether a failure for this reason, which is the name of one, counts."""
+    """Whether a failure for ``reason``, the name of a reason, counts."""
     return reason not in _UNCOUNTED
 
 
@@ -165,7 +165,7 @@ _STOPPING: Final = (SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMI
 
 
 class SavepointRequest(msgspec.Struct, frozen=True):
-    """A user wants a savepoint.
+    """The request of a user for a savepoint.
 
     Args:
         location: its directory, which is new and empty.
@@ -190,7 +190,7 @@ class SubtaskPart(msgspec.Struct, frozen=True):
 
 
 class CheckpointFailure(msgspec.Struct, frozen=True):
-    """Why a checkpoint failed.
+    """The reason and details of a failed checkpoint.
 
     ``reason``: the name of a task's or the coordinator's reason.  ``subtask``: the one that declined it; None: the
         coordinator ended it.
@@ -277,7 +277,7 @@ class PendingCheckpoint:
         return "" if self.savepoint is None else self.savepoint.location
 
     def end(self, end_ms: int, failure: CheckpointFailure | None = None, held_up_by: tuple[Subtask, ...] = ()) -> None:
-        """Note how it ended, and let go of its state."""
+        """Note how the checkpoint ended, and let go of its state."""
         self.end_ms = end_ms
         self.failure = failure
         self.held_up_by = held_up_by

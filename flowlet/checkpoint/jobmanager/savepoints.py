@@ -50,8 +50,8 @@ Document = dict[str, object]
 
 @dataclass(slots=True)
 class SavepointOperation:
-    """One request; ``location`` None: not known yet; ``is_complete``: the savepoint, while the job
-    is still to finish.
+    """One request; ``location`` None: not known yet; ``is_complete``: the savepoint is complete, while the job may
+    still have to finish.
     """
 
     request_id: str
@@ -63,7 +63,7 @@ class SavepointOperation:
     has_ended: bool = False
 
     def document(self) -> Document:
-        """The document of ``GET /jobs/:jobid/savepoints/:triggerid``."""
+        """Make the document of ``GET /jobs/:jobid/savepoints/:triggerid``."""
         if not self.has_ended:
             return {"status": {"id": _IN_PROGRESS}, "operation": None}
         operation = (
@@ -81,7 +81,7 @@ log = LogLines(__name__)
 
 
 class SavepointRefusedError(FlowletError):
-    """The request cannot be accepted; says why."""
+    """The request cannot be accepted; the text names the reason."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,8 +111,7 @@ class JobSavepoints:
     def trigger(
         self, request_id: str, target: str | None, kind: SnapshotType, *, cancels_job: bool = False
     ) -> SavepointOperation:
-        """Begin a savepoint, below the directory ``target`` (None: that of the job); an id that is known changes
-        nothing.
+        """Begin a savepoint, below the directory ``target`` (None: that of the job); a known id changes nothing.
 
         Raises:
             SavepointRefusedError: the job cannot take one, or the directory cannot be used; says what to do.
@@ -179,9 +178,9 @@ class JobSavepoints:
             self.cancel()
 
     def job_changed(self, status: JobStatus, cause: str | None) -> None:
-        """The job is in another status; ``cause``: of its failure.
+        """Note that the job is in another status; ``cause``: of its failure.
 
-        A savepoint that is complete and has not stopped the job did not do what it was for.
+        A complete savepoint that has not stopped the job when it should have has failed.
         """
         for operation in self._operations.values():
             if operation.has_ended or not operation.is_complete or status is JobStatus.RUNNING:
@@ -197,7 +196,7 @@ class JobSavepoints:
         self.changed()
 
     def find(self, request_id: str) -> SavepointOperation | None:
-        """The operation; None: it is not known."""
+        """Find an operation; None: it is not known."""
         return self._operations.get(request_id)
 
 
@@ -226,7 +225,7 @@ _stop_decoder: Final = msgspec.json.Decoder(_Stop)
 
 @dataclass(slots=True, eq=False, repr=False)
 class SavepointApi:
-    """The handlers.
+    """The handlers of requests about savepoints.
 
     Threading: the JobManager's loop.
 
@@ -254,7 +253,7 @@ class SavepointApi:
         return self._begin(request, body, SnapshotType.SAVEPOINT, cancels_job=body.cancel_job)
 
     async def stop(self, request: Request) -> Response:
-        """Stop the job with a savepoint; as ``trigger``."""
+        """Stop the job with a savepoint; answers as ``trigger`` does."""
         body = _decoded(request, _stop_decoder, "to stop")
         kind = SnapshotType.SAVEPOINT_TERMINATE if body.drain else SnapshotType.SAVEPOINT_SUSPEND
         return self._begin(request, body, kind)
@@ -308,8 +307,10 @@ async def check_checkpoint_directory(
     open_storage: Callable[[str, str], CheckpointStorage] = CheckpointStorage,
     timeout_s: float = PROBE_TIMEOUT_S,
 ) -> None:
-    """Raises JobGraphError: the job takes checkpoints, and they could not be written; the message names the place and
-    says what to do.
+    """Check that the checkpoints of a job can be written.
+
+    Raises JobGraphError: the job takes checkpoints, and they could not be written; the message names the place and says
+    what to do.
     """
     settings = job.settings.checkpoints
     if settings is None or not settings.is_periodic:

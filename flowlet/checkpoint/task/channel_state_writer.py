@@ -104,11 +104,11 @@ class InMemoryChannelStateWriter:
         run_all(calls)
 
     def finish_input(self, checkpoint_id: int) -> None:
-        """No more input data of ``checkpoint_id`` will come; ignored if it is not open."""
+        """Note that no more input data of ``checkpoint_id`` will come; ignored if it is not open."""
         self._finish(checkpoint_id, _INPUTS)
 
     def finish_output(self, checkpoint_id: int) -> None:
-        """No more output data of ``checkpoint_id`` will come, except what was announced as a future."""
+        """Note that no more output data of ``checkpoint_id`` will come, except data that was announced as a future."""
         self._finish(checkpoint_id, _OUTPUTS)
 
     def _finish(self, checkpoint_id: int, side: int) -> None:
@@ -120,7 +120,7 @@ class InMemoryChannelStateWriter:
         run_all(calls)
 
     def take_result(self, checkpoint_id: int) -> Future[ChannelStateSnapshot]:
-        """The future of the data of ``checkpoint_id``; can be taken once.
+        """Take the future of the data of ``checkpoint_id``, once.
 
         Raises:
             CheckpointError: the checkpoint was not started, or the result was taken.
@@ -155,7 +155,7 @@ class InMemoryChannelStateWriter:
     # ---------------------------------------------------------------- any thread
 
     def add_input_data(self, checkpoint_id: int, channel: InputChannelInfo, buffers: Sequence[NetworkBuffer]) -> None:
-        """Implements ``ChannelStateWriter``; any thread."""
+        """Copy and keep the buffers; implements ``ChannelStateWriter``; any thread."""
         pieces = _copies(buffers)
         with self._lock:
             found = self._open.get(checkpoint_id)
@@ -163,7 +163,7 @@ class InMemoryChannelStateWriter:
                 found.pieces[_INPUTS][channel] += pieces
 
     def add_output_data(self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData) -> None:
-        """Implements ``ChannelStateWriter``; any thread.  The checkpoint waits for the data."""
+        """Keep the data when it comes: the checkpoint waits for it; implements ``ChannelStateWriter``; any thread."""
         with self._lock:
             found = self._open.get(checkpoint_id)
             if found is not None and _OUTPUTS in found.sides:
@@ -231,7 +231,7 @@ _BYTES: Final = HeadedBytes(b"FLCH", msgspec.msgpack.Decoder(_Head), "data in fl
 
 
 def encode_channels(channels: ChannelStateSnapshot) -> bytes:
-    """The bytes of all data in flight of one subtask."""
+    """Encode all data in flight of one subtask."""
     head = _Head(_streams(channels.inputs), _streams(channels.outputs))
     return _BYTES.joined(head, chain.from_iterable(chain(channels.inputs.values(), channels.outputs.values())))
 
@@ -258,7 +258,7 @@ def _streams(channels: Mapping[Channel, tuple[bytes, ...]]) -> list[_Stream]:
 
 
 def _read(content: bytes, position: int, streams: list[_Stream]) -> tuple[dict[Channel, tuple[bytes, ...]], int]:
-    """The pieces of each channel, and the position behind them."""
+    """Read the pieces of each channel; returns them, and the position behind them."""
     found: dict[Channel, tuple[bytes, ...]] = {}
     for each in streams:
         pieces = []

@@ -60,7 +60,7 @@ class CheckpointBarrierHandler:
 
     @property
     def is_aligning(self) -> bool:
-        """Whether alignment is measured; then callers report what they process with ``add_processed_bytes``."""
+        """Whether alignment is measured; then callers report processed data with ``add_processed_bytes``."""
         return self._aligning_since_ns is not None
 
     @property

@@ -54,7 +54,7 @@ class CheckpointBarrierTracker:
         return f"<CheckpointBarrierTracker: {ids} pending, newest {self._newest}>"
 
     def lets_overtake(self, checkpoint_id: int) -> bool:  # of the protocol
-        """False: barriers are only counted."""
+        """Always False: barriers are only counted."""
         return False
 
     def handle(self, event: barriers.BarrierEvent, now_ms: int) -> list[barriers.BarrierOrder]:

@@ -42,7 +42,7 @@ from netstack.wire.events import (
 
 @dataclass(eq=False, slots=True)
 class CheckpointedInputGate:
-    """Reads a gate.
+    """Reads a gate, and hands its barriers and ends to the barrier handler.
 
     Threading: the task thread, except ``available_future``.
     Life cycle: read until ``close``.
@@ -83,7 +83,7 @@ class CheckpointedInputGate:
         return not self._kept and self._gate.is_finished
 
     def available_future(self) -> AvailabilityFuture:
-        """Done when a poll may find something, or the gate is finished or closed."""
+        """The future that is done when a poll may find something, or the gate is finished or closed."""
         return AVAILABLE if self._kept else self._gate.available_future()
 
     @property
@@ -101,7 +101,7 @@ class CheckpointedInputGate:
     # ---------------------------------------------------------------- polling
 
     def poll_next(self) -> BufferOrEvent | None:
-        """The next buffer or event, or None; never blocks.  The caller may ignore events of checkpoints.
+        """Return the next buffer or event, or None; never blocks.  The caller may ignore events of checkpoints.
 
         Raises:
             NetstackError: from the gate.
@@ -120,7 +120,7 @@ class CheckpointedInputGate:
         return found
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """Up to ``max_items`` buffers, or a single event; empty if there is nothing.  Never blocks.
+        """Return up to ``max_items`` buffers, or a single event; empty if there is nothing.  Never blocks.
 
         The caller must use ``reads_ahead``: a checkpoint that starts before the batch is processed must know about it.
 
@@ -138,12 +138,14 @@ class CheckpointedInputGate:
         return found
 
     def reads_ahead(self, has_polled: Callable[[int], bool]) -> None:
-        """Register a function that says, by channel index, whether polled data of that channel is not processed yet."""
+        """Register a function that tells, by channel index, whether polled data of that channel is not
+        processed yet.
+        """
         self._has_polled = has_polled
 
     def kept_in_flight(self, channel_index: int) -> list[bytes]:
-        """The kept data of a channel: polled, but not handed over, so that the channel does not
-        count it as in flight.
+        """Return the kept data of a channel: polled, but not handed over, so that the channel does not count it as in
+        flight.
         """
         kept = (each.buffer for each in self._kept if each.channel_index == channel_index)
         return [bytes(buffer.view) for buffer in kept if buffer is not None]
@@ -207,7 +209,8 @@ class CheckpointedInputGate:
     def _may_overtake(self, found: BufferOrEvent) -> bool:
         """Whether an event is, or may be, a priority event.
 
-        An aligned barrier was prioritized by us, and must wait if it is behind data that its checkpoint does not keep.
+        This gate prioritized an aligned barrier itself; the barrier must wait if it is behind data that its checkpoint
+        does not keep.
         """
         match found.event:
             case EventAnnouncement():
@@ -221,7 +224,7 @@ class CheckpointedInputGate:
                 return False
 
     def acknowledge_all_records_processed(self, channel_index: int) -> None:
-        """Does nothing, because ``_notify_handler`` has acknowledged the end of data."""
+        """Do nothing: ``_notify_handler`` has acknowledged the end of data."""
 
     def close(self) -> None:
         """Recycle kept buffers and close the gate, but not the handler."""

@@ -149,13 +149,13 @@ class InputRecovery:
         return bool(self._streams)
 
     def close(self) -> None:
-        """Drop what is left; idempotent."""
+        """Drop the streams that are left; idempotent."""
         self._streams.clear()
         self._waiting.clear()
         self._end_stream()
 
     def _process_pending(self, should_stop: Callable[[], bool]) -> bool:
-        """Process what was read, until ``should_stop``; returns whether nothing of it is left."""
+        """Process chunks that were read, until ``should_stop``; returns whether none is left."""
         while self._waiting:
             give, chunk = self._waiting.popleft()
             num_done = give(chunk)
@@ -224,7 +224,7 @@ def _selected(elements: list[StreamElement], stream: RecoveredStream) -> list[St
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The former consumers of one edge whose streams a subtask reads; those in ``filters`` in part only."""
+    """The former consumers of one edge whose streams a subtask reads; it reads a part of those in ``filters`` only."""
 
     edge: RestoredEdge
     consumers: tuple[int, ...]
@@ -235,8 +235,8 @@ class _Share:
 def restored_streams(
     descriptor: TaskDeploymentDescriptor, read: Callable[[StateHandle], ChannelStateSnapshot]
 ) -> list[RecoveredStream]:
-    """All streams of a subtask: first those of operators inside its chain, the last one first, then the others in the
-    order of its gates.
+    """Make all streams of a subtask: first those of operators inside its chain, the last one first, then the others in
+    the order of its gates.
 
     Raises:
         Exception: from ``read``; each handle is read once at most.
@@ -271,7 +271,7 @@ _Pieces = defaultdict[tuple[int, int, int], tuple[list[bytes], list[bytes]]]
 
 
 def _handles(parts: Sequence[SubtaskEntry], shares: Sequence[_Share]) -> dict[StateHandle, list[tuple[int, int, bool]]]:
-    """The handles to read, each once, with share and subtask of each, and whether as a consumer."""
+    """List the handles to read, each once, with share and subtask of each, and whether as a consumer."""
     handles: dict[StateHandle, list[tuple[int, int, bool]]] = defaultdict(list)
     for index, share in enumerate(shares):
         for consumer in parts if share.edge.consumers is None else share.edge.consumers:

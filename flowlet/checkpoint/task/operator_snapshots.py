@@ -72,7 +72,7 @@ class OperatorSnapshots:
             each.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def snapshot_state(self, barrier: CheckpointBarrier) -> Mapping[str, OperatorSnapshotFuture]:
-        """Each operator's state, by its id in hex: a value, or a callable that makes it on another thread.
+        """Return each operator's state, by its id in hex: a value, or a callable that makes it on another thread.
 
         Raises:
             FlowletError: a state cannot be written, for example a value of another type than declared; names the
@@ -111,7 +111,7 @@ class OperatorSnapshots:
             each.initialize_state(state.own)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell every operator."""
+        """Tell every operator that a checkpoint is complete."""
         for each in self._operators:
             self._check_cancelled()
             if each.ctx.keyed_state is not None:
@@ -119,7 +119,7 @@ class OperatorSnapshots:
             each.notify_checkpoint_complete(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell every operator."""
+        """Tell every operator that a checkpoint was aborted."""
         for each in self._operators:
             self._check_cancelled()
             each.notify_checkpoint_aborted(checkpoint_id)
@@ -137,7 +137,7 @@ def _naming(operator: str) -> Iterator[None]:
 
 
 def _begun(operator: StreamOperator, barrier: CheckpointBarrier) -> OperatorSnapshotFuture | None:
-    """The synchronous part of one operator; None: it has no state."""
+    """Run the synchronous part of one operator; None: it has no state."""
     ctx = operator.ctx
     name = operator.name
     version = operator.state_version
@@ -178,7 +178,8 @@ class CheckpointStatistics:
 
 
 class CheckpointResponder(Protocol):
-    """The coordinator, for one subtask; counts an acknowledgement when it is sure, which may be later than the call.
+    """The way to the coordinator, for one subtask; counts an acknowledgement when it is sure, which may be later than
+    the call.
 
     Threading: any thread; must not block.
     One implementer: ``TaskCheckpointing`` stands on a floor above.
@@ -186,13 +187,13 @@ class CheckpointResponder(Protocol):
 
     @property
     def statistics(self) -> CheckpointStatistics:
-        """The counts so far."""
+        """Return the counts so far."""
 
     def acknowledge_checkpoint(self, checkpoint_id: int, durations: CheckpointDurations, state: SubtaskState) -> None:
-        """The subtask's part of the checkpoint is complete; the caller does not use ``state`` any more."""
+        """Report that the subtask's part of the checkpoint is complete; the caller does not use ``state`` any more."""
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """The subtask could not take its part of the checkpoint."""
+        """Report that the subtask could not take its part of the checkpoint."""
 
 
 @dataclass(eq=False, slots=True)
@@ -221,7 +222,7 @@ class AsyncSnapshot:
     _is_working: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Note when it starts."""
+        """Note the time of the start."""
         self._started_ns = self.owner.clock_ns()
         self._lock = threading.Lock()
 

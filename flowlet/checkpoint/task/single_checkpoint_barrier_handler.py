@@ -185,7 +185,7 @@ class SingleCheckpointBarrierHandler:
         return len(self._aligned) == self._num_expected
 
     def _advance(self, event: barriers.BarrierReceived, now_ms: int) -> list[barriers.BarrierOrder]:
-        """The orders for a barrier of the pending checkpoint."""
+        """Find the orders for a barrier of the pending checkpoint."""
         barrier, channel = event.barrier, event.channel
         self._announced.pop(channel, None)
         if not event.is_injected and not barrier.options.is_unaligned:
@@ -206,7 +206,7 @@ class SingleCheckpointBarrierHandler:
         return self._time_out(barrier) if self._is_overdue(barrier, now_ms) else []
 
     def _time_out(self, barrier: CheckpointBarrier) -> list[barriers.BarrierOrder]:
-        """Alignment takes too long: let the barriers of this checkpoint overtake."""
+        """Let the barriers of this checkpoint overtake: its alignment takes too long."""
         if self._phase is not _Phase.ALIGNING or not barrier.options.is_timeoutable:
             return []
         self._phase = _Phase.OVERTAKING

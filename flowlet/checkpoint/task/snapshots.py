@@ -162,12 +162,12 @@ class HeadedBytes(Generic[Head]):
     _full_name: str
 
     def joined(self, head: Head, pieces: Iterable[bytes | memoryview]) -> bytes:
-        """All bytes: the head, and the pieces that it tells of."""
+        """Join the head and the pieces that it lists."""
         encoded = msgspec.msgpack.encode(head)
         return b"".join((_START.pack(self._magic, _FORMAT_VERSION, len(encoded)), encoded, *pieces))
 
     def head_of(self, content: bytes) -> tuple[Head, int]:
-        """The head, and where the pieces begin.
+        """Decode the head; returns it, and the position of the first piece.
 
         Raises:
             StateRestoreError: the bytes are of another version, or of another kind.

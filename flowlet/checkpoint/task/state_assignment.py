@@ -33,8 +33,8 @@ def assigned_states(
     states: Mapping[int, Mapping[str, OperatorState]],
     share: StateShare,
 ) -> dict[str, OperatorState]:
-    """The states with which the operators of one subtask begin, of one vertex of a checkpoint, by operator id; an
-    operator without any is left out.
+    """Assign the state of one vertex of a checkpoint to the operators of one subtask; returns it by operator id,
+    without operators that have none.
 
     Args:
         operators: those of the subtask's chain, by id in hex.
@@ -88,10 +88,10 @@ def _state_of(
 def _keyed(
     operator: "StreamOperator", found: Iterable[object], share: StateShare
 ) -> tuple[KeyedStateSnapshot | IncrementalSnapshot, ...] | None:
-    """The former subtasks' snapshots that may have some of this one's key groups.
+    """Find the former subtasks' snapshots that may have some of this one's key groups.
 
-    The back end takes its own key groups of an incremental one, and refuses snapshots of other versions, or that differ
-    about a state.
+    The back end takes its own key groups of an incremental snapshot.  It refuses snapshots of other versions, and
+    snapshots that describe a state in different ways.
     """
     groups = share.key_groups
     parts: list[KeyedStateSnapshot | IncrementalSnapshot] = []
@@ -119,7 +119,7 @@ def _by_subtask(parts: Sequence[OperatorStateSnapshot | None], share: StateShare
 
 
 def _rows(parts: Sequence[OperatorStateRows | None], share: StateShare) -> OperatorStateRows | None:
-    """One state's elements of this subtask."""
+    """Return one state's elements of this subtask."""
     kept = [each for each in parts if each is not None]
     everything: list[Any] = [element for each in kept for element in each.elements]
     match kept[0].redistribution:

@@ -40,23 +40,23 @@ from netstack.late import dataclass
 
 @dataclass(eq=False, slots=True)
 class PickleReader:
-    """Gives a pickle.  What is asked for beyond its end is cut off, as in a file."""
+    """A file of one pickle for the unpickler; a read beyond its end is cut off, as in a file."""
 
     _rest: memoryview
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         taken, self._rest = self._rest[:size], self._rest[size:]
         return bytes(taken)
 
     def readinto(self, target: memoryview) -> int:
-        """The next bytes, written into ``target``."""
+        """Write the next bytes into ``target``; returns how many."""
         size = min(len(target), len(self._rest))
         target[:size], self._rest = self._rest[:size], self._rest[size:]
         return size
 
     def readline(self) -> bytes:
-        """The next line; the unpickler wants this method, and calls it only for pickles of old protocols."""
+        """Return the next line; the unpickler wants this method, and calls it only for pickles of old protocols."""
         end = bytes(self._rest).find(b"\n") + 1
         return self.read(end or len(self._rest))
 
@@ -91,7 +91,7 @@ _BYTES: Final = HeadedBytes(b"FLST", msgspec.msgpack.Decoder(_Head), "state", "s
 
 
 def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) -> bytes:
-    """The bytes, without the data in flight.
+    """Encode a subtask's state, without the data in flight.
 
     Args:
         state: of the subtask.
@@ -111,7 +111,7 @@ def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) ->
 def decode_state(
     content: bytes, names: Mapping[str, str] | None = None, classes: RunningClasses | None = None
 ) -> SubtaskState:
-    """The state; its arrays can be written to and share no memory with ``content``.
+    """Decode a subtask's state; its arrays can be written to and share no memory with ``content``.
 
     Args:
         content: what ``encode_state`` gave, also in another program.
@@ -136,7 +136,7 @@ def decode_state(
 
 
 def operator_sizes(content: bytes) -> dict[str, int]:
-    """How many bytes the state of each operator has, by operator id; nothing is unpickled.
+    """Return how many bytes the state of each operator has, by operator id; unpickles nothing.
 
     Raises StateRestoreError.
     """
@@ -167,7 +167,7 @@ def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _
 
 
 def _dump(pickler: type[pickle.Pickler], value: object) -> tuple[list[bytes], list[memoryview]]:
-    """The pickle in pieces, and the memory of large arrays, which is not copied."""
+    """Pickle a value; returns the pickle in pieces, and the memory of large arrays, which is not copied."""
     buffers: list[memoryview] = []
 
     def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
@@ -191,7 +191,7 @@ class _PartReader:
     _classes: RunningClasses | None
 
     def read(self, part: _Part, what: str) -> Any:
-        """The value of the next part."""
+        """Unpickle the value of the next part."""
         pickled = self._take(part.pickle_size, what)
         buffers = [self._take(size, what) for size in part.buffer_sizes]
         try:
@@ -220,7 +220,7 @@ class _PartReader:
         return unpickler.load()
 
     def check_end(self) -> None:
-        """Raises StateRestoreError: more bytes follow."""
+        """Check that no bytes follow.  Raises StateRestoreError: more do."""
         if self._position != len(self._content):
             raise StateRestoreError(
                 f"{len(self._content) - self._position} bytes follow the state; restore another checkpoint"
@@ -236,12 +236,12 @@ class _PartReader:
 
 
 class _NamingUnpickler(FormerUnpickler):
-    """Says which operator needs a class that does not exist here."""
+    """An unpickler whose error names the operator that needs a class which does not exist here."""
 
     what = ""  # set before it reads: the part
 
     def find_class(self, module: str, name: str) -> Any:
-        """The class or function; its module is imported if need be."""
+        """Find the class or function; its module is imported if need be."""
         try:
             with OPENING:
                 return super().find_class(module, name)
@@ -291,7 +291,7 @@ def _nothing() -> None:
 
 
 def _in_states(pickled: memoryview, buffers: list[memoryview], class_name: str) -> str:
-    """The names of the states that hold instances of a class, for a message; empty if they cannot be told."""
+    """List the names of the states that hold instances of a class, for a message; empty if they cannot be told."""
     try:
         with OPENING:
             copies = list(map(bytearray, buffers))

@@ -163,7 +163,7 @@ class TaskCheckpoints:
     # ---------------------------------------------------------------- orders of the JobManager, any thread
 
     def trigger_checkpoint_async(self, barrier: CheckpointBarrier) -> Future[bool]:
-        """Take the checkpoint of a barrier: the result is True once it was begun here, False if the task does not run.
+        """Take the checkpoint of a barrier; the result is True once it was begun here, False if the task does not run.
 
         An exception fails the task, too.  The future is cancelled if the task ends before.
         """
@@ -181,11 +181,11 @@ class TaskCheckpoints:
         return mail
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Every subtask has acknowledged; ignored if the task has ended."""
+        """Note that every subtask has acknowledged; ignored if the task has ended."""
         self._notify(lambda: self.notify_checkpoint_complete(checkpoint_id), "checkpoint %s is complete", checkpoint_id)
 
     def notify_checkpoint_aborted_async(self, checkpoint_id: int) -> None:
-        """The JobManager aborted the checkpoint; fails the task if it waits for this savepoint to stop."""
+        """Note that the JobManager aborted the checkpoint; fails the task if it waits for this savepoint to stop."""
         self._notify(lambda: self.notify_checkpoint_aborted(checkpoint_id), "checkpoint %s is aborted", checkpoint_id)
 
     def _notify(self, action: Callable[[], object], description: str, checkpoint_id: int) -> None:
@@ -229,7 +229,7 @@ class TaskCheckpoints:
         return True
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Every subtask has acknowledged; ignored if this, or a newer completion, was known."""
+        """Note that every subtask has acknowledged; ignored if this, or a newer completion, was known."""
         if checkpoint_id <= self._last_completed:
             return
         self._last_completed = checkpoint_id
@@ -243,7 +243,7 @@ class TaskCheckpoints:
             self.final_checkpoint.complete()
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The JobManager aborted the checkpoint: before, during or after it was taken here.
+        """Note that the JobManager aborted the checkpoint: before, during or after it was taken here.
 
         Raises CheckpointError: the task waits for this savepoint to stop.
         """
@@ -260,10 +260,10 @@ class TaskCheckpoints:
     # ---------------------------------------------------------------- task thread
 
     def draining_began(self, on_stop: Callable[[], None]) -> None:
-        """The data has ended, and operators still hold records: a savepoint that stops the task is taken behind its end
-        of data.
+        """Note that the data has ended, and operators still hold records: a savepoint that stops the task is taken
+        behind its end of data.
 
-        ``on_stop`` is called when one waits; then ``stops_without_drain`` may be true.
+        ``on_stop`` is called when such a savepoint waits; then ``stops_without_drain`` may be true.
         """
         self._on_stop = on_stop
 
@@ -275,7 +275,7 @@ class TaskCheckpoints:
         return any(_STOP_MODES[barrier.options.type] is StopMode.NO_DRAIN for barrier, _ in self._at_end_of_data)
 
     def end_of_data_received(self, mode: StopMode) -> None:
-        """No more data will come, so the next checkpoint can be the final one.
+        """Note that no more data will come, so the next checkpoint can be the final one.
 
         ``DRAIN``: the operators have finished, too, and need not run again after a restore.
         """
@@ -283,7 +283,7 @@ class TaskCheckpoints:
         self._has_finished = mode is StopMode.DRAIN
 
     def end_of_data_sent(self) -> None:
-        """The consumers know of the end of data: take the savepoints that waited for it.
+        """Take the savepoints that waited for the end of data: the consumers know of it.
 
         Raises:
             Exception: as ``trigger_checkpoint_on_barrier``.
@@ -321,7 +321,7 @@ class TaskCheckpoints:
             self.channel_state.finish_input(checkpoint_id)
 
     def complete_inputs(self, checkpoint_id: int) -> None:
-        """The inputs' part of the channel state is complete."""
+        """Complete the inputs' part of the channel state."""
         self.channel_state.finish_input(checkpoint_id)
 
     # ---------------------------------------------------------------- the snapshot
@@ -407,7 +407,7 @@ class TaskCheckpoints:
             snapshot.start(self.execute_async)
 
     def snapshot_ended(self, snapshot: AsyncSnapshot) -> None:
-        """Forget it; any thread."""
+        """Forget a snapshot that has ended; any thread."""
         with self._lock:
             if self._snapshots.get(snapshot.barrier.checkpoint_id) is snapshot:
                 del self._snapshots[snapshot.barrier.checkpoint_id]
@@ -438,7 +438,7 @@ class TaskCheckpoints:
     # ---------------------------------------------------------------- aborts
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """An input aborted the checkpoint: decline it, and tell the downstream tasks.
+        """Decline a checkpoint that an input aborted, and tell the downstream tasks.
 
         Raises CheckpointError: the task waits for this savepoint to stop.
         """
@@ -461,7 +461,7 @@ class TaskCheckpoints:
         return snapshot is not None and snapshot.cancel()
 
     def _take_aborted(self, checkpoint_id: int) -> bool:
-        """Whether it was aborted, and forget that.  Ids too old to be remembered count as aborted."""
+        """Whether the checkpoint was aborted; forgets that.  Ids too old to be remembered count as aborted."""
         is_aborted = self.is_aborted(checkpoint_id)
         self._aborted.discard(checkpoint_id)
         return is_aborted
