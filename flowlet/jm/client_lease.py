@@ -43,12 +43,12 @@ class ClientLease:
         return f"<ClientLease of {self._timeout_s} s, {self._timer or 'over'}>"
 
     def renew(self) -> None:
-        """The client is there."""
+        """Note that the client is there."""
         if self._timer is not None and self._timeout_s is not None:
             self._wait(self._timeout_s, f"no sign of life from its client for {self._timeout_s:g} s")
 
     def client_left(self) -> None:
-        """The client's connection has ended."""
+        """Note that the client's connection has ended."""
         if self._timer is not None and self._timeout_s is not None:
             self._wait(min(LEFT_S, self._timeout_s), "its client has ended, or its connection has")
 

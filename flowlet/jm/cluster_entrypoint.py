@@ -108,7 +108,7 @@ async def serve(config: JobManagerConfig, host: str, port: int) -> None:
 
 
 def run_command() -> int:
-    """Parse the command line and run; the exit code."""
+    """Parse the command line and run; returns the exit code."""
     try:
         app(standalone_mode=False, default_map=job_manager_defaults(os.environ))
     except ConfigError as error:

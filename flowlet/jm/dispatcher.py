@@ -124,17 +124,17 @@ class Dispatcher:
         master.begin()
 
     def job_with_gate(self, gate: str) -> JobMaster | None:
-        """The job that has this remote gate: the running one, else the one that was submitted last."""
+        """Find the job that has this remote gate: the running one, else the one that was submitted last."""
         found = [master for master in self.jobs.values() if gate in gate_names(master.job)]
         return next((master for master in found if not master.is_ended), found[-1] if found else None)
 
     def gate_names(self) -> list[str]:
-        """The remote gates of all jobs that have not ended."""
+        """List the remote gates of all jobs that have not ended."""
         return sorted(name for master in self.jobs.values() if not master.is_ended for name in gate_names(master.job))
 
     def send(self, tm_id: str, message: ToTaskManager) -> None:
-        """Send a message; one for a TaskManager that was just lost is dropped: its tasks are about to be failed, or the
-        JobManager is ending.
+        """Send a message; a message for a TaskManager that was just lost is dropped: its tasks are about to be failed,
+        or the JobManager is ending.
         """
         session = self.sessions.get(tm_id)
         if session is not None:
@@ -198,7 +198,7 @@ class Dispatcher:
         return self.jobs.get(attempt[:_JOB_ID_BYTES].hex())
 
     def overview(self) -> Document:
-        """The document of ``GET /overview``."""
+        """Make the document of ``GET /overview``."""
         counts = Counter(master.graph.status for master in self.jobs.values())
         return {
             "taskmanagers": len(self.sessions),
@@ -213,11 +213,11 @@ class Dispatcher:
         }
 
     def jobs_overview(self) -> Document:
-        """The document of ``GET /jobs/overview``: one item per job."""
+        """Make the document of ``GET /jobs/overview``: one item per job."""
         return {"jobs": [job_overview_item(master, self._clock()) for master in self.jobs.values()]}
 
     def task_managers(self) -> Document:
-        """The document of ``GET /taskmanagers``: one item per TaskManager."""
+        """Make the document of ``GET /taskmanagers``: one item per TaskManager."""
         free = self._slots.free_by_task_manager()
         documents = [
             {
@@ -282,7 +282,7 @@ class Dispatcher:
             timer.cancel()
 
     def release_slots(self, master: JobMaster) -> None:
-        """No task of the job is left; others may have its slots until it starts again."""
+        """Free the slots of a job of which no task is left; others may have them until the job starts again."""
         self._slots.release(master.job_id)
         self._schedule_waiting()
 
@@ -317,7 +317,7 @@ class Dispatcher:
         master.fail_scheduling("\n".join(shortage))
 
     def job_ended(self, master: JobMaster) -> None:
-        """Keep the end, and forget the oldest job that has ended, if there are too many."""
+        """Keep the end of a job, and forget the oldest job that has ended, if there are too many."""
 
         def kept(problem: str | None) -> None:
             if problem is not None:

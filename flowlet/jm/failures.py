@@ -19,7 +19,9 @@ _MAX_TRACEBACK_CHARS: Final = 64 * 1024
 
 
 def no_slots(message: str, now_ms: int, original: FailureInfo | None = None) -> FailureInfo:
-    """The job did not get its slots in time; ``original``: of a job that failed, and then could not start again."""
+    """Describe that the job did not get its slots in time; ``original``: of a job that failed, and then could not start
+    again.
+    """
     failure = FailureInfo("NoResourceAvailable", message, timestamp_ms=now_ms)
     if original is None:
         return failure
@@ -28,7 +30,7 @@ def no_slots(message: str, now_ms: int, original: FailureInfo | None = None) -> 
 
 
 def job_manager_lost(now_ms: int) -> FailureInfo:
-    """The former JobManager was lost, and the job may not run a second time."""
+    """Describe that the former JobManager was lost, and the job may not run a second time."""
     message = (
         "its JobManager was lost, and a job without a restart strategy does not run again: set restart-strategy.type, "
         "or take checkpoints"
@@ -37,13 +39,13 @@ def job_manager_lost(now_ms: int) -> FailureInfo:
 
 
 def task_manager_lost(location: RegisterTaskManager, reason: str, now_ms: int) -> FailureInfo:
-    """The connection to a TaskManager that runs tasks of the job has ended."""
+    """Describe that the connection to a TaskManager that runs tasks of the job has ended."""
     message = f"{location} was lost: {reason}"
     return FailureInfo(TASK_MANAGER_LOST, message, tm_id=location.tm_id, timestamp_ms=now_ms)
 
 
 def results_broken(reason: str, now_ms: int) -> FailureInfo:
-    """The client that reads results has lost a connection, and with it what was under way."""
+    """Describe that the client that reads results has lost a connection, and with it the data that was under way."""
     message = f"the client cannot read the results any further: {reason}"
     return FailureInfo("ResultsBroken", message, timestamp_ms=now_ms)
 
@@ -51,7 +53,7 @@ def results_broken(reason: str, now_ms: int) -> FailureInfo:
 def unexplained(
     state: ExecutionState, location: RegisterTaskManager, name: str, subtask: int, now_ms: int
 ) -> FailureInfo | None:
-    """Why a task that said nothing is in this state; None: there is nothing to explain.
+    """Explain why a task is in this state without a report of its own; None: there is nothing to explain.
 
     FAILED: its TaskManager reported no cause.  CANCELED: the JobManager did not ask for it.
     """
@@ -69,7 +71,7 @@ def unexplained(
 
 
 def source_failed(error: Exception, task_name: str, now_ms: int) -> FailureInfo:
-    """The enumerator of a source could not find or assign its splits."""
+    """Describe that the enumerator of a source could not find or assign its splits."""
     name = exception_type_of(type(error))
     failure = FailureInfo(name, str(error)[:_MAX_MESSAGE_CHARS], task_name=task_name, timestamp_ms=now_ms)
     if isinstance(error, StateRestoreError):
@@ -82,7 +84,7 @@ def source_failed(error: Exception, task_name: str, now_ms: int) -> FailureInfo:
 
 
 def cause_in_one_line(failure: FailureInfo) -> str:
-    """The cause for people: where, and the exception's text, at most 2,000 characters; no traceback."""
+    """Write the cause for people: the place, and the exception's text, at most 2,000 characters; no traceback."""
     reason = f"{failure.exception_type}: {failure.message}" if failure.message else failure.exception_type
     if not failure.task_name:
         return reason[:_MAX_LINE_CHARS]

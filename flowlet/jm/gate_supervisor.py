@@ -49,27 +49,27 @@ class MarkCoordinator:
 
     @property
     def missing(self) -> list[bytes]:
-        """The attempts that the mark on its way has not passed."""
+        """List the attempts that the mark on its way has not passed."""
         return sorted(self._missing)
 
     def requested(self, after: int) -> Sequence[messages.MarkOrder]:
-        """A source has emitted mark ``after`` and wants a later one."""
+        """Want a later mark: a source has emitted mark ``after``."""
         self._wanted = max(self._wanted, after + 1)
         return self._go_on()
 
     def passed(self, attempt: bytes, number: int) -> Sequence[messages.MarkOrder]:
-        """A mark has passed a task."""
+        """Note that a mark has passed a task."""
         if number != self._last:
             return []
         return self._without(attempt)
 
     def finished(self, attempt: bytes) -> Sequence[messages.MarkOrder]:
-        """A task has FINISHED, so it has processed everything."""
+        """Note that a task has FINISHED, so it has processed everything."""
         self._unfinished.discard(attempt)
         return self._without(attempt)
 
     def close(self) -> None:
-        """The job runs no more; idempotent."""
+        """End the marks: the job runs no more; idempotent."""
         self._is_closed = True
 
     def _without(self, attempt: bytes) -> Sequence[messages.MarkOrder]:
@@ -127,15 +127,17 @@ class GateSupervisor:
 
     @property
     def missing(self) -> list[bytes]:
-        """The attempts that the mark on its way has not passed."""
+        """List the attempts that the mark on its way has not passed."""
         return self._marks.missing
 
     def documents(self) -> list[Document]:
-        """One document per gate, with the counts of its subtasks."""
+        """Make one document per gate, with the counts of its subtasks."""
         return [gate.document() for gate in self._gates.values()]
 
     def run_begins(self, job: messages.JobGraphMessage, attempt_number: int) -> None:
-        """A run of all tasks is about to be deployed; it begins with the newest complete checkpoint."""
+        """Prepare the gates for a run of all tasks, which is about to be deployed; it begins with the newest complete
+        checkpoint.
+        """
         self._marks = MarkCoordinator(job, attempt_number)
         for gate in self._gates.values():
             restored = None if self._is_restored else self.states.source_state(gate.vertex_id)
@@ -150,7 +152,7 @@ class GateSupervisor:
         self._is_restored = self._problem is None
 
     def run_deployed(self) -> None:
-        """The tasks are deployed: gates that were told to finish hear it again."""
+        """Tell the deployed tasks of gates that were told to finish before."""
         if self._problem is not None:
             problem, self._problem = self._problem, None
             self.fail(problem, "remote gates")
@@ -160,12 +162,13 @@ class GateSupervisor:
                 self._finish(gate)
 
     def run_ends(self) -> None:
-        """No mark is sent or completed any more."""
+        """End the run: no mark is sent or completed any more."""
         self._marks.close()
 
     def reported(self, subtask: Subtask, message: messages.GateReported | messages.MarkReport) -> None:
-        """A task wants a mark, or one has passed it; or record the counts of a gate's subtask, and end the gate if it
-        is complete; ignored if the vertex has none.
+        """Handle a report of a task: it wants a mark, or a mark has passed it; or it has counts of a gate's subtask.
+
+        Counts end the gate if it is complete; they are ignored if the vertex has no gate.
         """
         match message:
             case messages.GateReported(_, counts, completed):
@@ -180,11 +183,11 @@ class GateSupervisor:
                 self._send_marks(self._marks.passed(attempt, number))
 
     def task_finished(self, attempt: bytes) -> None:
-        """A task has processed everything."""
+        """Note that a task has processed everything."""
         self._send_marks(self._marks.finished(attempt))
 
     def find(self, name: str) -> JobGate | None:
-        """The gate with this name; None: the job has none."""
+        """Find the gate with this name; None: the job has none."""
         return next((each for each in self._gates.values() if each.gate.name == name), None)
 
     def finish(self, gate: JobGate) -> None:
@@ -196,7 +199,7 @@ class GateSupervisor:
             self._finish(gate)
 
     def commit(self, gate: JobGate, job: str, epoch: int, num_partitions: int) -> None:
-        """A write has so many partitions; ends the gate if it waits for that.
+        """Commit a write of ``num_partitions`` partitions; ends the gate if it waits for that.
 
         Raises WriteError: as ``GateWrites.commit``.
         """

@@ -55,7 +55,9 @@ class WritesState(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Write:
-    """``completed_by``: the subtasks that have completed each partition, the oldest partition first."""
+    """The partitions of one write; ``completed_by``: the subtasks that have completed each, the oldest
+    partition first.
+    """
 
     completed_by: dict[int, _Subtasks] = field(default_factory=dict)
     num_counted: int = 0
@@ -81,7 +83,7 @@ class GateWrites:
 
     @property
     def num_counted(self) -> int:
-        """The partitions of the write that has most of them."""
+        """The number of counted partitions of the write that has most of them."""
         return max((write.num_counted for write in self._writes.values()), default=0)
 
     def announce(self, job: str) -> None:
@@ -201,7 +203,7 @@ _state_decoder: Final = msgspec.msgpack.Decoder(GateState)
 
 
 def gate_names(job: messages.JobGraphMessage) -> list[str]:
-    """The names of all gates of a job."""
+    """List the names of all gates of a job."""
     return [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
 
 
@@ -252,7 +254,7 @@ class JobGate:
         return msgspec.msgpack.encode(GateState(_STATE_VERSION, self._is_told, self.writes.snapshot()))
 
     def restore(self, state: bytes) -> None:
-        """Take over what ``snapshot`` gave.  Raises StateRestoreError: it cannot be read."""
+        """Take over the state that ``snapshot`` made.  Raises StateRestoreError: it cannot be read."""
         try:
             found: GateState = _state_decoder.decode(state)
         except msgspec.MsgspecError as error:
@@ -268,7 +270,7 @@ class JobGate:
             self.request_finish()
 
     def document(self) -> Document:
-        """The gate for people, with the counts of its subtasks."""
+        """Describe the gate for people, with the counts of its subtasks."""
         return {
             "name": self.gate.name,
             "producers": self.gate.producers,
@@ -286,7 +288,9 @@ def gate_document(
     secret: bytes,
     now_ms: int,
 ) -> Document:
-    """Everything that a producer needs to offer partitions to a gate; ``places`` has the address of each subtask."""
+    """Describe everything that a producer needs to offer partitions to a gate; ``places``: the address
+    of each subtask.
+    """
     identity = GateIdentity(bytes.fromhex(job.job_id), gate.name, now_ms + TOKEN_LIFETIME_MS)
     return {
         "name": gate.name,

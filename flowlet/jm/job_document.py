@@ -53,7 +53,7 @@ _NOTHING: Final = Counter[str]()
 
 
 def job_document(master: "JobMaster", now_ms: int) -> Document:
-    """The document of ``GET /jobs/:jobid``."""
+    """Make the document of ``GET /jobs/:jobid``."""
     graph = master.graph
     return {
         "jid": master.job.job_id,
@@ -80,7 +80,7 @@ def job_document(master: "JobMaster", now_ms: int) -> Document:
 
 
 def exceptions_document(master: "JobMaster", max_exceptions: int) -> Document:
-    """The document of ``GET /jobs/:jobid/exceptions``: why the last runs failed, the newest first."""
+    """Make the document of ``GET /jobs/:jobid/exceptions``: why the last runs failed, the newest first."""
     runs = list(reversed(master.graph.failed_runs))[:max_exceptions]
     entries = [
         {
@@ -127,7 +127,7 @@ def _exception_document(master: "JobMaster", failure: messages.FailureInfo) -> D
 
 
 def job_overview_item(master: "JobMaster", now_ms: int) -> Document:
-    """One item of ``GET /jobs/overview``."""
+    """Make one item of ``GET /jobs/overview``."""
     graph = master.graph
     counts = {state.lower(): count for state, count in _state_counts(graph.executions.values()).items()}
     return {
@@ -144,12 +144,12 @@ def job_overview_item(master: "JobMaster", now_ms: int) -> Document:
 def vertex_metrics_document(
     document: Mapping[str, Any], vertex_id: str, wanted: Sequence[str]
 ) -> list[Document] | None:
-    """The answer to ``GET /jobs/:jobid/vertices/:vertexid/metrics``, taken from the job's document.
+    """Make the answer to ``GET /jobs/:jobid/vertices/:vertexid/metrics`` from the job's document.
 
-    A name is ``subtask.operator.metric``, as Flink's; what users' metrics show comes behind it (``.rate`` of a meter;
-    ``.sum``, ``.min`` and ``.max`` of a distribution).  Of several operators of one name in a chain the second is
-    ``operator#2``, and so on.  ``wanted``: only these, with their values; empty: all, as they are.  None: there is no
-    such vertex.
+    A name is ``subtask.operator.metric``, as Flink's; some metrics of users have further names with a part behind it
+    (``.rate`` of a meter; ``.sum``, ``.min`` and ``.max`` of a distribution).  Of several operators of one name in a
+    chain the second is ``operator#2``, and so on.  ``wanted``: the names to answer; empty: all.  None: there is no such
+    vertex.
     """
     vertex = next((each for each in document["vertices"] if each["id"] == vertex_id), None)
     if vertex is None:
@@ -189,13 +189,13 @@ def _subtask_metrics(subtask: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def channel_document(channel: messages.InputChannelDescriptor) -> Document:
-    """One channel that the client reads; ids in hex."""
+    """Describe one channel that the client reads; ids in hex."""
     document: Document = msgspec.to_builtins(channel)
     return document | {"partition": channel.partition.hex(), "producer": channel.producer.hex()}
 
 
 def vertex_status(states: Sequence[ExecutionState]) -> ExecutionState:
-    """The state of a vertex, given the states of its subtasks."""
+    """Derive the state of a vertex from the states of its subtasks."""
     for state in _PRECEDENCE:
         if state in states:
             return state
@@ -251,7 +251,9 @@ def _subtask_document(master: "JobMaster", execution: Execution, now_ms: int) ->
 
 
 def _watermark_lag_ms(metrics: messages.TaskMetrics, now_ms: int) -> int | None:
-    """How far the task's watermark is behind the clock; None before the first watermark and after ``MAX_WATERMARK``."""
+    """Return how far the task's watermark is behind the clock; None before the first watermark and after
+    ``MAX_WATERMARK``.
+    """
     watermark = min((operator.current_output_watermark for operator in metrics.operators), default=MIN_TIMESTAMP)
     return None if watermark in (MIN_TIMESTAMP, MAX_TIMESTAMP) else now_ms - watermark
 

@@ -92,7 +92,7 @@ class JobManager:
             raise
 
     def _directory_of_files(self) -> Path:
-        """With a job store the files outlive this process, as the jobs do."""
+        """Return the directory of shipped files; with a job store they outlive this process, as the jobs do."""
         if self._config.job_store is not None:
             return self._config.job_store / "files"
         try:
@@ -149,7 +149,7 @@ class JobManager:
 
     @property
     def local(self) -> LocalServer:
-        """Serves this process and its children without HTTP.  Between ``start`` and ``close``."""
+        """The server for this process and its children, without HTTP.  Between ``start`` and ``close``."""
         assert self._local is not None, "start() made it"
         return self._local
 
@@ -190,7 +190,7 @@ class _WebServer:
         return f"<_WebServer {'not needed yet' if self._runner is None else 'on'}>"
 
     async def start(self) -> None:
-        """Import what it needs, and make it."""
+        """Import the HTTP server's modules, and make it."""
         aiohttp_web: Any = importlib.import_module("aiohttp.web")
         runner = aiohttp_web.AppRunner(
             self._api.create_application(),
@@ -218,7 +218,7 @@ class _WebServer:
         await self.start()
 
     def make_protocol(self) -> asyncio.Protocol:
-        """The protocol of a connection whose peer has proved something."""
+        """Make the protocol of a connection whose peer has proved something."""
         assert self._runner is not None, "prepare() said so"
         assert self._runner.server is not None, "setup() made it"
         return self._runner.server()

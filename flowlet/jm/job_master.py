@@ -132,7 +132,7 @@ class JobMaster:
 
     @property
     def mark_waits_for(self) -> list[str]:
-        """The tasks that have not passed the completion mark on its way."""
+        """List the tasks that have not passed the completion mark on its way."""
         return [
             f"{self._task_name(each)} (subtask {self.graph.executions[each].subtask})"
             for each in self.gates.missing
@@ -140,7 +140,7 @@ class JobMaster:
         ]
 
     def submission_kept(self, problem: str | None) -> None:
-        """The job store has the job, which begins; or says why not, and it fails."""
+        """Begin the job, which the job store has; or fail it, if it has not: ``problem`` names the reason."""
         self._is_kept = True
         self._why_not_kept = problem
         self._wake_waiters()
@@ -152,14 +152,16 @@ class JobMaster:
             self.fail_scheduling(problem)
 
     def end_kept(self) -> None:
-        """The job store has the end of the job, or never will: only now nobody needs its checkpoints any more."""
+        """Release the job's checkpoints: the job store has the end of the job, or never will, so nobody needs them any
+        more.
+        """
         self.checkpoints.close(self.graph.status)
         self._is_end_kept = True
         self._wake_waiters()
 
     def begin(self) -> None:
-        """Ask for slots, once the checkpoint of another job was read, if this one starts from it and has none of its
-        own; called once.
+        """Ask for slots; first read the checkpoint of another job, if this one starts from it and has none of its own;
+        called once.
         """
         if self.checkpoints.starts_from and self.checkpoints.last_completed_id < 0:
             self.checkpoints.recover(self._recovered, self._not_recovered)
@@ -175,7 +177,7 @@ class JobMaster:
         self._tell(self.graph.scheduling_failed, msgspec.structs.replace(failure, suppresses_restarts=True))
 
     def start(self, locations: Mapping[bytes, messages.RegisterTaskManager]) -> None:
-        """Deploy the tasks that wait for it; ``locations`` has the TaskManager of each of their attempts."""
+        """Deploy the waiting tasks; ``locations`` has the TaskManager of each of their attempts."""
         started = {each.vertex_id for each in self.graph.waiting}
         self.locations |= locations
         self._plan = DeploymentPlan(self.job, self.locations)
@@ -206,7 +208,7 @@ class JobMaster:
             coordinator.start()
 
     def wanted_slots(self) -> dict[bytes, int]:
-        """The number of the job's slot for each attempt that waits to be deployed."""
+        """Return the number of the job's slot for each attempt that waits to be deployed."""
         return scheduler.assign_tasks(self.job, self.graph.waiting)
 
     def fail_scheduling(self, message: str) -> None:
@@ -277,7 +279,7 @@ class JobMaster:
         return True
 
     def _task_stuck(self, message: messages.TaskStuck) -> bool:
-        """Record where a cancelled task stands, for those who wait for its end; False if it was not cancelled."""
+        """Record where a cancelled task stands, for people who wait for its end; False if it was not cancelled."""
         if self.graph.executions[message.attempt].state is not ExecutionState.CANCELING:
             return False
         self.stuck[message.attempt] = message
@@ -290,7 +292,7 @@ class JobMaster:
         return bool(self.stuck)
 
     def describe_stuck(self) -> str:
-        """Why the job still holds its slots."""
+        """Explain why the job still holds its slots."""
         places = [
             f"{self._task_name(attempt)!r} on {self.locations[attempt].tm_id} in\n{stuck.stack}"
             for attempt, stuck in self.stuck.items()
@@ -312,7 +314,7 @@ class JobMaster:
         self._tell(self.graph.fail, failures.source_failed(error, name, self.clock()))
 
     def _send_to(self, subtask: Subtask, message_for: Callable[[bytes], messages.ToTask]) -> None:
-        """Send what is made for the newest attempt of a subtask."""
+        """Send the message that ``message_for`` makes for the newest attempt of a subtask."""
         assert self._plan is not None, "start() made it"
         tm_id, attempt = self._plan.place_of(subtask)
         self.owner.send(tm_id, message_for(attempt))
@@ -323,7 +325,7 @@ class JobMaster:
         self._tell(self.graph.task_manager_lost, location.tm_id, failure)
 
     def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
-        """The channels through which the client reads ``edge`` in the newest run; call after ``start``."""
+        """List the channels through which the client reads ``edge`` in the newest run; call after ``start``."""
         assert self._plan is not None, "start() made it"
         return self._plan.external_channels(edge)
 
@@ -336,21 +338,21 @@ class JobMaster:
         return not self._readers.reported(tm_id, message) or self.checkpoints.report(tm_id, message)
 
     def barrier_read(self, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
-        """The client has what a producer of an external edge sent before a barrier; reports about former runs do
-        nothing.
+        """Note that the client has all data that a producer of an external edge sent before a barrier; reports about
+        former runs do nothing.
         """
         for tm_id, message in self._readers.barrier_read(edge_id, attempt, checkpoint_id):
             self.handle(tm_id, message)
 
     def results_broken(self, attempt: int, reason: str) -> None:
-        """The client cannot read an external edge any further: the job must start again, unless run ``attempt`` is over
-        already.
+        """Start the job again, because the client cannot read an external edge any further; does nothing if run
+        ``attempt`` is over already.
         """
         if not self._is_over(attempt):
             self._tell(self.graph.fail, failures.results_broken(reason, self.clock()))
 
     async def wait_until_submitted(self) -> str | None:
-        """Wait until the job store has the job, or the client waits no longer; returns why it has not."""
+        """Wait until the job store has the job, or the client waits no longer; return why the store lacks it."""
         # No deadline: the answer of the job store ends it, or the client, who waits for so long.
         await self.wait_until(lambda: self._is_kept, None)
         return self._why_not_kept
@@ -360,8 +362,8 @@ class JobMaster:
         return await self.wait_until(lambda: self._is_end_kept, timeout_s)
 
     async def wait_until_kept(self, timeout_s: float) -> bool:
-        """Wait until a checkpoint holds what is counted, committed and aborted now, or the job has ended; False if that
-        takes longer.
+        """Wait until a checkpoint holds everything counted, committed and aborted up to now, or the job has ended;
+        False if that takes longer.
 
         In a job whose writes wait for no checkpoint there is nothing to wait for.
         """
@@ -371,7 +373,7 @@ class JobMaster:
         return await self.wait_until(lambda: self.is_ended or self.checkpoints.last_completed_id >= wanted, timeout_s)
 
     def gate_places(self, gate: JobGate) -> list[Document]:
-        """The data addresses of the subtasks of a gate; call after ``start``."""
+        """Return the data addresses of the subtasks of a gate; call after ``start``."""
         locations = [self.locations[each.attempt] for each in self.graph.executions_of(gate.vertex_id)]
         return [{"host": each.data_host, "port": each.data_port} for each in locations]
 
@@ -448,7 +450,9 @@ class JobMaster:
         return self.graph.status is not JobStatus.RUNNING or self.graph.attempt_number != attempt
 
     async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until something is true, as after a change; False if it is not within ``timeout_s`` (None: for ever)."""
+        """Wait until ``is_true``, which is asked after each change; False if it is not within ``timeout_s`` (None: for
+        ever).
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 while not is_true():
@@ -469,11 +473,13 @@ class JobMaster:
         return next(vertex.name for vertex in self.job.vertices if vertex.id == vertex_id)
 
     def _elapsed_ms(self) -> int:
-        """By a clock that nobody sets: how long a job ran without a failure does not depend on the wall clock."""
+        """Return the time by a clock that nobody sets: how long a job ran without a failure does not depend on the wall
+        clock.
+        """
         return round((time.monotonic() if self.timers is None else self.timers.time()) * 1000)
 
     def _tell(self, happened: Callable[P, None], /, *facts: P.args, **named: P.kwargs) -> None:
-        """Tell the graph what has happened; from within an effect, its effects follow those that are still to be
+        """Tell the graph what has happened; called within an effect, its own effects follow those that are still to be
         carried out.
         """
         if not self._is_suspended:
@@ -498,7 +504,7 @@ class JobMaster:
             self._drop_code()
 
     def _checkpoint_completed(self) -> None:
-        """Keep it, so that its loss is noticed."""
+        """Keep the newest checkpoint's id, so that its loss is noticed."""
         checkpoints = self.checkpoints
         self.owner.keeper.checkpoint_completed(self.job_id, checkpoints.last_completed_id, checkpoints.unrestorable)
         self._wake_waiters()

@@ -36,7 +36,7 @@ _PLACE_TIMEOUT_S = _KEPT_TIMEOUT_S = 2.0  # producers wait longer for an answer
 
 @dataclass(slots=True, eq=False, repr=False)
 class ProducerApi:
-    """The handlers.  Threading: the JobManager's loop."""
+    """The handlers of requests of producers.  Threading: the JobManager's loop."""
 
     dispatcher: Dispatcher
     config: JobManagerConfig
@@ -52,14 +52,14 @@ class ProducerApi:
         ]
 
     def key_of(self, target: str) -> bytes | None:
-        """The token that must have signed a request with this target; None for other routes, and for a token that is
-        none any more.
+        """Return the token that must have signed a request with this target; None for other routes, and for an expired
+        token.
         """
         gate = _gate_in(target)
         return None if gate is None or gate.expires_ms < self.clock() else gate_token(self.config.secret, gate)
 
     async def partition(self, request: Request) -> Response:
-        """A ``GateOutcome``: 404 the job is forgotten.
+        """Answer a ``GateOutcome``; 404 the job is forgotten.
 
         With ``has_failed=1`` the producer's attempt has failed: wait for a moment for the job to fail, too.
         """
@@ -85,7 +85,7 @@ class ProducerApi:
         return json_response(master.gate_places(gate))
 
     async def checkpoint(self, request: Request) -> Response:
-        """A producer waits for a checkpoint: 202, 404 the job is forgotten."""
+        """Note that a producer waits for a checkpoint: 202, 404 the job is forgotten."""
         self._find_gate(request)[0].checkpoints.request()
         return Response(status=202)
 
@@ -124,7 +124,7 @@ class ProducerApi:
 
 
 def _gate_in(target: str) -> GateIdentity | None:
-    """The gate in the target of a request to these routes."""
+    """Parse the gate in the target of a request to these routes."""
     match = _TARGET.match(target)
     try:
         return None if match is None else GateIdentity(bytes.fromhex(match[1]), unquote(match[2]), int(match[3]))
@@ -133,7 +133,7 @@ def _gate_in(target: str) -> GateIdentity | None:
 
 
 async def _kept(master: JobMaster, job: str) -> Response:
-    """The answer once a checkpoint holds what was said of a write, if writes wait for checkpoints."""
+    """Answer once a checkpoint holds the reports about a write, if writes wait for checkpoints."""
     if not await master.wait_until_kept(_KEPT_TIMEOUT_S):
         return Response(status=204)
     return _lost(master, job) if master.graph.status in _LOST else Response(status=202)

@@ -67,11 +67,11 @@ class RestApi:
         )
 
     def create_application(self) -> "web.Application":
-        """The aiohttp application with all routes, behind the check of signatures."""
+        """Make the aiohttp application with all routes, behind the check of signatures."""
         return self.protection.create_application(self.routes(), self.serve_session)
 
     def routes(self) -> list[Route]:
-        """All routes but that of the TaskManagers' sessions, which each carrier opens in its own way."""
+        """List all routes but that of the TaskManagers' sessions, which each carrier opens in its own way."""
         return [
             *self._producers.routes(),
             *self._savepoints.routes(),
@@ -97,15 +97,15 @@ class RestApi:
         ]
 
     async def overview(self, request: Request) -> Response:
-        """The cluster in numbers: TaskManagers, slots, jobs."""
+        """Answer the cluster in numbers: TaskManagers, slots, jobs."""
         return json_response(self.dispatcher.overview())
 
     async def task_managers(self, request: Request) -> Response:
-        """All TaskManagers."""
+        """Answer all TaskManagers."""
         return json_response(self.dispatcher.task_managers())
 
     async def jobs_overview(self, request: Request) -> Response:
-        """All jobs."""
+        """Answer all jobs."""
         return json_response(self.dispatcher.jobs_overview())
 
     async def submit(self, request: Request) -> Response:
@@ -128,7 +128,7 @@ class RestApi:
         return json_response({"jobid": job.job_id}, status=202)
 
     async def job(self, request: Request) -> Response:
-        """Everything about one job; 503 if the job store does not take its end."""
+        """Answer everything about one job; 503 if the job store does not take its end."""
         if (ended := self._ended_document(request)) is not None:
             return ended
         master = self._find_job(request)
@@ -145,14 +145,14 @@ class RestApi:
         return json_response({}, status=202)
 
     async def checkpoints(self, request: Request) -> Response:
-        """The last checkpoints of one job, and how many there were."""
+        """Answer the last checkpoints of one job, and how many there were."""
         return json_response(self._find_job(request).checkpoints.documents())
 
     async def client_heartbeat(self, request: Request) -> Response:
-        """The client of an attached job is there: 202 after ``timeout_ms`` (default: at once), or 409 if the job has
-        ended.
+        """Note that the client of an attached job is there: 202 after ``timeout_ms`` (default: at once), or 409 if the
+        job has ended.
 
-        While the answer is outstanding, the end of the connection is that of the client.
+        If the connection ends before the answer, the client has ended.
         """
         master = self._find_job(request)
         held_s = self._long_poll_s(request, default_ms=0)
@@ -170,7 +170,7 @@ class RestApi:
         return json_response({}, status=202)
 
     async def execution_result(self, request: Request) -> Response:
-        """The job's document once its result is known; 204 if that takes longer than ``timeout_ms``."""
+        """Answer the job's document once its result is known; 204 if that takes longer than ``timeout_ms``."""
         if (ended := self._ended_document(request)) is not None:
             return ended
         master, timeout_s = self._find_job(request), self._long_poll_s(request)
@@ -181,8 +181,8 @@ class RestApi:
         return self._document_of(master)
 
     async def vertex_metrics(self, request: Request) -> Response:
-        """The metrics of a vertex's operators by subtask, ``get`` names some of them (``0.Map.hits,1.Map.hits``); 404:
-        no such vertex.
+        """Answer the metrics of a vertex's operators by subtask; ``get`` names some of them
+        (``0.Map.hits,1.Map.hits``); 404: no such vertex.
         """
         end = self.dispatcher.ends.get(request.match_info["job_id"])
         document = (
@@ -198,12 +198,12 @@ class RestApi:
         return None if end is None else Response(body=end.document)
 
     async def exceptions(self, request: Request) -> Response:
-        """Why the last runs of a job failed; at most ``maxExceptions``."""
+        """Answer why the last runs of a job failed; at most ``maxExceptions``."""
         master = self._find_job(request)
         return json_response(exceptions_document(master, number_in(request, "maxExceptions", MAX_FAILED_RUNS)))
 
     async def collect(self, request: Request) -> Response:
-        """The channels of an external edge in the newest run, once it is deployed; 409 if the job has ended.
+        """Answer the channels of an external edge in the newest run, once it is deployed; 409 if the job has ended.
 
         ``after_attempt``: of a run with a higher number; 204 if there is none within ``timeout_ms``.
         """
@@ -223,8 +223,8 @@ class RestApi:
         )
 
     async def collect_progress(self, request: Request) -> Response:
-        """How far the run ``attempt`` is, once a checkpoint after ``after_checkpoint`` is complete or it is over; 204
-        if not in time.
+        """Answer how far the run ``attempt`` is, once a checkpoint after ``after_checkpoint`` is complete or the run is
+        over; 204 if not in time.
         """
         master = self._find_job(request)
         self._find_external_edge(request, master)
@@ -240,8 +240,8 @@ class RestApi:
         )
 
     async def barrier_read(self, request: Request) -> Response:
-        """The client has read an external edge up to the barrier of ``checkpoint`` from ``producer``: 202, also if that
-        run is over.
+        """Note that the client has read an external edge up to the barrier of ``checkpoint`` from ``producer``: 202,
+        also if that run is over.
         """
         master = self._find_job(request)
         producer, checkpoint = request.query.get("producer", ""), request.query.get("checkpoint", "")
@@ -253,8 +253,8 @@ class RestApi:
         return json_response({}, status=202)
 
     async def results_broken(self, request: Request) -> Response:
-        """The client cannot read run ``attempt`` of an external edge any further: the job starts again; 202, also if
-        that run is over.
+        """Start the job again, because the client cannot read run ``attempt`` of an external edge any further; 202,
+        also if that run is over.
         """
         master = self._find_job(request)
         self._find_external_edge(request, master)
@@ -262,8 +262,8 @@ class RestApi:
         return json_response({}, status=202)
 
     async def gate(self, request: Request) -> Response:
-        """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within
-        ``timeout_ms``.
+        """Answer the addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running
+        within ``timeout_ms``.
 
         ``committed_job`` announces a producer's job whose writes count only once they are committed.
         """
@@ -299,7 +299,7 @@ class RestApi:
         return json_response({}, status=202)
 
     async def serve_session(self, transport: SessionTransport, peer: str | None) -> None:
-        """Serve the session of one TaskManager until it ends; ``peer`` names it in logs until it has told its name."""
+        """Serve the session of one TaskManager until it ends; ``peer`` names it in logs until it has sent its name."""
         await TaskManagerSession(transport, self.dispatcher, self.config, self.jm_id, peer=peer).run()
 
     def _find_job(self, request: Request) -> JobMaster:

@@ -42,7 +42,7 @@ from netstack.ids import execution_attempt_id, intermediate_partition_id, subtas
 
 
 def vertex_stages(job: messages.JobGraphMessage) -> dict[str, int]:
-    """By vertex id: how many blocking edges lead to it, one after the other; pipelined edges join their ends."""
+    """Count by vertex id the blocking edges that lead to it, one after the other; pipelined edges join their ends."""
     stages = {vertex.id: 0 for vertex in job.vertices}
     for _ in job.vertices:  # as often, stages of earlier vertices may still rise because of later ones
         before = dict(stages)
@@ -59,7 +59,7 @@ def vertex_stages(job: messages.JobGraphMessage) -> dict[str, int]:
 
 
 def slots_by_group(job: messages.JobGraphMessage, stage: int = 0) -> dict[str, int]:
-    """The number of slots that each slot sharing group needs in a stage, in the order of first appearance."""
+    """Count the slots that each slot sharing group needs in a stage, in the order of first appearance."""
     widths: dict[str, int] = {}
     stages = vertex_stages(job)
     for vertex in job.vertices:
@@ -69,13 +69,13 @@ def slots_by_group(job: messages.JobGraphMessage, stage: int = 0) -> dict[str, i
 
 
 def needed_slots(job: messages.JobGraphMessage) -> int:
-    """The number of slots that the job needs: in the stage that needs most."""
+    """Count the slots that the job needs: in the stage that needs most."""
     return max(sum(slots_by_group(job, stage).values()) for stage in range(max(vertex_stages(job).values()) + 1))
 
 
 def new_executions(job: messages.JobGraphMessage, attempt_number: int = 0) -> list[Execution]:
-    """Every subtask with the id of an attempt, in the order of the job's vertices; ``attempt_number``: the first of
-    this JobManager.
+    """Make an execution of every subtask with the id of an attempt, in the order of the job's vertices;
+    ``attempt_number``: the first of this JobManager.
     """
     return [
         _execution(job.job_id, vertex.id, subtask, attempt_number)
@@ -85,7 +85,7 @@ def new_executions(job: messages.JobGraphMessage, attempt_number: int = 0) -> li
 
 
 def next_attempt(job_id: str, last: Execution) -> Execution:
-    """The attempt that follows ``last``."""
+    """Make the attempt that follows ``last``."""
     return _execution(job_id, *last.key, last.attempt_number + 1)
 
 
@@ -94,12 +94,12 @@ def _execution(job_id: str, vertex_id: str, subtask: int, attempt_number: int) -
 
 
 def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 0) -> bytes:
-    """The id of an attempt of a subtask; the first one has the number 0."""
+    """Make the id of an attempt of a subtask; the first one has the number 0."""
     return execution_attempt_id(bytes.fromhex(job_id), bytes.fromhex(vertex_id), subtask, attempt_number)
 
 
 def assign_tasks(job: messages.JobGraphMessage, executions: Iterable[Execution]) -> dict[bytes, int]:
-    """The number of the job's slot for each attempt, which depends on the job alone."""
+    """Choose the number of the job's slot for each attempt, which depends on the job alone."""
     stages = vertex_stages(job)
     first: dict[tuple[int, str], int] = {}  # by stage and group: the index of its first slot
     for stage in set(stages.values()):
@@ -113,7 +113,7 @@ def assign_tasks(job: messages.JobGraphMessage, executions: Iterable[Execution])
 
 
 def slot_indices(job: messages.JobGraphMessage) -> dict[str, list[int]]:
-    """By vertex id: the slot of each subtask, counted within the slot sharing group."""
+    """Choose, by vertex id, the slot of each subtask, counted within the slot sharing group."""
     places: dict[str, list[int]] = {}
     stages = vertex_stages(job)
     num_tasks = {
@@ -135,8 +135,8 @@ def slot_indices(job: messages.JobGraphMessage) -> dict[str, list[int]]:
 def _slots_of_pointwise_source(
     vertex: messages.VertexMessage, job: messages.JobGraphMessage, places: dict[str, list[int]]
 ) -> list[int] | None:
-    """The slots of a vertex that feeds this one pointwise with equal parallelism, if any: its records then never leave
-    the process.
+    """Return the slots of a vertex that feeds this one pointwise with equal parallelism, if there is one: its records
+    then never leave the process.
     """
     for edge in job.edges:
         if edge.target != vertex.id or not edge.is_pointwise:
@@ -184,19 +184,20 @@ class SlotPool:
         self._taken = {job: [None if held == tm_id else held for held in slots] for job, slots in self._taken.items()}
 
     def holds_any(self, job_id: str) -> bool:
-        """Whether the job has slots, be they lost."""
+        """Whether the job has slots, even if they are lost."""
         return job_id in self._taken
 
     def num_missing(self, job_id: str, num_slots: int, wanted: Collection[int]) -> int:
-        """How many more slots the job needs; arguments as for ``allocate``."""
+        """Count how many more slots the job needs; arguments as for ``allocate``."""
         held = self._taken.get(job_id)
         return num_slots if held is None else sum(held[number] is None for number in set(wanted))
 
     def allocate(self, job_id: str, num_slots: int, wanted: Collection[int] = ()) -> list[str | None] | None:
-        """The TaskManager id of each slot that the job now holds; None, and nothing taken, if too few are free.
+        """Give the job its slots: return the TaskManager id of each slot that it now holds; None, and nothing taken, if
+        too few are free.
 
-        ``wanted``: if the job holds slots, which of them must not be lost: these are replaced.  One that is not wanted
-            may be None.
+        ``wanted``: if the job holds slots, the ones that must not be lost: lost ones are replaced.  A slot that is not
+        wanted may be None.
         """
         num_missing = self.num_missing(job_id, num_slots, wanted)
         free = self.free_by_task_manager()
@@ -220,7 +221,7 @@ class SlotPool:
         self._taken.pop(job_id, None)
 
     def describe_shortage(self, num_slots: int, waited_s: float) -> str:
-        """The error text for a job that cannot start."""
+        """Write the error text for a job that cannot start."""
         free = "" if self.num_free == self.num_slots else f" ({self.num_free} free)"
         managers = "1 TaskManager" if len(self._slots) == 1 else f"{len(self._slots)} TaskManagers"
         slots = f"{num_slots} slot{'' if num_slots == 1 else 's'}"
@@ -237,7 +238,7 @@ class SlotPool:
 
 
 def pipelined_regions(job: messages.JobGraphMessage) -> list[list[Subtask]]:
-    """The regions of a job, each with its subtasks in the order of deployment."""
+    """Find the regions of a job, each with its subtasks in the order of deployment."""
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
     subtasks = {key: [Subtask(key, index) for index in range(width)] for key, width in parallelisms.items()}
     region_of = {each: {each} for of_vertex in subtasks.values() for each in of_vertex}  # at first each is alone
@@ -281,7 +282,7 @@ def region_order(job: messages.JobGraphMessage, regions: Sequence[Sequence[Subta
 def _read_by(
     edge: messages.EdgeMessage, target: str, parallelisms: dict[str, int]
 ) -> Iterator[tuple[int, Iterable[int]]]:
-    """Each consumer with the producers that it reads."""
+    """Give each consumer with the producers that it reads."""
     num_producers, num_consumers = parallelisms[edge.source], parallelisms[target]
     for consumer in range(num_consumers):
         partners = producers_of(consumer, num_producers, num_consumers)
@@ -321,14 +322,16 @@ class DeploymentPlan:
         return f"<DeploymentPlan of {self._job.job_id}, {len(self._locations)} tasks>"
 
     def place_of(self, subtask: Subtask) -> tuple[str, bytes]:
-        """The TaskManager and the attempt of a subtask."""
+        """Return the TaskManager and the attempt of a subtask."""
         attempt = self._attempts[subtask]
         return self._locations[attempt].tm_id, attempt
 
     def describe_task(
         self, vertex_id: str, subtask: int, restored: messages.RestoredState | None = None
     ) -> messages.TaskDeploymentDescriptor:
-        """Everything that a TaskManager needs to run this subtask; ``restored``: what it begins with."""
+        """Describe everything that a TaskManager needs to run this subtask; ``restored``: the state that it begins
+        with.
+        """
         vertex = self._vertices[vertex_id]
         outputs = [edge for edge in self._job.edges if edge.source == vertex.id]
         restored = None if restored is None else self._with_partitioners(restored, vertex.parallelism)
@@ -355,7 +358,9 @@ class DeploymentPlan:
         )
 
     def _with_partitioners(self, restored: messages.RestoredState, parallelism: int) -> messages.RestoredState:
-        """With what tells to which subtask a record in flight goes now, where that may be another one."""
+        """Return ``restored`` with the partitioners that choose the subtask of a record in flight, where that may be
+        another one now.
+        """
         if all(each.former_consumers == parallelism and not each.is_by_key_now for each in restored.edges):
             return restored
         blobs = {edge.id: edge.partitioner for edge in self._job.edges}
@@ -366,7 +371,7 @@ class DeploymentPlan:
         return msgspec.structs.replace(restored, edges=edges)
 
     def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
-        """The channels through which the client reads ``edge``: one per producer."""
+        """List the channels through which the client reads ``edge``: one per producer."""
         assert edge.target is None, "the client reads only edges without a target vertex"
         return [self._channel(edge, producer, 0) for producer in range(self._vertices[edge.source].parallelism)]
 

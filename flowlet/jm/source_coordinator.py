@@ -91,7 +91,7 @@ class SourceCoordinator:
         self.call_in_background(self._prepare, self._prepared, self._failed, f"splits of {self.name}")
 
     def snapshot(self) -> bytes:
-        """The splits that are not assigned, for a checkpoint whose triggers are sent before another request is
+        """Return the splits that are not assigned, for a checkpoint whose triggers are sent before another request is
         answered.
         """
         if self._waiting is not None:
@@ -126,14 +126,18 @@ class SourceCoordinator:
             self._timer = None
 
     def _begin_next_source(self, last_reader: int) -> None:
-        """Discover its splits; until then the state is that at its beginning, and all readers wait."""
+        """Discover the splits of the next source; until then the state is that at its beginning, and
+        all readers wait.
+        """
         self._state = self.snapshot()
         self._waiting = sorted({*self._without, last_reader})
         self._without.clear()
         self.start()
 
     def _prepare(self) -> None:
-        """On a thread of its own; the loop leaves the enumerator alone until it has returned."""
+        """Discover or restore the splits, on a thread of its own; the loop leaves the enumerator alone until it has
+        returned.
+        """
         try:
             version, state = _state_decoder.decode(self._state)
         except msgspec.MsgspecError as error:
@@ -227,7 +231,7 @@ class WatermarkAnnouncer:
         return f"<WatermarkAnnouncer of {groups}, {len(self._timers)} timers>"
 
     def start(self) -> None:
-        """Start to announce each group at its update interval; does nothing while it does so."""
+        """Start to announce each group at its update interval; does nothing if it has started."""
         if not self._timers:
             for name, group in self._groups.items():
                 self._schedule(name, group)

@@ -83,7 +83,9 @@ def _check_restarts(job: messages.JobGraphMessage) -> None:
 
 
 def without_code(job: messages.JobGraphMessage) -> messages.JobGraphMessage:
-    """The same graph with empty blobs: what the JobManager keeps once the tasks are deployed for the last time."""
+    """Return the graph with empty blobs: the JobManager keeps this one once the tasks are deployed for
+    the last time.
+    """
     return msgspec.structs.replace(
         job,
         vertices=[msgspec.structs.replace(vertex, chain=b"", split_set=None) for vertex in job.vertices],

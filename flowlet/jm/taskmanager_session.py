@@ -73,7 +73,7 @@ class TaskManagerSession:
 
     @property
     def silence_s(self) -> float:
-        """Seconds since its last message."""
+        """Seconds since the TaskManager's last message."""
         return self.monotonic() - self._last_heard_s
 
     def send(self, message: messages.ToTaskManager) -> None:
@@ -168,7 +168,7 @@ def _decoded(content: bytes) -> messages.ToJobManager:
 
 
 def check_registration(message: messages.RegisterTaskManager, config: JobManagerConfig) -> str | None:
-    """Why this TaskManager must be refused, or None."""
+    """Return why this TaskManager must be refused, or None."""
     if message.protocol_version != messages.PROTOCOL_VERSION:
         return (
             f"it speaks protocol version {message.protocol_version}, this JobManager {messages.PROTOCOL_VERSION}: "

@@ -86,18 +86,18 @@ class AuthRefusal(StrEnum):
 
 
 def body_digest(body: bytes) -> str:
-    """The SHA-256 of a body in hex."""
+    """Return the SHA-256 of a body in hex."""
     return hashlib.sha256(body).hexdigest()
 
 
 def sign_request(secret: bytes, line: RequestLine, body: bytes, nonce: Nonce, now_ms: int) -> str:
-    """The value of a request's ``X-Flowlet-Auth``; ``nonce`` must be fresh and random."""
+    """Make the value of a request's ``X-Flowlet-Auth``; ``nonce`` must be fresh and random."""
     digest = body_digest(body)
     return f"{_VERSION} {now_ms} {nonce} {digest} {_request_mac(secret, line, digest, nonce, now_ms)}"
 
 
 def sign_answer(secret: bytes, nonce: Nonce, status: int, body: bytes) -> str:
-    """The value of an answer's ``X-Flowlet-Proof``."""
+    """Make the value of an answer's ``X-Flowlet-Proof``."""
     return _mac(secret, _ANSWER_LABEL, nonce, str(status), body_digest(body))
 
 
@@ -117,8 +117,8 @@ def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: s
 
 
 def message_keys(secret: bytes, request_nonce: Nonce, server_nonce: Nonce) -> tuple[bytes, bytes]:
-    """The keys of messages to the server and to the client on the WebSocket that a request opened, 32 bytes each: one
-    per direction, so that no message can be sent back to where it came from.
+    """Derive the keys of messages to the server and to the client on the WebSocket that a request opened, 32 bytes
+    each: one per direction, so that no message can be sent back to its sender.
 
     Each side chose one of the nonces, so the keys are new to both.
     """
@@ -130,12 +130,12 @@ def message_keys(secret: bytes, request_nonce: Nonce, server_nonce: Nonce) -> tu
 
 
 def parse_nonce(text: str | None) -> Nonce | None:
-    """The nonce, or None: it is not written as one."""
+    """Parse a nonce; None: the text is none."""
     return None if text is None or _NONCE.fullmatch(text) is None else Nonce(text)
 
 
 def nonce_of(header: str) -> Nonce:
-    """The nonce in the ``X-Flowlet-Auth`` of a request that was accepted or came too late."""
+    """Return the nonce in the ``X-Flowlet-Auth`` of a request that was accepted or came too late."""
     match = _HEADER.fullmatch(header)
     assert match is not None, "the header was verified"
     return Nonce(match[2])

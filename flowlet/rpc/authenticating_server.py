@@ -80,7 +80,7 @@ class AuthenticatingServer:
         return f"<AuthenticatingServer {self.num_refused} refused>"
 
     def create_application(self, routes: Iterable[Route], serve_session: ServeSession) -> "web.Application":
-        """An application with these routes, and the sessions of TaskManagers, behind this check."""
+        """Make an application with these routes, and the sessions of TaskManagers, behind this check."""
         from aiohttp import web
 
         router = Router(routes)
@@ -195,7 +195,7 @@ class AuthenticatingServer:
         return SignedWebSocket(websocket, send_key=to_client, receive_key=to_server)
 
     async def _body_of(self, request: "web.Request", accepted: auth.AcceptedRequest) -> bytes:
-        """The whole body.  Raises RequestError: it is not the one that was signed."""
+        """Read the whole body.  Raises RequestError: it is not the one that was signed."""
         from aiohttp import web
 
         if request.content_length is not None and request.content_length > self.max_body_bytes:

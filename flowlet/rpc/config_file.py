@@ -28,7 +28,7 @@ _NANOS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ClusterOption:
-    """An option of a JobManager or TaskManager: which parameter of its command it sets, and how."""
+    """An option of a JobManager or TaskManager: the parameter of its command that it sets, and how."""
 
     parameter: str
     convert: Callable[[str], str] = str
@@ -88,14 +88,14 @@ def client_options(variables: Mapping[str, str]) -> Configuration | None:
 
 
 def job_manager_defaults(variables: Mapping[str, str]) -> dict[str, str]:
-    """Parameters of the JobManager's command.  Raises as ``client_options``."""
+    """Read the parameters of the JobManager's command.  Raises as ``client_options``."""
     found = _read(variables) or {}
     port = {"port": found[REST_PORT.name]} if REST_PORT.name in found else {}
     return port | _parameters(found, JOB_MANAGER_OPTIONS)
 
 
 def task_manager_defaults(variables: Mapping[str, str]) -> dict[str, str]:
-    """Parameters of the TaskManager's command.  Raises as ``client_options``."""
+    """Read the parameters of the TaskManager's command.  Raises as ``client_options``."""
     found = _read(variables) or {}
     host = REST_ADDRESS.find(Configuration.from_dict(found))
     address = {} if host is None else {"jobmanager": f"{host}:{found.get(REST_PORT.name, REST_PORT.default)}"}
@@ -103,7 +103,9 @@ def task_manager_defaults(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def job_manager_address_of_commands(variables: Mapping[str, str]) -> str | None:
-    """host:port for commands that ask a JobManager; None: the file does not say.  Raises as ``client_options``."""
+    """Read host:port for commands that ask a JobManager; None: the file does not name it.  Raises as
+    ``client_options``.
+    """
     return task_manager_defaults(variables).get("jobmanager")
 
 

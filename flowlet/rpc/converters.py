@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def converter_to(wanted: type[T]) -> Callable[[object], T]:
-    """A function from parsed JSON to ``wanted``, which raises msgspec.ValidationError; to be called while a module is
+    """Make a function from parsed JSON to ``wanted``, which raises msgspec.ValidationError; call this while a module is
     imported.
     """
     msgspec.json.Decoder(wanted)  # learns the type, and those of its fields

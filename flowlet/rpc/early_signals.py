@@ -15,7 +15,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def end_at_signals(program: str) -> None:
-    """From now on a stop signal ends the process with exit code 0: at once, silently, after SIGINT (Ctrl-C) with one
+    """Let a stop signal end the process from now on with exit code 0: at once, silently, after SIGINT (Ctrl-C) with one
     line.
     """
 
@@ -31,7 +31,7 @@ def end_at_signals(program: str) -> None:
 
 
 def complain(program: str, message: str, code: int) -> int:
-    """Write one line about what went wrong, for the person who typed the command; returns the exit code."""
+    """Write one line about the failure, for the person who typed the command; returns the exit code."""
     if sys.stderr is not None:  # print() would take standard output instead
         print(f"{program}: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - see above
     return code

@@ -83,15 +83,15 @@ class FrontDoor:
         return f"<FrontDoor {len(self._deadlines)} waiting>"
 
     def __call__(self) -> asyncio.BaseProtocol:
-        """The protocol of a new connection."""
+        """Make the protocol of a new connection."""
         return _Visitor(self)
 
     def statistics(self) -> AdmissionStatistics:
-        """Connections that wait now, and those that were cut for others."""
+        """The numbers of connections that wait now, and of those that were cut for others."""
         return self._admission.statistics()
 
     def close(self) -> None:
-        """Cut all that wait."""
+        """Cut all waiting connections."""
         if self._timer is not None:
             self._timer.cancel()
         for visitor in list(self._deadlines):
@@ -145,7 +145,7 @@ class _Visitor(asyncio.BufferedProtocol):
 
     @property
     def peer(self) -> str:
-        """Its address, for logs."""
+        """The peer's address, for logs."""
         return str(None if self._transport is None else self._transport.get_extra_info("peername"))
 
     def abort(self) -> None:

@@ -135,7 +135,7 @@ class RpcClient(requests.RpcGateway):
 
 
 def _watched_socket(dead_host_timeout_s: float, address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket for an address, whose connection ends with the host there."""
+    """Make a socket for an address, whose connection ends with the host there."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
     try:

@@ -118,7 +118,7 @@ def _begin(coroutine: Coroutine[Any, Any, None], name: str, tasks: set["asyncio.
 
 
 class PipeRpc(requests.RpcGateway):
-    """The JobManager of this program, which this process or its parent has."""
+    """The way to the JobManager of this program, which runs in this process or its parent."""
 
     def __init__(self, pipe: "_Pipe", authority: str) -> None:
         self.authority = authority
@@ -251,7 +251,7 @@ class _PipeTransport:
         return self._reason is None
 
     def end(self, reason: str) -> None:
-        """No more messages come after those that are here; a second call does nothing."""
+        """End the session: no messages come after those that are here; a second call does nothing."""
         self._reason = self._reason or reason
         self._has_news.set()
         self._has_room.set()
@@ -260,7 +260,7 @@ class _PipeTransport:
 class _Pipe:
     """One end of a pair of sockets, over which frames go in both directions.
 
-    Those of sessions go to them; the others come by iteration, until the other end is closed.
+    Frames of sessions go to the sessions; the others come by iteration, until the other end is closed.
     """
 
     def __init__(self, end: socket.socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -276,7 +276,7 @@ class _Pipe:
         return cls(end, *await asyncio.open_unix_connection(sock=end))
 
     def open_session(self, number: int) -> _PipeTransport:
-        """This end of a new session."""
+        """Make this end of a new session."""
         session = self._sessions[number] = _PipeTransport(self, number)
         return session
 

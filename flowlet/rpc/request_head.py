@@ -60,7 +60,7 @@ class RequestHead(msgspec.Struct, frozen=True):
 
 
 def parse_head(data: bytes, signature_header: str, local_address: tuple[str, int]) -> RequestHead | None:
-    """The head in ``data``, which ends before the empty line; None: it is none of HTTP/1.1 or names no host."""
+    """Parse the head in ``data``, which ends before the empty line; None: it is none of HTTP/1.1 or names no host."""
     lines = data.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
@@ -80,7 +80,7 @@ def parse_head(data: bytes, signature_header: str, local_address: tuple[str, int
 
 
 def _split(authority: str) -> tuple[str, str]:
-    """Host, without the brackets of IPv6, and port; empty if there is none."""
+    """Split into host, without the brackets of IPv6, and port; empty if there is none."""
     host, colon, port = authority.rpartition(":")
     if not colon or not port.isdigit():
         host = authority

@@ -100,7 +100,7 @@ class SessionTransport(Protocol):
         """Send a message.  Raises ConnectionError: the session has ended."""
 
     async def receive(self, timeout_s: float | None = None) -> bytes:
-        """The next message.
+        """Return the next message.
 
         Raises:
             TimeoutError: none came within ``timeout_s``.
@@ -112,7 +112,7 @@ class SessionTransport(Protocol):
 
 
 async def receive_in_time(transport: SessionTransport, silence: Silence, clock: Callable[[], float]) -> bytes:
-    """The next message of a session.
+    """Return the next message of a session.
 
     Raises SessionEndedError: the connection ended, or the peer was silent for too long.
     """
@@ -183,7 +183,7 @@ class Outbox:
             self._deadline = asyncio.get_running_loop().call_later(DRAIN_TIMEOUT_S, self._close_transport)
 
     async def end(self) -> None:
-        """Stop; what was not sent is dropped.  The caller closes the transport."""
+        """Stop; messages that were not sent are dropped.  The caller closes the transport."""
         if self._deadline is not None:
             self._deadline.cancel()
         assert self._writer is not None, "start() made it"
@@ -254,7 +254,7 @@ class RpcGateway(ABC):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A whole request, whatever carried it."""
+    """A whole request, whatever way it came."""
 
     raw_path: str  # the target, with the query, as it was sent
     match_info: Mapping[str, str]  # the variable parts of the path
@@ -285,7 +285,7 @@ ServeSession = Callable[[SessionTransport, str | None], Awaitable[None]]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Requests with a method and a path, such as ``/jobs/{job_id}``, and what answers them."""
+    """The handler of requests with a method and a path, such as ``/jobs/{job_id}``."""
 
     method: str
     path: str
@@ -298,17 +298,17 @@ def refuse(status: int, reason: str) -> NoReturn:
 
 
 def json_response(document: object, status: int = 200) -> Response:
-    """An answer with a document."""
+    """Make an answer with a document."""
     return Response(status=status, body=msgspec.json.encode(document))
 
 
 def error_response(status: int, *errors: str) -> Response:
-    """An error in the form of all errors: ``{"errors": [text, ...]}``."""
+    """Make an error in the form of all errors: ``{"errors": [text, ...]}``."""
     return json_response({"errors": list(errors)}, status)
 
 
 def number_in(request: Request, name: str, default: int, *, what: str = "a number", max_digits: int = 9) -> int:
-    """A number in the query, which is ``default`` if it is not there; -1 is a number only as the default.
+    """Read a number in the query, which is ``default`` if it is not there; -1 is a number only as the default.
 
     Raises RequestError: it is something else; the answer calls it ``what``.
     """
@@ -321,7 +321,7 @@ def number_in(request: Request, name: str, default: int, *, what: str = "a numbe
 
 
 class Router:
-    """Answers requests, whatever carries them.
+    """Answers requests, whatever way they came.
 
     Args:
         routes: the first one that fits answers.
@@ -337,7 +337,7 @@ class Router:
         return f"<Router of {sum(map(len, self._routes.values()))} routes>"
 
     async def answer(self, method: str, target: str, body: bytes) -> Response:
-        """The handler's answer, or a refusal; an error of ours is an answer, too."""
+        """Return the handler's answer, or a refusal; an error of ours is an answer, too."""
         path, _, query = target.partition("?")
         parts = [unquote(part) for part in path.split("/")]
         is_known = False
@@ -375,16 +375,16 @@ def _match(template: Sequence[str], parts: Sequence[str]) -> dict[str, str] | No
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return the milliseconds since the epoch."""
     return time.time_ns() // _NS_PER_MS
 
 
 def steady_clock(wall: WallClock = wall_clock_ms, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> WallClock:
-    """A clock that shows the time of ``wall`` now, and is then neither put back nor forward."""
+    """Make a clock that shows the time of ``wall`` now, and is then neither put back nor forward."""
     offset_ns = wall() * _NS_PER_MS - monotonic_ns()
     return lambda: (offset_ns + monotonic_ns()) // _NS_PER_MS
 
 
 def new_nonce() -> Nonce:
-    """A nonce that was never used."""
+    """Make a nonce that was never used."""
     return Nonce(os.urandom(NONCE_BYTES).hex())

@@ -23,7 +23,7 @@ _MAX_FILE_BYTES: Final = 256
 
 
 def default_secret_file() -> Path:
-    """``$FLOWLET_SECRET_FILE``, or ``~/.flowlet/secret``."""
+    """Return ``$FLOWLET_SECRET_FILE``, or ``~/.flowlet/secret``."""
     named = os.environ.get(_ENVIRONMENT_VARIABLE)
     return Path(named) if named else Path.home() / ".flowlet" / "secret"
 
@@ -44,8 +44,8 @@ def load_or_create_secret(path: Path | None = None) -> bytes:
 
 
 def load_secret(path: Path | None = None) -> bytes:
-    """The 32 bytes of the secret, for whoever looks for a cluster: a file that is not there is a misspelled name, or no
-    cluster runs.
+    """Read the 32 bytes of the secret, for a program that looks for a cluster: if the file is missing, its name is
+    misspelled or no cluster runs.
 
     Raises:
         ConfigError: the file is not there, cannot be read, is not this user's alone, or holds something else.
@@ -63,7 +63,9 @@ def load_secret(path: Path | None = None) -> bytes:
 
 
 def secret_for(host: str, port: int, path: Path | None) -> bytes:
-    """``load_secret`` for whoever asks the JobManager there; the error names it."""
+    """Read the secret like ``load_secret``, for a program that asks the JobManager at ``host`` and ``port``; the error
+    names it.
+    """
     try:
         return load_secret(path)
     except ConfigError as error:

@@ -46,7 +46,7 @@ class RequestSigner:
         self._ahead_ms = 0  # of the server's time over ours; a server that was started again may have another one
 
     def sign(self, method: str, path: str, body: bytes) -> tuple[auth.Nonce, dict[str, str]]:
-        """The nonce and the headers of a request."""
+        """Make the nonce and the headers of a request."""
         nonce = new_nonce()
         line = auth.RequestLine(method, self._authority, path)
         signature = auth.sign_request(self._secret, line, body, nonce, self._clock() + self._ahead_ms)
@@ -65,7 +65,7 @@ class RequestSigner:
         auth.check_answer(self._secret, nonce, answer.status, answer.body, proof, f"{self._authority}: ")
 
     def check_refusal(self, nonce: auth.Nonce, status: int, header: Header, *, is_second: bool) -> None:
-        """Raise what a refusal means; of other answers nothing."""
+        """Raise the error of a refusal; does nothing for other answers."""
         time_ms = header(auth.TIME_HEADER)
         if status == HTTPStatus.MISDIRECTED_REQUEST:
             raise auth.AuthenticationError(
@@ -84,7 +84,7 @@ class RequestSigner:
             )
 
     def keys_of_session(self, nonce: auth.Nonce, header: Header) -> tuple[bytes, bytes]:
-        """The keys (``message_keys``) of the session that an answer with these headers opens.
+        """Return the keys (``message_keys``) of the session that an answer with these headers opens.
 
         Raises AuthenticationError: its proof is wrong.
         """
@@ -95,7 +95,7 @@ class RequestSigner:
 
 
 def ask_once(host: str, port: int, secret: bytes, path: str, timeout_s: float = _TIMEOUT_S) -> RpcResponse:
-    """The answer of a JobManager to one ``GET``, whatever its status; on this thread.
+    """Return the answer of a JobManager to one ``GET``, whatever its status; on this thread.
 
     Raises:
         RpcConnectError: there is no server, or no answer within ``timeout_s``.
@@ -131,12 +131,12 @@ def _ask(host: str, port: int, signer: RequestSigner, path: str, timeout_s: floa
 
 
 def unknown_host(host: str) -> str:
-    """Why no connection could be made, if nothing knows the host."""
+    """Explain why no connection could be made, if nothing knows the host."""
     return f"the host {host!r} is unknown: correct its name, or give its address"
 
 
 def reason_of(error: Exception, timeout_s: float) -> str:
-    """Why there is no answer, in words for whoever asked."""
+    """Explain why there is no answer, for the person who asked."""
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
     if isinstance(error, OSError) and error.errno:

@@ -66,7 +66,7 @@ class SignedWebSocket:
             raise ConnectionResetError(str(error)) from error
 
     async def receive(self, timeout_s: float | None = None) -> bytes:
-        """The content of the next message.
+        """Return the content of the next message.
 
         Raises:
             TimeoutError: none came within ``timeout_s``.

@@ -262,8 +262,8 @@ class JobCheckpoints:
         return None if restored is None else restored.restored_state(vertex_id, subtask)
 
     def fall_back(self, restored_id: int) -> bool:
-        """Let the next run begin with an older checkpoint than this one, which could not be restored; False: there is
-        none.
+        """Let the next run begin with an older checkpoint than this one, which could not be restored; False: the job
+        does not allow it, or has no older one.
         """
         newest = self._completed.newest
         if self.settings is None or not self.settings.restore_fallback or newest is None:
