@@ -44,7 +44,9 @@ class RespawnPolicy:
         return f"<RespawnPolicy {len(self._deaths)} recent deaths>"
 
     def child_died(self, now_s: float) -> float | None:
-        """After how many seconds the successor starts; None: there is none, because too many died within a minute."""
+        """Count a death; returns after how many seconds the successor starts; None: there is none, because too many
+        died within a minute.
+        """
         while self._deaths and self._deaths[0] <= now_s - _WINDOW_S:
             self._deaths.popleft()
         self._deaths.append(now_s)
@@ -53,7 +55,7 @@ class RespawnPolicy:
         return _BACKOFF_S.delay(len(self._deaths))
 
     def describe_limit(self) -> str:
-        """Why there is no successor, for people."""
+        """Explain to people why there is no successor."""
         return f"{len(self._deaths)} TaskManagers died within {_WINDOW_S:g} s, so no more are started"
 
 
@@ -115,17 +117,17 @@ class ChildSupervisor:
             self._thread.start()
 
     def pids(self) -> list[int]:
-        """The process ids of the children."""
+        """List the process ids of the children."""
         with self._lock:
             return [child.pid for child in self._children]
 
     def ends(self) -> list[str]:
-        """How children ended that should still run, the last ones, one line each."""
+        """Describe how children ended that should still run, the last ones, one line each."""
         with self._lock:
             return list(self._ends)
 
     def stop_replacing(self) -> None:
-        """Start no more children; before what they need is closed."""
+        """Start no more children; called before the things that they need are closed."""
         if self._is_stopping:
             return
         self._is_stopping = True
@@ -139,7 +141,7 @@ class ChildSupervisor:
             )
 
     def stop(self) -> None:
-        """Start no more, end every child, and pass on their last words; idempotent."""
+        """Start no more children, end every child, and pass on their last output; idempotent."""
         if self._has_stopped:
             return
         self._has_stopped = True

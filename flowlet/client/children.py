@@ -55,7 +55,7 @@ class TaskManagerOptions:
     pin_cpu: int | None = None
 
     def arguments(self, parent_pid: int) -> list[str]:
-        """The options of ``python -m flowlet.tm``."""
+        """Return the options of ``python -m flowlet.tm``."""
         return [
             *("--jobmanager", self.jobmanager, "--slots", str(self.num_slots)),
             *("--secret-file", str(self.secret_file), "--parent-pid", str(parent_pid)),
@@ -80,7 +80,7 @@ class _Pipe:
 
 
 class OutputForwarder:
-    """Prints on this program's standard output what the children print.
+    """Prints the output of the children on this program's standard output.
 
     Threading: one thread of its own, which calls ``on_failure``, once, when something cannot be printed; the methods on
                any other.
@@ -111,7 +111,7 @@ class OutputForwarder:
         return pipe
 
     def remove(self, pipe: _Pipe, timeout_s: float = 1.0) -> bool:
-        """Print what is still in the pipe, and read no more; False if that is not done in time: the pipe is read until
+        """Print the rest of the pipe, and read no more; False if that is not done in time: the pipe is read until
         ``close``.
         """
         removed = self._order(lambda: self._remove(pipe))
@@ -128,7 +128,7 @@ class OutputForwarder:
             drained.wait(timeout_s)
 
     def _order(self, do: Callable[[], object], *, is_last: bool = False) -> Latch | None:
-        """Have the forwarder's thread do something; returns what opens then, None: it is closed."""
+        """Let the forwarder's thread call ``do``; returns the latch that opens then; None: the forwarder is closed."""
         done = Latch()
         with self._lock:
             if self._is_closing:
@@ -139,7 +139,7 @@ class OutputForwarder:
         return done
 
     def close(self) -> None:
-        """Print what is still in the pipes, then end the thread; it is left behind if nobody takes what it prints."""
+        """Print the rest of all pipes, then end the thread; the thread is left behind if nobody reads its output."""
         if self._order(self._forward_all, is_last=True) is None:
             return
         self._thread.join(_PRINT_TIMEOUT_S)
@@ -238,13 +238,13 @@ class TaskManagerProcess:
         return f"<TaskManagerProcess {self.pid} {'running' if self._exit_code is None else self._exit_code}>"
 
     def end_event_fd(self) -> int:
-        """A new descriptor, the caller's, that can be read once the process has ended; call it
-        before ``end`` says so.
+        """Make a descriptor, the caller's, that can be read once the process has ended; call this before ``end`` tells
+        that.
         """
         return os.dup(self.end_fd)
 
     def end(self) -> str | None:
-        """How it ended, in words; None while it runs."""
+        """Describe how the process ended, in words; None while it runs."""
         if not self._has_ended(0):
             return None
         code = self._exit_code
@@ -259,7 +259,7 @@ class TaskManagerProcess:
         return f"TaskManager process {self.pid} ended {how}; its standard error may say more"
 
     def wait_ready(self, deadline: float) -> str:
-        """The line that it tells once it is registered; ``deadline`` on the monotonic clock.
+        """Wait for the line that the process writes once it is registered; ``deadline`` on the monotonic clock.
 
         Raises:
             FlowletError: it ended before, or was not ready in time.
@@ -276,7 +276,7 @@ class TaskManagerProcess:
         return ready_line
 
     def _next_told(self) -> str | None:
-        """The next line that it has told; None: there is none yet."""
+        """Return the next line that the process has written; None: there is none yet."""
         while b"\n" not in self._told:
             try:
                 data = os.read(self.status_fd, _READ_BYTES)
@@ -290,13 +290,13 @@ class TaskManagerProcess:
         return line.decode("utf-8", "replace")
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Ask the process to stop."""
         if not self._has_ended(0):
             self._send(signal.SIGTERM)
 
     def wait_or_kill(self, deadline: float) -> None:
-        """Wait for its end; kill it at the deadline (monotonic clock), or later if its functions have left work for its
-        end.
+        """Wait for the end of the process; kill it at the deadline (monotonic clock), or later if its functions have
+        left work for its end.
         """
         if self._has_ended(deadline - time.monotonic()):
             return
@@ -308,9 +308,9 @@ class TaskManagerProcess:
             _log.warning("a TaskManager that was killed is still there", pid=self.pid, timeout_s=_KILL_TIMEOUT_S)
 
     def _has_ended(self, timeout_s: float) -> bool:
-        """Whether it has ended within the time.
+        """Whether the process has ended within the time.
 
-        The server tells its exit code, for it waits for each child that has ended; nothing comes if the server is gone.
+        The server, which waits for each child that has ended, tells its exit code; a server that is gone tells nothing.
         """
         if self._exit_code is not None:
             return True
@@ -329,7 +329,7 @@ class TaskManagerProcess:
             signal.pidfd_send_signal(self.end_fd, number)
 
     def close_output(self) -> None:
-        """Give the pipes back; after the forwarder was closed."""
+        """Give the pipes back; called after the forwarder was closed."""
         if not self._has_output:
             return
         self._has_output = False
@@ -338,8 +338,8 @@ class TaskManagerProcess:
             os.close(descriptor)
 
     def remove_output(self) -> bool:
-        """Pass on its last words and give the pipes back; False: the forwarder still has one, so ``close_output`` after
-        its end.
+        """Pass on the last output and give the pipes back; False: the forwarder still has one, so call ``close_output``
+        after its end.
         """
         if not self.forwarder.remove(self._pipe):
             return False

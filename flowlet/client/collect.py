@@ -107,7 +107,7 @@ class RunReader:
         return f"<RunReader of {self._gate!r}>"
 
     def poll(self, buffer: ResultBuffer) -> list[Any] | None:
-        """Read on into ``buffer``; returns what it hands out, None: there is nothing to read now.
+        """Read on into ``buffer``; returns the values that it hands out; None: there is nothing to read now.
 
         Raises:
             NetstackError: a channel has failed, or ``close`` was called.
@@ -154,7 +154,7 @@ News = int | RunChannels
 async def follow_runs(
     api: JobManagerApi, job_id: str, edge_id: str, run: RunChannels, tell: Callable[[News], None]
 ) -> None:
-    """Tell what happens after the beginning of ``run``, until the job has ended.
+    """Tell the events after the beginning of ``run``, until the job has ended.
 
     Raises:
         FlowletError: the JobManager cannot be asked.
@@ -244,7 +244,9 @@ class CollectedValues(Iterator[Any]):
             self._read_more()
 
     def chunks(self) -> Iterator[Any]:
-        """The values that were not taken yet, as they came: lists of values, or columns."""
+        """Iterate over the values that were not taken yet, in the form in which they came: lists of
+        values, or columns.
+        """
         rest = list(self._values)  # a chunk of which a part was taken is no chunk any more
         if rest:
             yield rest
@@ -365,15 +367,17 @@ class CollectedValues(Iterator[Any]):
         return RunReader(self._client, run.channels, self._job.name, self._report)
 
     def _report(self, producer: bytes, checkpoint_id: int) -> None:
-        """The producer's part of the checkpoint counts once we have what lies before the barrier."""
+        """Tell the JobManager that the producer's part of the checkpoint counts: the data before the barrier has
+        arrived.
+        """
         job_id = self._job.job_id
         told = self._client.begin(lambda api: api.report_barrier(job_id, self._edge_id, producer, checkpoint_id))
         told.add_done_callback(partial(_log_untold, "a barrier has arrived, so its checkpoint will time out"))
 
     def _wait_for_next_run(self, error: NetstackError) -> float:
-        """The channels broke: the job restarts, or it ends.
+        """Wait for the next run after the channels broke: the job restarts, or it ends.
 
-        If the JobManager does not say so, it does not know yet, and is told.
+        If the JobManager does not tell that, it does not know yet, and this tells it.
         """
         self._prepare_to_wait()
         waited_s = time.monotonic() - self._broken_s
@@ -441,4 +445,4 @@ def _log_untold(what: str, told: "Future[None]") -> None:
 
 
 class _JobIsOverError(FlowletError):
-    """Turned into the job's own failure before a user sees it."""
+    """The job has ended; turned into the job's own failure before a user sees it."""

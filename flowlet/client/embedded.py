@@ -129,8 +129,8 @@ class EmbeddedCluster(ClusterClient):
         checkpoint_secret: bytes | None = None,
         python: str | None = None,
     ) -> "EmbeddedCluster":
-        """A cluster whose TaskManagers, ``num_slots`` slots each, are registered; ``config`` is for TaskManagers in
-        this process alone.
+        """Start a cluster whose TaskManagers, ``num_slots`` slots each, are registered; ``config`` is for TaskManagers
+        in this process alone.
 
         ``checkpoint_secret``: of the manifests of checkpoints; None: a new one, for this cluster alone.  ``python``:
             the interpreter of
@@ -160,7 +160,7 @@ class EmbeddedCluster(ClusterClient):
 
     @classmethod
     def _start_empty(cls, secret: bytes, checkpoint_secret: bytes | None) -> "EmbeddedCluster":
-        """A cluster without TaskManagers."""
+        """Start a cluster without TaskManagers."""
         loop = EventLoopThread.start("flowlet-client")
         try:
             job_manager, rpc, address = loop.submit(_start_job_manager(secret, checkpoint_secret)).result(
@@ -172,24 +172,24 @@ class EmbeddedCluster(ClusterClient):
         return cls(loop, rpc, job_manager, address, secret)
 
     def pids(self) -> list[int]:
-        """The process ids of the TaskManagers that are children."""
+        """List the process ids of the TaskManagers that are children."""
         return [] if self._supervisor is None else self._supervisor.pids()
 
     def where_to_look(self, job_id: str) -> str:
-        """The command that shows the job, or "in this process": without a file with the cluster's secret no command can
-        ask.
+        """Return the command that shows the job, or "in this process": without a file with the cluster's secret no
+        command can ask.
         """
         if self._folder is None:
             return "in this process"
         return f"{super().where_to_look(job_id)} --secret-file {self._folder / 'secret'}"
 
     def after_job(self) -> None:
-        """Show what the TaskManagers printed before the job ended."""
+        """Show everything that the TaskManagers printed before the job ended."""
         if self._forwarder is not None:
             self._forwarder.drain()
 
     def output_failure(self) -> JobExecutionError | None:
-        """Why something that the TaskManagers printed is not on standard output."""
+        """Explain why something that the TaskManagers printed is not on standard output; None: all of it is."""
         error = None if self._forwarder is None else self._forwarder.failure
         if error is None:
             return None
@@ -203,13 +203,13 @@ class EmbeddedCluster(ClusterClient):
         return JobExecutionError(f"{what}: {error}")
 
     def _cancel_jobs(self) -> None:
-        """Cancel what runs, because nothing that it prints is seen; on the forwarder's thread."""
+        """Cancel the running jobs, because their output is not seen; on the forwarder's thread."""
         with suppress(FlowletError):  # the cluster closes, and cancels them
             self.begin(_cancel_all)
 
     def process_ends(self) -> list[str]:
-        """How children ended that should still run, one line each; waits a moment for one whose connection has just
-        broken off.
+        """Describe how children ended that should still run, one line each; waits a moment for a child whose connection
+        has just broken off.
         """
         if self._supervisor is None:
             return []
@@ -219,7 +219,9 @@ class EmbeddedCluster(ClusterClient):
         return found
 
     def stop_task_manager(self, index: int) -> None:
-        """End one TaskManager of this process, as a crash of it would look to the JobManager; later ones move up."""
+        """End one TaskManager of this process in such a way that the JobManager takes it for a crash; later ones move
+        up.
+        """
         executor = self.task_executors.pop(index)
         self.run(lambda: executor.stop(_STOP_TASKS_S))
 
@@ -275,7 +277,7 @@ class EmbeddedCluster(ClusterClient):
         self._supervisor.start(options, _READY_TIMEOUT_S)
 
     def _connect_child(self, end: socket.socket) -> None:
-        """The JobManager serves the child that has the other end."""
+        """Let the JobManager serve the child that has the other end."""
         local = self._job_manager.local
         self.loop.execute_threadsafe(local.begin_pipe, end, "a TaskManager of this program")
 
@@ -324,7 +326,7 @@ async def _start_job_manager(
 
 
 def write_secret(path: Path, secret: bytes) -> Path:
-    """A new file that this user alone can read; returns its path."""
+    """Write a new file that this user alone can read; returns its path."""
     with os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="ascii"
     ) as file:

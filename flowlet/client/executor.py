@@ -86,7 +86,7 @@ class Target(Protocol):
         """The part of the program that its TaskManagers lack."""
 
     def open(self, needed_slots: int) -> ClusterClient:
-        """A client of a cluster that has, or may get, that many slots."""
+        """Make a client of a cluster that has, or may get, that many slots."""
 
 
 def execute(
@@ -145,7 +145,10 @@ def _submit(
 
 
 def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
-    """Raises JobSubmissionError: the job is too large to be sent; the message names what makes it so."""
+    """Check the size of a job.
+
+    Raises JobSubmissionError: the job is too large to be sent; the message names its largest part.
+    """
     blobs = [*message.code.main_objects.values(), *message.code.pieces.values()]
     blobs += [vertex.chain for vertex in message.vertices] + [edge.partitioner for edge in message.edges]
     size = sum(map(len, blobs))
@@ -181,18 +184,18 @@ def _check_size(job_graph: JobGraph, message: messages.JobGraphMessage) -> None:
 
 
 def _users_part(cause: BaseException | None) -> BaseException | None:
-    """The cause of an error, from the user's code on, such as a ``__getstate__`` that raised; the rest is ours, and the
-    error says it.
+    """Return the cause of an error, from the user's code on, such as a ``__getstate__`` that raised; the rest is ours,
+    and stands in the error's text.
     """
     trace = None if cause is None else from_user_frame(cause.__traceback__)
     return None if cause is None or trace is None else cause.with_traceback(trace)
 
 
 def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> messages.JobGraphMessage:
-    """The job as it travels, with operators and partitioners as opaque blobs; ``code`` is what the operators need
-    besides.
+    """Make the message of a job, with operators and partitioners as opaque blobs; ``code``: the code that the operators
+    need besides.
 
-    What is large in several of the blobs travels once.
+    An object that is large in several of the blobs travels once.
 
     Raises:
         JobSubmissionError: something in it cannot be sent; names the vertex or edge.

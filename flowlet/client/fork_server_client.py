@@ -86,7 +86,7 @@ def surroundings_of(python: str | None, start: ProgramStart) -> Surroundings:
 
 
 def _text_of(file: str) -> str:
-    """The kernel's answer; nothing where it has no such file."""
+    """Read the kernel's answer; empty where it has no such file."""
     try:
         return Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -136,17 +136,18 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The server's process id."""
         return self._process.pid
 
     def has_ended(self) -> bool:
-        """Whether it is gone, or the program has closed the socket to it, as programs do that close
-        whatever is open.
+        """Whether the server is gone, or the program has closed the socket to it, as programs do that close all open
+        descriptors.
         """
         return self._process.poll() is not None or not self._in_children.is_intact
 
     def begin(self) -> None:
-        """Give it to another cluster: it answers when it has this program's standard error and working directory.
+        """Give the server to another cluster: it answers when it has this program's standard error and working
+        directory.
 
         Raises OSError.
         """
@@ -156,7 +157,9 @@ class ServerProcess:
             self.order({"kind": "begin"}, [_standard_error(opened), directory])
 
     def rest(self, max_s: float) -> bool:
-        """Let it wait so long for another cluster; False: it cannot, because something of the last one is left."""
+        """Let the server wait so long for another cluster; False: it cannot, because something of the
+        last one is left.
+        """
         if self._num_open or self.has_ended():
             return False
         try:
@@ -166,16 +169,18 @@ class ServerProcess:
             return False
 
     def order(self, order: dict[str, Any], descriptors: list[int]) -> None:
-        """Send an order, which it answers.  Raises OSError: it is gone."""
+        """Send an order, which the server answers.  Raises OSError: it is gone."""
         socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
         self._num_open += 1
 
     def waits_for_us(self, timeout_s: float) -> bool:
-        """Whether there is an answer, or its end, within the time."""
+        """Whether there is an answer of the server, or its end, within the time."""
         return is_readable(self._control.fileno(), timeout_s)
 
     def answer(self) -> tuple[dict[str, Any], int]:
-        """Its next answer, and a descriptor in it, -1 where there is none.  Raises FlowletError: there will be none."""
+        """Return the server's next answer, and a descriptor in it, -1 where there is none.  Raises FlowletError: there
+        will be none.
+        """
         if not self.waits_for_us(_ANSWER_S):
             raise FlowletError(f"the process from which TaskManagers are forked does not answer within {_ANSWER_S:g} s")
         try:
@@ -197,7 +202,7 @@ class ServerProcess:
             return "somehow"
 
     def end(self) -> None:
-        """End it, and wait for it; ``stdout_fd`` is closed, which nobody may read any more."""
+        """End the server, and wait for it; closes ``stdout_fd``, which nobody may read any more."""
         if self._in_children.is_intact:
             self._control.close()  # it ends
         else:
@@ -230,8 +235,8 @@ class ServerKeeper:
         return f"<ServerKeeper of {self._resting}>"
 
     def take(self, surroundings: Surroundings) -> ServerProcess | None:
-        """A server with these surroundings, which has begun for its new cluster; None: there is none, and no other one
-        is kept.
+        """Take a server with these surroundings, which has begun for its new cluster; None: there is none, and no other
+        one is kept.
         """
         try:
             server = self._resting.pop()
@@ -255,18 +260,18 @@ class ServerKeeper:
                 self._resting.pop(0).end()
 
     def close(self) -> None:
-        """End what is kept, and wait for it; it may be used again afterwards."""
+        """End the kept server, and wait for it; the keeper may be used again afterwards."""
         while self._resting:
             with suppress(IndexError):
                 self._resting.pop().end()
 
     def close_for_good(self) -> None:
-        """Do as ``close``, and keep none from now on: the program ends."""
+        """End the kept server like ``close``, and keep none from now on: the program ends."""
         self._is_over = True
         self.close()
 
     def forget(self) -> None:
-        """Have none: this process is a forked child of the program that has it."""
+        """Forget the server: this process is a forked child of the program that has it."""
         self._resting.clear()
 
 
@@ -308,11 +313,11 @@ class ForkServer:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None after ``close``."""
+        """The server's process id; None after ``close``."""
         return None if self._server is None else self._server.pid
 
     def wait_ready(self, deadline: float) -> None:
-        """Wait until it has imported everything; ``deadline`` on the monotonic clock.
+        """Wait until the server has imported everything; ``deadline`` on the monotonic clock.
 
         Raises FlowletError: it did not start.
         """
@@ -328,7 +333,7 @@ class ForkServer:
             self._replace(deadline)  # its rest was over just when it was asked
 
     def launch(self, options: TaskManagerOptions) -> TaskManagerProcess:
-        """A new TaskManager.  Raises FlowletError: the server cannot fork, or does not answer."""
+        """Fork a new TaskManager.  Raises FlowletError: the server cannot fork, or does not answer."""
         if self._server is None or self._server.has_ended():
             self._replace(time.monotonic() + _ANSWER_S)
         server = self._server
@@ -370,7 +375,7 @@ class ForkServer:
         self._pipe = self.forwarder.add(self._server.stdout_fd)
 
     def _replace(self, deadline: float) -> None:
-        """Have a new server in place of one that has ended."""
+        """Start a new server in place of one that has ended."""
         if self._server is not None:
             self.forwarder.remove(self._pipe)
             self._server.end()
@@ -380,7 +385,7 @@ class ForkServer:
 
 
 def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
-    """The ends of a new pipe, which these close."""
+    """Make a pipe and return its ends, which ``reads`` and ``writes`` close."""
     read_fd, write_fd = os.pipe()
     reads.callback(os.close, read_fd)
     writes.callback(os.close, write_fd)
@@ -388,7 +393,7 @@ def _pipe(reads: ExitStack, writes: ExitStack) -> tuple[int, int]:
 
 
 def _standard_error(opened: ExitStack) -> int:
-    """The standard error of a child: this program's, or none if that has none, which ``opened`` closes."""
+    """Return the standard error of a child: this program's, or none if that has none, which ``opened`` closes."""
     if inherits_standard_error():
         return 2
     descriptor = os.open(os.devnull, os.O_WRONLY)

@@ -43,7 +43,7 @@ _NO_SCREENS: Final = frozenset({"", "dumb"})  # values of TERM
 
 
 def is_wanted(mode: ProgressMode) -> bool:
-    """Whether there is anything to show it on."""
+    """Whether there is a place to show progress on."""
     if sys.stderr is None or mode is ProgressMode.OFF:
         return False
     return mode is ProgressMode.ON or _terminal_of_stderr() is not None
@@ -51,7 +51,7 @@ def is_wanted(mode: ProgressMode) -> bool:
 
 @contextlib.contextmanager
 def shown(job: "RunningJob") -> Iterator[None]:
-    """Show the job while the block runs; where to look at it first, unless that was written (``announce``)."""
+    """Show the job while the block runs; first write where to look at it, unless that was written (``announce``)."""
     progress = None
     try:
         if not job.is_announced:
@@ -80,7 +80,7 @@ class Answer(NamedTuple):
 
 
 def describe(name: str, now: Answer, before: Answer | None) -> str:
-    """The line of a job: how long it runs, and what it does."""
+    """Write the line of a job: how long it runs, and its activity."""
     parts = [f"{_short(name)} {now.job['state']} {_duration(max(0, now.job['duration']))}"]
     if before is not None and now.at_s > before.at_s:
         rate = max(0, _num_emitted(now.job) - _num_emitted(before.job)) / (now.at_s - before.at_s)
@@ -96,7 +96,7 @@ def describe(name: str, now: Answer, before: Answer | None) -> str:
 
 
 def _num_emitted(job: JobDocument) -> int:
-    """The records that its sources have emitted; a source may be chained to all that reads it: its task then emits
+    """Count the records that its sources have emitted; a source may be chained to all its readers: its task then emits
     nothing.
     """
     sources = {node["id"] for node in job["plan"]["nodes"] if not node["inputs"]}
@@ -107,7 +107,7 @@ def _num_emitted(job: JobDocument) -> int:
 
 
 def _busy_share(vertex: Mapping[str, Any]) -> float:
-    """The share of the last minute in which its tasks computed."""
+    """Return the share of the last minute in which the vertex's tasks computed."""
     subtasks = vertex["subtasks"]
     total: float = sum(each["metrics"]["busy_ms_per_second"] for each in subtasks)
     return total / (1000 * max(1, len(subtasks)))

@@ -48,7 +48,9 @@ _MAX_REASON_CHARS: Final = 300
 
 
 def checked_interpreter(python: str) -> str:
-    """Its path.  Raises ConfigError: it is no Python of this version that can run a TaskManager; says why."""
+    """Return the interpreter's path.  Raises ConfigError: it is no Python of this version that can run a TaskManager;
+    names the reason.
+    """
     found = shutil.which(os.path.expanduser(python))
     if found is None:
         raise ConfigError(f"set_python_executable({python!r}): there is no such program")
@@ -77,7 +79,7 @@ def checked_interpreter(python: str) -> str:
 
 
 def command_of_fork_server(python: str | None, program_file: Path, control_fd: int) -> list[str]:
-    """The command line of the process from which TaskManagers are forked.
+    """Make the command line of the process from which TaskManagers are forked.
 
     Args:
         python: the interpreter; None: that of this process.
@@ -98,7 +100,7 @@ def command_of_fork_server(python: str | None, program_file: Path, control_fd: i
 
 
 def interpreter_flags() -> list[str]:
-    """The options with which this interpreter was started, but for the program."""
+    """List the options with which this interpreter was started, without the program."""
     flags = [
         f"-{letter * int(getattr(sys.flags, name))}" for name, letter in _FLAGS.items() if getattr(sys.flags, name)
     ]
@@ -107,7 +109,7 @@ def interpreter_flags() -> list[str]:
 
 
 def program_start(python: str | None) -> ProgramStart:
-    """The start of a child as this program was started; ``python``: its interpreter, None is this one."""
+    """Describe the start of a child as this program was started; ``python``: its interpreter, None is this one."""
     paths = list(dict.fromkeys(_absolute(each) for each in _texts(sys.path)))  # an import leaves others out, too
     if python is not None:
         own = _interpreters_folders()
@@ -133,7 +135,7 @@ def program_start(python: str | None) -> ProgramStart:
 
 
 def _texts(entries: Sequence[object]) -> list[str]:
-    """The entries that are text: a program may put anything there."""
+    """Return the entries that are text: a program may put anything there."""
     return [each for each in entries if isinstance(each, str)]
 
 
@@ -149,13 +151,13 @@ def _interpreters_folders() -> list[Path]:
 
 
 def _is_standard_archive(path: str) -> bool:
-    """Whether it is the archive that may hold Python's own modules."""
+    """Whether ``path`` is the archive that may hold Python's own modules."""
     return os.path.basename(path) == f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
 
 
 def _holds_libraries(path: str) -> bool:
-    """Whether it holds Python's own modules or installed packages: whoever has put them there wants them to be what
-    they are called.
+    """Whether ``path`` holds Python's own modules or installed packages: the person who put them there wants them to be
+    found under their names.
     """
     if (
         _is_standard_archive(path)
@@ -170,7 +172,7 @@ def _holds_libraries(path: str) -> bool:
 
 
 def _entry_of(module: ModuleType) -> str | None:
-    """The entry of the import path from which a module without dots has come."""
+    """Return the entry of the import path from which a module without dots has come."""
     if not issubclass(type(module), ModuleType):
         return None
     # A lazy module would import itself, or raise, if it was asked.
@@ -183,7 +185,7 @@ def _entry_of(module: ModuleType) -> str | None:
 
 
 def _engine_folder(*, is_other: bool) -> str:
-    """The folder of our packages; another interpreter that may have installed them gets none of this one's."""
+    """Return the folder of our packages; another interpreter that may have installed them gets none of this one's."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(flowlet.__file__)))
     is_installed = any(Path(folder) == each for each in _interpreters_folders())
     return "" if is_other and is_installed else folder

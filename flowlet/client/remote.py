@@ -95,7 +95,7 @@ class RunChannels:
 
 
 def pauses_s(retry: ClientRetry) -> Iterator[float]:
-    """The pause before each further try, in seconds."""
+    """Give the pause before each further try, in seconds."""
     pauses_ms = Backoff(_FIRST_PAUSE_MS, retry.delay_ms).delays()
     return (pause_ms / 1000 for pause_ms in islice(pauses_ms, retry.max_attempts))
 
@@ -105,8 +105,8 @@ class JobManagerApi:
     """Typed requests.  Threading: the loop that ``rpc`` was made on.
 
     Every method raises RpcConnectError if there is no JobManager, AuthenticationError if it has another secret, and
-    RpcStatusError with its words if it says no.  Of a JobManager that keeps its jobs (``retry``) those that are about a
-    job wait for the next one first.
+    RpcStatusError with its words if it refuses.  If the JobManager keeps its jobs (``retry``), requests about a job
+    first wait for the next JobManager.
     """
 
     rpc: RpcGateway
@@ -116,32 +116,32 @@ class JobManagerApi:
     retry: ClientRetry | None = field(init=False, default=None)
 
     async def overview(self) -> JobDocument:
-        """Counts of TaskManagers, slots and jobs."""
+        """Return counts of TaskManagers, slots and jobs."""
         return await self._get("/overview")
 
     async def list_jobs(self) -> list[JobDocument]:
-        """One short document per job."""
+        """Return one short document per job."""
         jobs: list[JobDocument] = (await self._get("/jobs/overview"))["jobs"]
         return jobs
 
     async def list_task_managers(self) -> list[JobDocument]:
-        """One document per TaskManager."""
+        """Return one document per TaskManager."""
         task_managers: list[JobDocument] = (await self._get("/taskmanagers"))["taskmanagers"]
         return task_managers
 
     async def job(self, job_id: str) -> JobDocument:
-        """The whole document of a job."""
+        """Return the whole document of a job."""
         document: JobDocument = msgspec.json.decode(
             (await self._request("GET", f"/jobs/{job_id}", ANSWER_TIMEOUT_S)).body
         )
         return document
 
     async def checkpoints(self, job_id: str) -> JobDocument:
-        """The last checkpoints of a job, and how many there were."""
+        """Return the last checkpoints of a job, and how many there were."""
         return await self._get(f"/jobs/{job_id}/checkpoints")
 
     async def vertex_metrics(self, job_id: str, vertex_id: str, names: Sequence[str] = ()) -> Any:
-        """The metrics of a vertex's subtasks and operators, ``{"id", "value"}`` each; ``names``: only these."""
+        """Return the metrics of a vertex's subtasks and operators, ``{"id", "value"}`` each; ``names``: only these."""
         return await self._get(f"/jobs/{job_id}/vertices/{vertex_id}/metrics?get={quote(','.join(names))}")
 
     async def submit(self, job: JobGraphMessage) -> None:
@@ -159,7 +159,7 @@ class JobManagerApi:
             raise JobSubmissionError(f"job {job.name!r} was refused: {error}") from error
 
     async def ship(self, packed: PackedBundle) -> None:
-        """Hand over the files of a job, as far as the JobManager lacks them.
+        """Hand over the files of a job that the JobManager lacks.
 
         Raises:
             JobSubmissionError: it does not take them, or one has changed meanwhile.
@@ -208,7 +208,7 @@ class JobManagerApi:
         return request_id
 
     async def wait_for_savepoint(self, job_id: str, request_id: str) -> str:
-        """The directory of a savepoint, once it is complete, and the job has finished if it is to.
+        """Return the directory of a savepoint, once it is complete, and the job has finished if it is to.
 
         Raises SavepointError: it has failed, or nobody knows of it any more.
         """
@@ -222,7 +222,7 @@ class JobManagerApi:
             return str(operation["location"])
 
     async def report_client_heartbeat(self, job_id: str, held_s: float) -> None:
-        """Say that the client of an attached job is there, for ``held_s``; 404 or 409 if the job is over.
+        """Tell that the client of an attached job is there, for ``held_s``; 404 or 409 if the job is over.
 
         Sent once: the next one follows anyway.  If the connection ends meanwhile, the JobManager knows that the client
             has.
@@ -237,13 +237,13 @@ class JobManagerApi:
             continue
 
     async def wait_terminal(self, job_id: str, timeout_s: float | None) -> JobDocument | None:
-        """The document once the job has ended; None if it has not within ``timeout_s`` (None: for ever)."""
+        """Return the document once the job has ended; None if it has not within ``timeout_s`` (None: for ever)."""
         document: JobDocument | None = await self._poll(f"/jobs/{job_id}/execution-result", timeout_s)
         return document
 
     async def wait_channels(self, job_id: str, edge_id: str, after_attempt: int | None = None) -> RunChannels:
-        """The channels of an external edge, once its producers are deployed, in a run after ``after_attempt`` (None:
-        any).
+        """Return the channels of an external edge, once its producers are deployed, in a run after ``after_attempt``
+        (None: any).
 
         Raises:
             JobEndedError: the job ended before.
@@ -262,31 +262,33 @@ class JobManagerApi:
         return RunChannels(run["attempt"], run["restored-checkpoint-id"], channels)
 
     async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
-        """The progress of a job, once a checkpoint after ``after_checkpoint`` is complete, or run
-        ``attempt`` is over.
+        """Return the progress of a job, once a checkpoint after ``after_checkpoint`` is complete, or run ``attempt`` is
+        over.
         """
         path = f"/jobs/{job_id}/collect/{edge_id}/progress"
         return _to_progress(await self._poll(path, None, attempt=attempt, after_checkpoint=after_checkpoint))
 
     async def report_barrier(self, job_id: str, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
-        """Say that the reader of an external edge has everything that a producer sent before the barrier of a
+        """Tell that the reader of an external edge has everything that a producer sent before the barrier of a
         checkpoint.
         """
         path = f"/jobs/{job_id}/collect/{edge_id}?producer={attempt.hex()}&checkpoint={checkpoint_id}"
         await self._request("PATCH", path, ANSWER_TIMEOUT_S)
 
     async def report_broken_results(self, job_id: str, edge_id: str, attempt: int, reason: str) -> None:
-        """Say that run ``attempt`` of an external edge cannot be read any further, so that the job must start again."""
+        """Tell that run ``attempt`` of an external edge cannot be read any further, so that the job
+        must start again.
+        """
         query = f"attempt={attempt}&reason={quote(reason[:_MAX_REASON_CHARS], safe='')}"
         path = f"/jobs/{job_id}/collect/{edge_id}/broken?{query}"
         await self._request("PATCH", path, ANSWER_TIMEOUT_S)
 
     async def _request(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> RpcResponse:
-        """An answer with a good status; waits for the next JobManager if this one keeps its jobs."""
+        """Return an answer with a good status; waits for the next JobManager if this one keeps its jobs."""
         return (await self._send(method, path, timeout_s, body))[0].raise_for_status()
 
     async def _send(self, method: str, path: str, timeout_s: float, body: bytes) -> tuple[RpcResponse, int]:
-        """An answer, and how often the request was sent again."""
+        """Return an answer, and how often the request was sent again."""
         pauses = iter(()) if self.retry is None else pauses_s(self.retry)
         num_retries = 0
         while True:
@@ -345,7 +347,7 @@ def _absolute(directory: str | None) -> str | None:
 
 
 async def create_rpc_client(host: str, port: int, secret: bytes) -> RpcGateway:
-    """A client over HTTP, on the running loop."""
+    """Make a client over HTTP, on the running loop."""
     from flowlet.rpc.http import RpcClient
 
     return RpcClient(host, port, secret)
@@ -388,7 +390,7 @@ class ClusterClient:
 
     @classmethod
     def connect(cls, host: str, port: int, secret: bytes) -> "ClusterClient":
-        """A client with a loop thread of its own; nothing is sent yet."""
+        """Make a client with a loop thread of its own; nothing is sent yet."""
         import flowlet.rpc.http  # noqa: F401 - on this thread, as it would hold up the loop; here, as local clusters do without it
 
         install_exception_hook()
@@ -410,7 +412,7 @@ class ClusterClient:
         return f"<ClusterClient of {self._rpc.authority}{' closed' if self.is_closed else ''}>"
 
     def where_to_look(self, job_id: str) -> str:
-        """How people look at a job while it runs."""
+        """Tell people how to look at a job while it runs."""
         return f"flowlet job {job_id[:8]} -m {self._rpc.authority}"  # the first digits are enough
 
     @property
@@ -421,7 +423,7 @@ class ClusterClient:
         return os.getpid() != self._pid
 
     def be_patient(self, retry: ClientRetry) -> None:
-        """The JobManager keeps its jobs: questions about them wait for the next one if it does not answer."""
+        """Let questions about jobs wait for the next JobManager if this one, which keeps its jobs, does not answer."""
         self._api.retry = retry
         self.patience_s = sum(pauses_s(retry))
 
@@ -434,7 +436,7 @@ class ClusterClient:
         return self.run(lambda: request(self._api))
 
     def run(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do as ``call``, for any coroutine: what ``begin`` returns."""
+        """Run any coroutine like ``call``: the one that ``begin`` returns."""
         future, latch = None, Latch()
         try:
             with DeferredSignals():
@@ -452,7 +454,7 @@ class ClusterClient:
             raise
 
     def begin(self, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> "concurrent.futures.Future[T]":
-        """Do as ``call``, without waiting; cancelled when the client closes.
+        """Begin a request like ``call``, without waiting; cancelled when the client closes.
 
         Raises:
             FlowletError: the client is closed.
@@ -480,14 +482,14 @@ class ClusterClient:
             self._pending.discard(future)
 
     def after_job(self) -> None:
-        """Called when a job has ended: what the cluster still has to show is shown."""
+        """Show everything that the cluster still has to show; called when a job has ended."""
 
     def output_failure(self) -> JobExecutionError | None:
-        """Why something that TaskManagers of this program printed was not shown; None: all of it was."""
+        """Explain why something that TaskManagers of this program printed was not shown; None: all of it was."""
         return None
 
     def process_ends(self) -> list[str]:
-        """How TaskManagers of this program ended that should still run, one line each."""
+        """Describe how TaskManagers of this program ended that should still run, one line each."""
         return []
 
     def close(self) -> None:
@@ -513,12 +515,12 @@ class ClusterClient:
                 self.loop.close()
 
     def _shut_down(self) -> None:
-        """Close what lives on the loop, just before it ends."""
+        """Close everything that lives on the loop, just before it ends."""
         self._finish("the connections to the JobManager", self._rpc.close(), _DISCONNECT_TIMEOUT_S)
 
     def _finish(self, name: str, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T | None:
-        """One step of the end, on the loop; None and a warning if it is not done in time, then the loop cancels it when
-        it stops.
+        """Run one step of the end on the loop; None and a warning if it is not done in time, then the loop cancels it
+        when it stops.
         """
         future = self.loop.submit(coroutine)
         try:
@@ -548,7 +550,7 @@ class RemoteTarget:
     needed_code: ClassVar[NeededCode] = NeededCode.ALL
 
     def open(self, needed_slots: int) -> ClusterClient:
-        """A client of the cluster, checked to be reachable.
+        """Make a client of the cluster, checked to be reachable.
 
         Raises:
             FlowletError: no JobManager answers there, or it has another secret.

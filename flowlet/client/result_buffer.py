@@ -42,7 +42,9 @@ class Guarantee(Enum):
 
 
 def guarantee_of(settings: JobSettings) -> Guarantee | None:
-    """The guarantee for a reader of a job with these settings; None: the job has no checkpoints and never restarts."""
+    """Return the guarantee for a reader of a job with these settings; None: the job has no checkpoints and never
+    restarts.
+    """
     kind, checkpoints = settings.restart.kind, settings.checkpoints
     if checkpoints is not None and not checkpoints.is_periodic:
         return Guarantee.NONE  # and not None: a savepoint needs its reader until the job has finished
@@ -93,7 +95,7 @@ class ResultBuffer:
     # Every method returns the ``records`` to hand out now, in order, if there may be some.
 
     def receive(self, channel: int, records: Any, num_bytes: int) -> list[Any]:
-        """A buffer of a channel completed these records."""
+        """Take records that a buffer of a channel completed; returns the records to hand out."""
         epoch = self._passed[channel]
         if not self._guarantee.holds_back or epoch < self._completed:
             self._has_handed_out = True
@@ -103,15 +105,15 @@ class ResultBuffer:
         return []
 
     def pass_barrier(self, channel: int, checkpoint_id: int) -> None:
-        """A channel has passed the barrier of a checkpoint."""
+        """Note that a channel has passed the barrier of a checkpoint."""
         self._passed[channel] = max(self._passed[channel], checkpoint_id)
 
     def end_channel(self, channel: int) -> None:
-        """A channel has reached the end of its data."""
+        """Note that a channel has reached the end of its data."""
         self._is_ended[channel] = True
 
     def complete(self, checkpoint_id: int) -> list[Any]:
-        """A checkpoint is complete; a newer one stands for the older ones."""
+        """Note that a checkpoint is complete, which stands for the older ones, too; returns the records to hand out."""
         if checkpoint_id <= self._completed:
             return []
         self._completed = checkpoint_id
@@ -127,13 +129,13 @@ class ResultBuffer:
         return released
 
     def finish(self) -> list[Any]:
-        """The job has ended well, and every channel was read to its end."""
+        """Return the remaining records: the job has ended well, and every channel was read to its end."""
         released = [each.records for each in self._kept]
         self._drop_kept()
         return released
 
     def restart(self, checkpoint_id: int, num_runs: int = 1) -> list[Any]:
-        """The tasks run anew; what follows is theirs.
+        """Begin a new run of the tasks, whose records follow; returns the records to hand out.
 
         Args:
             checkpoint_id: where they began; ``NO_CHECKPOINT``: at the beginning.

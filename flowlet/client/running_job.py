@@ -78,15 +78,15 @@ class RunningJob:
 
     @property
     def is_closed(self) -> bool:
-        """Whether its connection was given back, by ``close`` or because the job could not be submitted."""
+        """Whether the job's connection was given back, by ``close`` or because the job could not be submitted."""
         return self.client.is_closed
 
     def status(self) -> JobStatus:
-        """The state that the JobManager has for it now."""
+        """Return the state that the JobManager has for the job now."""
         return JobStatus[self.metrics()["state"]]
 
     def metrics(self) -> JobDocument:
-        """The job's document: its vertices, their subtasks, and the counters of each.
+        """Return the job's document: its vertices, their subtasks, and the counters of each.
 
         Once the job has been seen to have ended it is the last one, and stays available after ``close``.
         """
@@ -95,7 +95,7 @@ class RunningJob:
         return self._remember(self.client.call(lambda api: api.job(self.job_id)))
 
     def checkpoints(self) -> JobDocument:
-        """The document of ``GET /jobs/:jobid/checkpoints``."""
+        """Return the document of ``GET /jobs/:jobid/checkpoints``."""
         return self.client.call(lambda api: api.checkpoints(self.job_id))
 
     def cancel(self) -> None:
@@ -138,7 +138,7 @@ class RunningJob:
         return future.result()  # no wait: it is done
 
     def _settle_savepoints(self) -> None:
-        """The job has ended, and so have its savepoints: their answers are on the way."""
+        """Wait for the answers about savepoints: the job has ended, and so have they."""
         with self._lock:
             pending = [each for each in self._savepoints if not each.done()]
         if pending and self._last_document is not None:
@@ -181,7 +181,7 @@ class RunningJob:
         return JobExecutionResult(JobID(self.job_id), max(0, int(document["duration"])))
 
     def collect(self, edge_id: str) -> "CollectedValues":
-        """The values on an external edge in the order of their arrival, until its end; an edge can be read once.
+        """Return the values on an external edge in the order of their arrival, until its end; an edge can be read once.
 
         Blocks until the tasks are deployed.  Only what is read is sent: a reader that pauses makes the job pause.
         Closing the iterator before its end cancels the job.
@@ -210,7 +210,7 @@ class RunningJob:
         return values
 
     def explain(self, error: Exception) -> JobExecutionError:
-        """The failure of the job that lies behind an error of the client's; its cause is what the user should see
+        """Find the failure of the job behind an error of the client's; its cause is the error that the user should see
         first.
         """
         try:
@@ -227,7 +227,9 @@ class RunningJob:
         return failure
 
     def _last_restart(self) -> str:
-        """The task that made the job restart last, for an error; empty: none did, or the JobManager does not tell."""
+        """Name the task that made the job restart last, for an error; empty: none did, or the
+        JobManager does not tell.
+        """
         with contextlib.suppress(FlowletError):
             document = self.metrics()
             causes = [f"{each['task']}: {each['cause']}" for each in document.get("restarts", []) if each["task"]]
@@ -236,12 +238,12 @@ class RunningJob:
         return ""
 
     def cancel_quietly(self) -> None:
-        """``cancel``, but a cluster that cannot be reached is no error."""
+        """Cancel the job, but a cluster that cannot be reached is no error."""
         with contextlib.suppress(FlowletError):  # the cluster is gone, and the job with it or beyond our reach
             self.cancel()
 
     def cancel_after_interrupt(self) -> None:
-        """``cancel`` and wait for the end, a moment at most; a second Ctrl-C does not want to wait for this.
+        """Cancel the job and wait for its end, a moment at most; after a second Ctrl-C the user does not want to wait.
 
         Called again it does nothing, unless that Ctrl-C came before the request was sent.
         """
@@ -263,7 +265,7 @@ class RunningJob:
         return self.client.is_inherited
 
     def close(self) -> None:
-        """Give back the connection, and the embedded cluster if there is one; more than once, and in a forked child,
+        """Give back the connection, and the embedded cluster if there is one; a second call, and one in a forked child,
         does nothing.
         """
         if self.is_inherited:
@@ -274,14 +276,16 @@ class RunningJob:
             self.client.close()
 
     def release_readers(self, *, has_job_finished: bool = False) -> None:
-        """Give back what reading needed; whoever still reads gets an error, unless all that he needs has arrived."""
+        """Give back the resources of reading; a reader that still reads gets an error, unless all its values have
+        arrived.
+        """
         with self._lock:
             collecting, self._collecting = self._collecting, []
         for values in collecting:
             values.release(has_job_finished=has_job_finished)
 
     def announce(self, progress: ProgressMode) -> None:
-        """Say where to look at the job before it is submitted, if it runs in this program: its functions may print at
+        """Tell where to look at the job before it is submitted, if it runs in this program: its functions may print at
         once.
         """
         if is_wanted(progress) and not self.client.outlives_program:
@@ -298,7 +302,7 @@ class RunningJob:
         return self._last_document
 
     def check_output(self) -> None:
-        """Show what the tasks have printed so far.  Raises JobExecutionError: it could not be written."""
+        """Show everything that the tasks have printed so far.  Raises JobExecutionError: it could not be written."""
         self.client.after_job()
         failure = self.client.output_failure()
         if failure is not None:
@@ -322,9 +326,9 @@ class RunningJob:
 
 
 def failure_of(document: JobDocument, more: Sequence[str] = ()) -> JobExecutionError:
-    """The error of a job that did not finish, with ``more`` lines at its end.
+    """Make the error of a job that did not finish, with ``more`` lines at its end.
 
-    Its cause is the traceback of what failed, which Python therefore shows first.
+    Its cause is the traceback of the failure, which Python therefore shows first.
     """
     failure = _failure_in(document)
     lines = _end_lines(document, failure, None if failure is None else _reason(failure))
@@ -343,7 +347,9 @@ def failure_of(document: JobDocument, more: Sequence[str] = ()) -> JobExecutionE
 
 
 def describe_end(document: JobDocument) -> str:
-    """Why a job did not finish, for people: task, operator, subtask, TaskManager, record, and the traceback as text."""
+    """Explain to people why a job did not finish: task, operator, subtask, TaskManager, record, and the traceback as
+    text.
+    """
     failure = _failure_in(document)
     reason = None if failure is None else failure.traceback.rstrip() or _reason(failure)
     return "\n".join(_end_lines(document, failure, reason) + _restart_lines(document))
@@ -370,7 +376,7 @@ def _end_lines(document: JobDocument, failure: FailureInfo | None, reason: str |
 
 
 def _restart_lines(document: JobDocument) -> list[str]:
-    """Why a failed job did not start again, if it might have."""
+    """Explain why a failed job did not start again, if it might have."""
     why, number = document.get("why-no-restart"), document.get("numRestarts", 0)
     if why is None:
         return []
@@ -384,8 +390,8 @@ def _reason(failure: FailureInfo) -> str:
 
 
 def still_running(document: JobDocument) -> list[str]:
-    """Lines that name the tasks of an ending job that have not ended, and where they stand: a blocked function cannot
-    be interrupted.
+    """Write lines that name the tasks of an ending job that have not ended, and where they stand: a blocked function
+    cannot be interrupted.
     """
     left = [
         (

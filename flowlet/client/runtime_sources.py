@@ -27,7 +27,7 @@ from flowlet.splits.split_kinds import FileSet, PlannedSplit, PlannedSplits
 
 
 def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source:
-    """The source whose readers run in the tasks, with splits that are planned now, if they are.
+    """Make the source whose readers run in the tasks; its splits are planned now, if they are planned at all.
 
     Raises:
         JobGraphError: there is none for this kind, or its splits are not as they should be.
@@ -67,7 +67,7 @@ def _assigned_source(source: BuiltInSource, name: str, parallelism: int) -> Assi
 
 
 def remote_gate_source(gate: RemoteGate) -> Source:
-    """The source that reads what producers outside the cluster push."""
+    """Make the source that reads the records which producers outside the cluster push."""
     from flowlet.connectors.gates.reader import EventTimeColumn, RemoteGateSource
 
     event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)
@@ -75,7 +75,7 @@ def remote_gate_source(gate: RemoteGate) -> Source:
 
 
 def planned_source(source: SplitSource, name: str, parallelism: int) -> AssignedSource[PlannedSplitReader]:
-    """The runtime's source for a user's, whose splits are planned now.
+    """Make the runtime's source for a user's, whose splits are planned now.
 
     Raises:
         JobGraphError: there are no splits, or they are not as they should be.

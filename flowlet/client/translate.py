@@ -94,7 +94,7 @@ def submit(
 
 
 def translate(stream_graph: StreamGraph) -> JobGraph:
-    """The job graph of a program, with operators that can be pickled.
+    """Make the job graph of a program, with operators that can be pickled.
 
     Raises:
         JobGraphError: a source or sink is of a kind that nothing can run; the message names the operator.
@@ -111,7 +111,7 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
 
 
 def _streaming_behind_gates(stream_graph: StreamGraph) -> StreamGraph:
-    """A BATCH job with a remote gate runs in one stage: whoever writes into the gate waits until the rows were
+    """Run a BATCH job with a remote gate in one stage: the producer that writes into the gate waits until the rows were
     processed.
     """
     settings = stream_graph.settings
@@ -127,7 +127,7 @@ def _streaming_behind_gates(stream_graph: StreamGraph) -> StreamGraph:
 def embedded_target(
     job_graph: JobGraph, *, in_process: bool, dependencies: DependencySettings | None = None
 ) -> EmbeddedTarget:
-    """A cluster as wide as the widest vertex; in this process for parallelism 1, too, unless the job's files need
+    """Make a cluster as wide as the widest vertex; in this process for parallelism 1, too, unless the job's files need
     processes of its own.
 
     Raises:
@@ -148,8 +148,8 @@ def embedded_target(
 
 
 def _checkpoint_secret(settings: JobSettings) -> bytes | None:
-    """The secret of this user's clusters, which can start jobs from checkpoints that stay, and from savepoints, which
-    any job with checkpoints may take; None: there are none.
+    """Return the secret of this user's clusters, which can start jobs from checkpoints that stay, and from savepoints,
+    which any job with checkpoints may take; None: there are none.
 
     Raises ConfigError: there can be no secret, and the job keeps checkpoints, or starts from one.
     """
@@ -172,7 +172,7 @@ def _checkpoint_secret(settings: JobSettings) -> bytes | None:
 
 
 def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
-    """The operator that the factory of a transformation makes.
+    """Make the operator by the factory of a transformation.
 
     Raises:
         JobGraphError: see ``translate``; or there is no such factory, or it takes other arguments.
@@ -224,7 +224,7 @@ def _check_arguments(make: Any, arguments: Mapping[str, Any], what: str) -> None
 
 
 def sink_operator(sink: Sink, type_info: TypeInformation, *, name: str) -> StreamOperator:
-    """The operator that writes records of a declared type into a sink.
+    """Make the operator that writes records of a declared type into a sink.
 
     Raises:
         JobGraphError: nothing can run it.
@@ -242,7 +242,7 @@ def sink_operator(sink: Sink, type_info: TypeInformation, *, name: str) -> Strea
 
 
 def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
-    """The operator of a node with what the whole job says about it."""
+    """Make the operator of a node, with the settings of the whole job."""
     operator = operator_of(node, is_batch=stream_graph.is_batch)
     operator.operator_id = bytes.fromhex(node.hash)
     operator.uid = node.transformation.uid or ""
@@ -271,7 +271,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
 
 
 def _sorted_inputs(node: StreamNode, stream_graph: StreamGraph) -> tuple[Any, ...]:
-    """In BATCH mode, the key selector of each input that is sorted by it, or None; empty if none is."""
+    """Return, in BATCH mode, the key selector of each input that is sorted by it, or None; empty if none is."""
     batch = stream_graph.settings.job.batch
     edges = stream_graph.inputs_of(node.id)
     if not stream_graph.is_batch or batch is None or not batch.sorts_inputs or not edges:
@@ -298,7 +298,7 @@ def is_fused(edge: StreamEdge, graph: StreamGraph) -> bool:
 
 
 def declared_outputs_of(node: StreamNode, graph: StreamGraph) -> dict[str | None, DeclaredOutput]:
-    """The outputs of an operator whose records are converted, by side output; None is the main one."""
+    """Return the outputs of an operator whose records are converted, by side output; None is the main one."""
     step = node.transformation
     outputs = graph.outputs_of(node.id)
     found: dict[str | None, TypeInformation] = {}
@@ -317,7 +317,7 @@ def declared_outputs_of(node: StreamNode, graph: StreamGraph) -> dict[str | None
 
 
 def routed_at_producers(graph: StreamGraph) -> StreamGraph:
-    """The graph with the edges behind its gates as the rules above want them."""
+    """Return the graph with the edges behind its gates as the rules above want them."""
     for node in list(graph.nodes.values()):
         key_groups = _key_groups_behind(graph, node)
         if key_groups is not None:
@@ -326,7 +326,7 @@ def routed_at_producers(graph: StreamGraph) -> StreamGraph:
 
 
 def _key_groups_behind(graph: StreamGraph, node: StreamNode) -> KeyGroups | None:
-    """The key groups by which producers can route for all readers of this gate; None: there are none."""
+    """Return the key groups by which producers can route for all readers of this gate; None: there are none."""
     step, edges = node.transformation, graph.outputs_of(node.id)
     if not isinstance(step, SourceTransformation) or not isinstance(step.source, RemoteGate) or not edges:
         return None
@@ -382,8 +382,8 @@ def warn_of_sources_without_position(stream_graph: StreamGraph) -> None:
 
 
 def sources_without_position(stream_graph: StreamGraph) -> Iterator[tuple[str, str]]:
-    """Name and consequence of each; not of a user's own ``Source``, whose readers are made in the
-    tasks and warn there.
+    """Give name and consequence of each source without a position; not of a user's own ``Source``, whose readers are
+    made in the tasks and warn there.
     """
     for node in stream_graph.nodes.values():
         step = node.transformation

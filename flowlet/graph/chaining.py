@@ -101,7 +101,7 @@ def build_job_graph(
 
 
 def _chains(graph: StreamGraph) -> dict[int, list[int]]:
-    """The node ids of each chain, depth first, by head; heads in topological order."""
+    """Find the node ids of each chain, depth first, by head; heads in topological order."""
     chains: dict[int, list[int]] = {}
     for node_id in graph.nodes:
         if not any(is_chainable(edge, graph) for edge in graph.inputs_of(node_id)):
@@ -124,7 +124,7 @@ def _chained_targets(graph: StreamGraph, node_id: int) -> list[int]:
 
 
 def _chain_name(graph: StreamGraph, head: int) -> str:
-    """``A -> B`` for a line, ``A -> (B, C -> D)`` for branches."""
+    """Write the chain's name: ``A -> B`` for a line, ``A -> (B, C -> D)`` for branches."""
     names = [graph.nodes[head].name]
     following = _chained_targets(graph, head)
     while len(following) == 1:

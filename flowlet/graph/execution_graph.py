@@ -149,7 +149,9 @@ class ExecutionGraph:
 
     @property
     def waiting(self) -> list[Execution]:
-        """The attempts that wait for their slots, in the order of deployment: not those of later stages."""
+        """List the attempts that wait for their slots, in the order of deployment; attempts of later stages are left
+        out.
+        """
         created = [execution for execution in self.executions.values() if execution.state is ExecutionState.CREATED]
         if not created or not self.order.is_staged:
             return created
@@ -166,7 +168,7 @@ class ExecutionGraph:
 
     @property
     def is_waiting_for_slots(self) -> bool:
-        """Whether ``slots_allocated`` may be told."""
+        """Whether ``slots_allocated`` may be called."""
         return self.status is JobStatus.CREATED or (
             self.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and bool(self.waiting)
         )
@@ -183,11 +185,11 @@ class ExecutionGraph:
         return [run for run in self.failed_runs if run.restarted_ms is not None or any(run is each for each in due)]
 
     def executions_of(self, vertex_id: str) -> list[Execution]:
-        """The attempts of one job vertex, by subtask."""
+        """List the attempts of one job vertex, by subtask."""
         return [execution for execution in self.executions.values() if execution.vertex_id == vertex_id]
 
     def executions_in(self, regions: Collection[int]) -> list[Execution]:
-        """The attempts of these regions, in the order of deployment."""
+        """List the attempts of these regions, in the order of deployment."""
         return [execution for execution in self.executions.values() if self._region_of[execution.key] in regions]
 
     def set_time(self, now_ms: int, elapsed_ms: int | None = None) -> None:
@@ -200,7 +202,7 @@ class ExecutionGraph:
         self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
 
     def take_effects(self) -> list[events.Effect]:
-        """The effects, in order, of what was told since the last call."""
+        """Return the effects, in order, of the events since the last call."""
         effects = self._effects
         self._effects = []
         return effects
@@ -208,7 +210,7 @@ class ExecutionGraph:
     # What has happened; a call that does not fit only increments a counter.
 
     def slots_allocated(self, locations: Mapping[bytes, str]) -> None:
-        """Every attempt that waits for one has a slot; ``locations`` has the TaskManager id of each."""
+        """Deploy every attempt that waits for a slot; ``locations`` has the TaskManager id of each."""
         if not self.is_waiting_for_slots:
             self.num_ignored_events += 1
             return
@@ -223,13 +225,13 @@ class ExecutionGraph:
             self._effects.append(events.Deploy(execution.attempt, execution.tm_id))
 
     def _go_on(self) -> None:
-        """The job runs, unless regions wait for a restart."""
+        """Move the job to RUNNING, unless regions wait for a restart."""
         if not self._restarts and self.status is not JobStatus.RUNNING:
             self.failure = None
             self._move_job(JobStatus.RUNNING)
 
     def scheduling_failed(self, failure: FailureInfo) -> None:
-        """The job did not get its slots in time."""
+        """Fail the job: it did not get its slots in time."""
         if not self.is_waiting_for_slots:
             self.num_ignored_events += 1
             return
@@ -237,7 +239,7 @@ class ExecutionGraph:
         self._end_as(JobStatus.FAILING)
 
     def begin_next_run(self, new: Sequence[Execution]) -> None:
-        """The delay of a restart is over; ``new`` are the attempts of the next run of its regions, in the order of
+        """Begin the next run of the regions of a restart whose delay is over; ``new``: their attempts, in the order of
         deployment.
         """
         by_key = {each.key: each for each in new}
@@ -266,7 +268,9 @@ class ExecutionGraph:
             self._go_on()
 
     def cancel(self, reason: str | None = None) -> None:
-        """The user asks to cancel the job, or the JobManager stops or has another ``reason``, which people then see."""
+        """Cancel the job, because the user asks for it, or the JobManager stops or has another ``reason``, which people
+        then see.
+        """
         if self.status in (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING):
             self.cancel_reason = reason
             self.failure = None
@@ -275,7 +279,7 @@ class ExecutionGraph:
     def execution_reported(
         self, attempt: bytes, tm_id: str, state: ExecutionState, failure: FailureInfo | None = None
     ) -> None:
-        """A TaskManager reports the state of an attempt.
+        """Note the state of an attempt that a TaskManager reports.
 
         ``failure``: with FAILED, the cause; with CANCELED, the cause to record if the JobManager did not ask for it.
         """
@@ -305,8 +309,8 @@ class ExecutionGraph:
             self._end_if_done((region,))
 
     def _finished_in(self, region: int, execution: Execution) -> None:
-        """Keep the results; if it was the last attempt of its region, release what that has read, and begin the next
-        stage.
+        """Keep the results of an attempt; after the last attempt of its region, release the results that the region has
+        read, and begin the next stage.
         """
         assert execution.tm_id is not None, "it ran"
         if self.order.consumers[region]:
@@ -332,7 +336,7 @@ class ExecutionGraph:
             self._effects.append(events.SendMessage(tm_id, ReleaseResults(execution.attempt)))
 
     def task_manager_lost(self, tm_id: str, failure: FailureInfo) -> None:
-        """A TaskManager is lost, and all attempts there with it."""
+        """Fail all attempts on a TaskManager that is lost, and the regions whose results it kept."""
         lost = [
             execution
             for execution in self.executions.values()
@@ -350,8 +354,8 @@ class ExecutionGraph:
             self._end_if_done(regions)
 
     def fail(self, failure: FailureInfo) -> None:
-        """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no
-        state can be restored.
+        """Fail all regions for something that is no task: the splits of a source cannot be found, too many checkpoints
+        failed, no state can be restored.
         """
         self._fail(range(len(self.regions)), failure)
 
@@ -382,13 +386,13 @@ class ExecutionGraph:
                 pass  # the job is being cancelled, or has ended
 
     def _begun(self) -> set[int]:
-        """The regions with attempts that were deployed."""
+        """Find the regions with attempts that were deployed."""
         return {
             self._region_of[each.key] for each in self.executions.values() if each.state is not ExecutionState.CREATED
         }
 
     def _involved(self, regions: Sequence[int], begun: Collection[int]) -> Sequence[int]:
-        """The regions that must start again, because these have failed or have lost their results."""
+        """Find the regions that must start again, because these have failed or have lost their results."""
         if self.fails_as_one:
             return sorted(begun)
         if not self.order.is_staged:
@@ -458,7 +462,7 @@ class ExecutionGraph:
         self.num_failed_runs += 1
 
     def _add_failure(self, failure: FailureInfo, run: FailedRun) -> None:
-        """A further failure of a run that has failed: it may be the cause of the first one."""
+        """Add a further failure to a run that has failed: it may be the cause of the first one."""
         ends_job = failure.suppresses_restarts and self.status is JobStatus.RESTARTING
         if ends_job and run is not self.failed_runs[-1]:
             self._record_failure(failure)
@@ -489,7 +493,9 @@ class ExecutionGraph:
                 self._effects.append(events.SendMessage(execution.tm_id, CancelTask(execution.attempt)))
 
     def _end_if_done(self, regions: Sequence[int]) -> None:
-        """Attempts of these regions have ended."""
+        """Schedule the restarts whose last attempt has ended, and end the job if its last one has; attempts of
+        ``regions`` have ended.
+        """
         over = {
             restart.regions: restart
             for region in regions
@@ -501,7 +507,7 @@ class ExecutionGraph:
         self._end_job_if_done()
 
     def _schedule(self, restart: _Restart) -> None:
-        """The last attempts of its regions have ended."""
+        """Schedule a restart: the last attempts of its regions have ended."""
         restart.is_scheduled = True
         if not self._num_unfinished:
             self._effects.append(events.ReleaseSlots())
@@ -582,7 +588,7 @@ def _is_unreachable(failure: FailureInfo) -> bool:
 
 
 def is_symptom(failure: FailureInfo) -> bool:
-    """Whether a failure only says that the other end of a data exchange is gone; the module of the exception does not
+    """Whether a failure only tells that the other end of a data exchange is gone; the module of the exception does not
     matter.
     """
     return failure.exception_type.rpartition(".")[2] in SYMPTOMS

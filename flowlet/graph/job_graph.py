@@ -113,7 +113,7 @@ class JobGraph:
         return [edge for edge in self.edges if edge.target is None]
 
     def topological_order(self) -> list[JobVertex]:
-        """The vertices, each after all that it reads; otherwise in the graph's order.
+        """Sort the vertices, each after all that it reads; otherwise in the graph's order.
 
         Raises:
             JobGraphError: the graph has a cycle; the message names its vertices.
@@ -140,12 +140,12 @@ def stable_id(*parts: object) -> str:
 
 
 def is_id(text: object) -> bool:
-    """Whether this is 32 lower-case hex digits."""
+    """Whether ``text`` is 32 lower-case hex digits."""
     return isinstance(text, str) and len(text) == 32 and _HEX_DIGITS.issuperset(text)
 
 
 def needed_slots(job_graph: JobGraph) -> int:
-    """The number of slots that the job needs: for each slot sharing group the largest parallelism in it."""
+    """Count the slots that the job needs: for each slot sharing group the largest parallelism in it."""
     slots: dict[str, int] = {}
     for vertex in job_graph.vertices:
         slots[vertex.slot_sharing_group] = max(slots.get(vertex.slot_sharing_group, 0), vertex.parallelism)

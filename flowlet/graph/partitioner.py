@@ -19,8 +19,8 @@ _UPPER_BOUND_MAX_PARALLELISM: Final = 1 << 15
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """The number of key groups for an operator whose user did not choose one: 1.5 times the parallelism, rounded up to
-    a power of two.
+    """Return the number of key groups for an operator whose user did not choose one: 1.5 times the parallelism, rounded
+    up to a power of two.
     """
     wanted = parallelism + parallelism // 2
     return min(max(1 << (wanted - 1).bit_length(), DEFAULT_MAX_PARALLELISM), _UPPER_BOUND_MAX_PARALLELISM)
@@ -128,8 +128,8 @@ Partitioner = Forward | Rebalance | Rescale | Shuffle | Global | Broadcast | Cus
 
 
 def consumers_of(producer: int, num_producers: int, num_consumers: int) -> range:
-    """The subtasks that read subtask ``producer`` on a pointwise edge; the n-th of them reads
-    subpartition n, from 0.
+    """Return the subtasks that read subtask ``producer`` on a pointwise edge; the n-th of them reads subpartition n,
+    from 0.
     """
     if num_producers >= num_consumers:
         # The inverse of ``producers_of``: the last consumer whose range starts at or before the producer.
@@ -140,7 +140,7 @@ def consumers_of(producer: int, num_producers: int, num_consumers: int) -> range
 
 
 def producers_of(consumer: int, num_producers: int, num_consumers: int) -> range:
-    """The subtasks that subtask ``consumer`` reads on a pointwise edge."""
+    """Return the subtasks that subtask ``consumer`` reads on a pointwise edge."""
     if num_producers >= num_consumers:
         return range(consumer * num_producers // num_consumers, (consumer + 1) * num_producers // num_consumers)
     producer = consumer * num_producers // num_consumers

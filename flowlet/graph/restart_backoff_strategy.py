@@ -33,7 +33,7 @@ RandomInteger = Callable[[int, int], int]
 
 @dataclass(slots=True, eq=False)
 class RestartStrategy:
-    """Whether a job starts again.  Threading: one thread.
+    """Decides whether a job starts again.  Threading: one thread.
 
     Args:
         settings: what the user chose; DEFAULT is as NONE.
@@ -52,7 +52,7 @@ class RestartStrategy:
 
     @property
     def can_restart(self) -> bool:
-        """Whether ``decide`` will ever say yes: if not, what a restart needs is not kept."""
+        """Whether ``decide`` may ever allow a restart; if not, nothing is kept for one."""
         settings = self.settings
         if settings.kind is RestartKind.FIXED_DELAY:
             return self._num_failures < settings.attempts
@@ -60,7 +60,7 @@ class RestartStrategy:
 
     @property
     def why_no_restart(self) -> str | None:
-        """For people: why ``decide`` said no, with the option that allows more; None: it never says yes."""
+        """Why ``decide`` refused, for people, with the option that allows more; None: it never allows a restart."""
         settings = self.settings
         match settings.kind:
             case RestartKind.FIXED_DELAY:
@@ -75,7 +75,7 @@ class RestartStrategy:
                 return None
 
     def decide(self, now_ms: int) -> int | None:
-        """The job has failed: how long to wait before it starts again; None: it ends."""
+        """Note that the job has failed; returns how long to wait before it starts again; None: it ends."""
         settings = self.settings
         match settings.kind:
             case RestartKind.FIXED_DELAY:
@@ -91,8 +91,10 @@ class RestartStrategy:
                 return None
 
     def _exponential_delay_ms(self, now_ms: int) -> int | None:
-        """Each delay is longer than the one before, until the job has run for a while without a failure; a failure
-        before the last restart was due belongs to the one before.
+        """Return the next delay: each is longer than the one before, until the job has run for a while without a
+        failure.
+
+        A failure before the last restart was due belongs to the failure before it.
         """
         settings = self.settings
         if self._next_restart_ms is None or now_ms > self._next_restart_ms:
@@ -132,8 +134,8 @@ class RestartStrategy:
 
 
 def create_restart_strategy(settings: JobSettings, randint: RandomInteger) -> RestartStrategy:
-    """The strategy of a job: what the user chose; else exponential delays with Flink's numbers if it takes checkpoints,
-    or none.
+    """Make the strategy of a job: the user's choice; else exponential delays with Flink's numbers if it takes
+    checkpoints, or none.
     """
     restart = settings.restart
     if restart.kind is RestartKind.DEFAULT:
@@ -166,7 +168,7 @@ class RegionOrder(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, producers: Sequence[Collection[int]]) -> "RegionOrder":
-        """The order that follows from who reads whose results.
+        """Find the order of regions from the results that each reads.
 
         Raises:
             CycleError: regions read each other's results in a circle, which is a mistake of ours.
@@ -188,7 +190,7 @@ class RegionOrder(msgspec.Struct, frozen=True):
     def involved(
         self, failed: Iterable[int], is_gone: Callable[[int], bool], has_begun: Callable[[int], bool]
     ) -> set[int]:
-        """The regions that must run again: those that failed, producers whose results they miss, and whoever reads
+        """Find the regions that must run again: those that failed, producers whose results they miss, and readers of
         results of such regions.
 
         Args:

@@ -95,11 +95,11 @@ class StreamGraph:
         return self.is_batch and batch is not None and batch.is_blocking
 
     def outputs_of(self, node_id: int) -> list[StreamEdge]:
-        """The edges that begin at a node."""
+        """List the edges that begin at a node."""
         return [edge for edge in self.edges if edge.source == node_id]
 
     def inputs_of(self, node_id: int) -> list[StreamEdge]:
-        """The edges that end at a node; none for a source."""
+        """List the edges that end at a node; none for a source."""
         return [edge for edge in self.edges if edge.target == node_id]
 
 
@@ -130,7 +130,9 @@ def build_stream_graph(
 
 
 def check_uids(graph: StreamGraph) -> None:
-    """Raise JobGraphError, which names an operator, unless each one has a uid of the user's."""
+    """Check that each operator has a uid of the user's.  Raises JobGraphError, which names an operator:
+    one has none.
+    """
     for node in graph.nodes.values():
         is_named = node.transformation.uid is not None or node.transformation.uid_hash is not None
         if not is_named and not node.transformation.is_internal:
@@ -138,7 +140,7 @@ def check_uids(graph: StreamGraph) -> None:
 
 
 def execution_plan(stream_graph: StreamGraph) -> str:
-    """The graph as JSON for Flink's plan visualizer."""
+    """Write the graph as JSON for Flink's plan visualizer."""
     nodes = []
     for node in stream_graph.nodes.values():
         description: dict[str, object] = {
@@ -308,7 +310,7 @@ def _identity(record: object) -> object:
 
 
 def _with_inputs(transformations: Iterable[Transformation]) -> list[Transformation]:
-    """The transformations and everything that they read, each once, after its inputs."""
+    """Return the transformations and everything that they read, each once, after its inputs."""
     ordered: dict[Transformation, None] = {}
     waiting = list(transformations)[::-1]
     while waiting:
@@ -327,13 +329,15 @@ def _required(upstream: Transformation | None, reader: Transformation) -> Transf
 
 
 def _common_group(sources: list[StreamNode]) -> str:
-    """The group of the inputs if they agree, else the default, as in Flink."""
+    """Return the group of the inputs if they agree, else the default, as in Flink."""
     groups = {source.slot_sharing_group for source in sources}
     return groups.pop() if len(groups) == 1 else DEFAULT_SLOT_SHARING_GROUP
 
 
 def _resolved(partitioner: Partitioner | None, source: StreamNode, target: StreamNode) -> Partitioner:
-    """The partitioner of an edge; if none was asked for, forward between equal parallelisms, otherwise rebalance."""
+    """Return the partitioner of an edge; if none was asked for, forward between equal parallelisms, otherwise
+    rebalance.
+    """
     match partitioner:
         case None:
             return Forward() if source.parallelism == target.parallelism else Rebalance()

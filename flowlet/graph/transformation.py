@@ -49,7 +49,7 @@ class OperatorFactory:
 
     @classmethod
     def of(cls, target: str, /, **arguments: Any) -> Self:
-        """The factory of a class or function of the runtime; a test resolves each one that the product names."""
+        """Make the factory of a class or function of the runtime; a test resolves each one that the product names."""
         return cls(target, arguments)
 
 
@@ -72,7 +72,7 @@ class Transformation:
 
     @property
     def operator_name(self) -> str:
-        """The name of its operator."""
+        """The name of the step's operator."""
         return self.name
 
     @property
@@ -110,7 +110,7 @@ class OperatorTransformation(Transformation):
 
     @property
     def operator_name(self) -> str:
-        """The name with what Flink puts around it, such as ``Source:``."""
+        """The name with Flink's additions, such as ``Source:``."""
         return self.label.format(self.name)
 
     @property
@@ -130,19 +130,19 @@ class SourceTransformation(OperatorTransformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class CollectTransformation(Transformation):
-    """Not an operator: the client reads the input itself."""
+    """Marks a stream that the client reads itself; it is no operator."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class PartitionTransformation(Transformation):
-    """Not an operator: how records go from its input to its readers."""
+    """The way in which records go from its input to its readers; it is no operator."""
 
     partitioner: Partitioner
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class UnionTransformation(Transformation):
-    """Not an operator: its readers read all of ``streams``."""
+    """Several ``streams`` of which its readers read all; it is no operator."""
 
     streams: Sequence[Transformation]
 
@@ -154,13 +154,13 @@ class UnionTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SideOutputTransformation(Transformation):
-    """Not an operator: its readers read the side output ``tag_id`` of its input."""
+    """The side output ``tag_id`` of its input, for its readers; it is no operator."""
 
     tag_id: str
 
 
 def key_selector_of(stream: Transformation) -> Any:
-    """The key selector of a stream that was made by ``key_by``; None for any other."""
+    """Return the key selector of a stream that was made by ``key_by``; None for any other."""
     match stream:
         case PartitionTransformation(partitioner=KeyGroups() as by_key):
             return by_key.key_selector
@@ -169,5 +169,5 @@ def key_selector_of(stream: Transformation) -> Any:
 
 
 def selection_tag(names: frozenset[str]) -> str:
-    """The id of the side output of a split with the records under any of these names."""
+    """Make the id of the side output of a split with the records under any of these names."""
     return f"select:{sorted(names)!r}"

@@ -92,11 +92,11 @@ class RestoredVertex(msgspec.Struct, frozen=True):
 
 
 class RestoredEdge(msgspec.Struct, frozen=True):
-    """Data in flight of one input of an operator: what its former producers had in their partition ``output`` (an
-    index), by subtask.
+    """The data in flight of one input of an operator: the part that its former producers had in their partition
+    ``output`` (an index), by subtask.
 
-    What its former consumers had in their gate ``gate`` is in the ``channels`` of ``consumers`` or, if these are None,
-    of the first of ``RestoredState.vertices``.
+    The part that its former consumers had in their gate ``gate`` is in the ``channels`` of ``consumers`` or, if these
+    are None, of the first of ``RestoredState.vertices``.
     """
 
     edge_id: str  # of the edge that leads to the operator now; empty: it is inside a chain
@@ -347,7 +347,7 @@ class FailureInfo(msgspec.Struct, frozen=True):
 
 
 def exception_type_of(kind: type[BaseException]) -> str:
-    """The name of an exception's class; with its module, unless that says nothing."""
+    """Return the name of an exception's class; with its module, unless that is of no use."""
     return (
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
@@ -421,7 +421,7 @@ class CancelTask(ToTask, frozen=True):
 
 
 class ReleaseResults(ToTaskManager, frozen=True):
-    """JM -> TM: nobody reads the results of this attempt any more, which has finished."""
+    """JM -> TM: nobody reads the results of this attempt, which has finished, any more."""
 
     attempt: bytes
 
@@ -481,7 +481,7 @@ class GateReported(FromTask, frozen=True):
 
 
 class GateOutcome(msgspec.Struct, frozen=True):
-    """JM -> producer: what became of a partition and of the gate's job."""
+    """JM -> producer: the outcome of a partition and of the gate's job."""
 
     status: str  # of the job
     is_counted: bool  # every subtask has completed the partition, and the job has not failed
@@ -585,11 +585,11 @@ SourceOrder = AllowSourceWatermark | AddSplits | NoMoreSplits | MarkOrder
 
 
 def union_of(base: type[_MessageT]) -> Any:
-    """The type of the messages that derive from ``base``, for a decoder."""
+    """Return the type of the messages that derive from ``base``, for a decoder."""
     return Union[tuple(kinds_of(base))]  # noqa: UP007 - of as many as there are
 
 
 def kinds_of(base: type[_MessageT]) -> list[type[_MessageT]]:
-    """The messages that derive from ``base``: every class from which no other one derives."""
+    """List the messages that derive from ``base``: every class from which no other one derives."""
     derived = base.__subclasses__()
     return [kind for each in derived for kind in kinds_of(each)] if derived else [base]

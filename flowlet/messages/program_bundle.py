@@ -35,7 +35,7 @@ _pieces_decoder: Final = msgspec.msgpack.Decoder(_Divided)
 
 
 def divide(parts: Iterable[tuple[bytes, bool]], pieces: dict[bytes, bytes]) -> bytes:
-    """The blob that consists of ``parts``; those marked with True are put into ``pieces``, by their names."""
+    """Make the blob that consists of ``parts``; parts marked with True are put into ``pieces``, by their names."""
     between: list[list[bytes]] = [[]]
     names = []
     for part, is_piece in parts:
@@ -51,12 +51,12 @@ def divide(parts: Iterable[tuple[bytes, bool]], pieces: dict[bytes, bytes]) -> b
 
 
 def piece_names(blob: bytes) -> list[bytes]:
-    """The names of the pieces that a blob lacks.  Raises ``msgspec.DecodeError``: this is no divided blob."""
+    """List the names of the pieces that a blob lacks.  Raises ``msgspec.DecodeError``: this is no divided blob."""
     return _pieces_decoder.decode(memoryview(blob)[1:]).names if blob.startswith(_DIVIDED) else []
 
 
 def join(blob: bytes, pieces: Mapping[bytes, bytes]) -> bytes:
-    """The blob as it was.
+    """Put the blob together again.
 
     Raises:
         KeyError: a piece is missing.
@@ -91,12 +91,12 @@ _decoder: Final = msgspec.msgpack.Decoder(dict[str, ModuleSource])
 
 
 def pack_modules(modules: Mapping[str, ModuleSource]) -> bytes:
-    """The file, from modules by their full names."""
+    """Write the file of modules by their full names."""
     return _encoder.encode({name: modules[name] for name in sorted(modules)})
 
 
 def unpack_modules(content: bytes) -> dict[str, ModuleSource]:
-    """The modules by their full names.  Raises ``msgspec.DecodeError``: this is no such file."""
+    """Read the modules by their full names.  Raises ``msgspec.DecodeError``: this is no such file."""
     return _decoder.decode(content)
 
 
@@ -151,14 +151,14 @@ class ShippedFiles(msgspec.Struct, frozen=True):
         return next(self.files(), None) is not None
 
     def files(self) -> Iterator[ShippedFile]:
-        """Each of them."""
+        """Iterate over all files."""
         yield from self.python_files
         yield from (each for each in (self.modules, self.requirements, self.packages) if each is not None)
         yield from (each.file for each in self.archives)
         yield from (each.file for each in self.cached)
 
     def parts(self) -> dict[bytes, None]:
-        """The digests of all parts, each once, in order."""
+        """Return the digests of all parts, each once, in order."""
         return dict.fromkeys(digest for file in self.files() for digest in file.parts)
 
     @property
@@ -187,7 +187,7 @@ class ProgramBundle(msgspec.Struct, frozen=True):
     flowlet: str = ""
 
     def other_versions(self) -> str:
-        """For people: the versions that wrote the bundle and those that run here, if they differ; else empty."""
+        """Name, for people, the versions that wrote the bundle and those that run here, if they differ; else empty."""
         if not self.python or (self.python, self.flowlet) == (PYTHON_VERSION, FLOWLET_VERSION):
             return ""
         return (
@@ -197,7 +197,9 @@ class ProgramBundle(msgspec.Struct, frozen=True):
 
 
 def check_shipped_files(files: ShippedFiles) -> None:
-    """Raise JobGraphError: a name leads out of its folder, the parts do not fit the sizes, or they are too large or too
+    """Check the files of a job.
+
+    Raises JobGraphError: a name leads out of its folder, the parts do not fit the sizes, or they are too large or too
     many.
     """
     all_files = list(files.files())

@@ -37,7 +37,7 @@ _BROKEN: Final = (
 
 
 class UnpackError(FlowletError):
-    """An archive is broken, or wants what it may not."""
+    """An archive is broken, or wants something forbidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +136,14 @@ def _tar_entries(archive: Path, name: str) -> Iterator[_Entry]:
 
 
 def _refusal(archive: str, entry: str, kind: str) -> UnpackError:
-    """The error for an entry that is neither a file nor a folder."""
+    """Make the error for an entry that is neither a file nor a folder."""
     return UnpackError(
         f"archive {archive!r}: {entry!r} is {kind}, which is not unpacked; put the file itself in its place"
     )
 
 
 def _steps(entry: str, name: str) -> tuple[str, ...]:
-    """The path of an entry below the folder, one step each."""
+    """Return the path of an entry below the folder, one step each."""
     path = PurePosixPath(entry)
     steps = tuple(each for each in path.parts if each != ".")
     if path.is_absolute() or ".." in steps or "\\" in entry or "\0" in entry:

@@ -77,8 +77,8 @@ IsUsersFile = Callable[[str], bool]
 
 
 def program_code(needed: NeededCode, is_users_file: IsUsersFile, *, ships_modules: bool = True) -> ProgramCode:
-    """The code of the running program that such TaskManagers lack; without ``ships_modules`` only what its main module
-    defines.
+    """Return the code of the running program that such TaskManagers lack; without ``ships_modules`` only the
+    definitions of its main module.
 
     Raises:
         JobSubmissionError: the modules beside the program are too large.
@@ -91,7 +91,7 @@ def program_code(needed: NeededCode, is_users_file: IsUsersFile, *, ships_module
 
 
 def modules_beside(main: ModuleType, is_users_file: IsUsersFile) -> dict[str, ModuleSource]:
-    """The sources of the imported modules in the folder of the main program, by their full names.
+    """Read the sources of the imported modules in the folder of the main program, by their full names.
 
     Raises:
         JobSubmissionError: they are too large; the message names the largest.
@@ -119,8 +119,8 @@ def modules_beside(main: ModuleType, is_users_file: IsUsersFile) -> dict[str, Mo
 
 
 def main_objects(main: ModuleType) -> dict[str, bytes]:
-    """The definitions of the main module, each pickled, by name: classes, functions, and objects that pickle themselves
-    by name.
+    """Pickle each definition of the main module, by name: classes, functions, and objects that pickle themselves by
+    name.
     """
     objects = {}
     for name, thing in list(vars(main).items()):
@@ -149,7 +149,9 @@ class _NamedObject:
 
 
 def _named_object(main: ModuleType, name: str, thing: Any) -> _NamedObject | None:
-    """An object like ``MISSING`` of a class of the program whose ``__reduce__`` gives a name; None: another object."""
+    """Find an object like ``MISSING`` of a class of the program whose ``__reduce__`` gives a name; None: another
+    object.
+    """
     kind: Any = type(thing)
     if module_name_of(kind) not in (_MAIN, main.__name__) or kind.__reduce__ is object.__reduce__:
         return None
@@ -160,8 +162,8 @@ def _named_object(main: ModuleType, name: str, thing: Any) -> _NamedObject | Non
 
 
 def _folder_of(main: ModuleType, is_users_file: IsUsersFile) -> Path | None:
-    """The folder that imports of the main program start in: its own, or, with ``python -m package.module``, that of
-    the package.
+    """Return the folder in which imports of the main program start: its own, or, with ``python -m package.module``,
+    that of the package.
     """
     attributes = _attributes_of(main)
     file = attributes.get("__file__")
@@ -174,7 +176,7 @@ def _folder_of(main: ModuleType, is_users_file: IsUsersFile) -> Path | None:
 
 
 def _source_files_of(top: str, is_beside: Callable[[Path], bool]) -> Iterator[tuple[str, Path]]:
-    """The names and files of a module without dots, and of all modules below it if it is a package."""
+    """Give the names and files of a module without dots, and of all modules below it if it is a package."""
     if is_run_as_program(top):
         return  # its functions and classes go by value
     attributes = _attributes_of(sys.modules.get(top))
@@ -194,7 +196,7 @@ def _source_files_of(top: str, is_beside: Callable[[Path], bool]) -> Iterator[tu
 
 
 def _attributes_of(module: object) -> dict[str, Any]:
-    """The attributes that are set in a module.  A lazy one is not asked: it would import itself, or raise."""
+    """Return the attributes that are set in a module, without lazy ones, which would import themselves, or raise."""
     try:
         attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
     except AttributeError:
@@ -251,7 +253,7 @@ class PackedBundle:
     _folder: tempfile.TemporaryDirectory[str] | None = None
 
     def part(self, digest: bytes) -> bytes:
-        """The content of a part.  Raises JobSubmissionError: its file has changed since it was packed."""
+        """Read the content of a part.  Raises JobSubmissionError: its file has changed since it was packed."""
         path, offset = self._places[digest]
         try:
             with path.open("rb") as file:
@@ -326,7 +328,7 @@ def _too_large(name: str) -> str:
 
 @contextmanager
 def pack(settings: DependencySettings, code: ProgramCode = ({}, {})) -> Iterator[PackedBundle]:
-    """Pack what a program ships, and what it consists of.
+    """Pack the files that a program ships, and its code.
 
     Raises:
         JobSubmissionError: a file is missing or cannot be read, is no archive, or all together are too large.
@@ -384,7 +386,7 @@ def _check_archive(path: str, target: str) -> None:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """All regular files, sorted by their path."""
+    """Give all regular files, sorted by their path."""
     found: list[Path] = []
     for current, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [each for each in folders if each != "__pycache__" and not _leads_up(os.path.join(current, each))]
@@ -395,6 +397,6 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _leads_up(folder: str) -> bool:
-    """Whether it is a link to a folder that it lies in."""
+    """Whether ``folder`` is a link to a folder that it lies in."""
     target, parent = os.path.realpath(folder), os.path.realpath(os.path.dirname(folder))
     return os.path.islink(folder) and f"{parent}/".startswith(f"{target}/")

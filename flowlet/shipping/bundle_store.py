@@ -39,11 +39,13 @@ _WORDS: Final = FileWords(
 
 
 class PartLostError(StorageError):
-    """A part is gone, or is not what it was: it must be shipped again."""
+    """A part is gone, or has changed: it must be shipped again."""
 
 
 class PartStore:
-    """Threading: any thread; for one digest one call at a time.  Life cycle: ``sizes`` first, once.
+    """The parts as files in a directory.
+
+    Threading: any thread; for one digest one call at a time.  Life cycle: ``sizes`` first, once.
 
     Args:
         find_directory: where they are kept; called by ``sizes``, because it may have to make it.
@@ -54,7 +56,7 @@ class PartStore:
         self._files = LocalFiles(Path(), _WORDS)  # Written by ``sizes``, before any other call.
 
     def sizes(self) -> dict[bytes, int]:
-        """The parts that are there, the one first that was written first.  Raises StorageError."""
+        """List the parts that are there, the oldest file first, with their sizes.  Raises StorageError."""
         directory = self._find_directory()
         self._files = LocalFiles(directory, _WORDS)
         try:
@@ -76,7 +78,7 @@ class PartStore:
         self._files.write((), digest.hex(), content)
 
     def read(self, digest: bytes) -> bytes:
-        """A part.
+        """Read a part.
 
         Raises:
             PartLostError: it is gone, or is not what it was.
@@ -105,7 +107,9 @@ class FilesFullError(FlowletError):
 
 @dataclass(slots=True, eq=False)
 class FileKeeper:
-    """Threading: the JobManager's loop.
+    """The parts of all jobs, within a limit.
+
+    Threading: the JobManager's loop.
 
     Args:
         parts: where they are kept.
@@ -163,7 +167,7 @@ class FileKeeper:
             change.exception()  # asked for here, because the caller may have been cancelled
 
     async def read(self, digest: bytes) -> bytes | None:
-        """A part; None: it is not here.  Raises StorageError: it cannot be read."""
+        """Read a part; None: it is not here.  Raises StorageError: it cannot be read."""
         await self._read_directory()
         if not self._touch(digest):
             return None
@@ -174,7 +178,7 @@ class FileKeeper:
             raise
 
     async def check(self, files: ShippedFiles) -> None:
-        """Raises JobGraphError: parts of a job's files are missing."""
+        """Check that the parts of a job's files are here.  Raises JobGraphError: some are missing."""
         if not files:
             return
         missing = await self.missing(files.parts())
@@ -224,13 +228,13 @@ _decoder: Final = msgspec.msgpack.Decoder(list[bytes])
 
 
 class FileApi:
-    """The handlers.  Threading: the JobManager's loop."""
+    """The handlers of requests about parts.  Threading: the JobManager's loop."""
 
     def __init__(self, keeper: FileKeeper) -> None:
         self._keeper = keeper
 
     def routes(self) -> list[Route]:
-        """All routes."""
+        """List all routes."""
         return [
             Route("POST", "/files/missing", self.missing),
             Route("PUT", "/files/{digest}", self.put),
@@ -259,7 +263,7 @@ class FileApi:
         return Response(status=201)
 
     async def get(self, request: Request) -> Response:
-        """A part; 404 it is not here."""
+        """Answer a part; 404 it is not here."""
         digest = _digest_of(request)
         try:
             # waits for the disk; ended by its answer, or by the TaskManager, who waits for so long

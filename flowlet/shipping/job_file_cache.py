@@ -50,13 +50,13 @@ _MAX_LINE_CHARS: Final = 300
 
 
 class RequirementsError(FlowletError):
-    """pip could not install what the job needs; the message has its last words."""
+    """pip could not install the job's requirements; the message has pip's last words."""
 
 
 def loaded_versions(
     modules: Mapping[str, ModuleType], installed: "Iterable[metadata.Distribution] | None" = None
 ) -> dict[str, str]:
-    """The versions of installed packages of which a module is loaded, by name.
+    """Return the versions of installed packages of which a module is loaded, by name.
 
     Args:
         modules: the interpreter's table.
@@ -89,7 +89,7 @@ def install(
     constraints: Mapping[str, str],
     check_cancelled: Callable[[], None],
 ) -> None:
-    """Install what the file ``requirements`` names into the new folder ``folder``.
+    """Install the packages that the file ``requirements`` names into the new folder ``folder``.
 
     Args:
         requirements: in pip's format.
@@ -183,9 +183,9 @@ class JobPaths:
 
 @dataclass(slots=True)
 class _Folder:
-    """One thing that was made, or is being made.
+    """A folder or file that was made, or is being made.
 
-    ``name``: of its folder, new each time: what is made again is not what another thread is removing.
+    ``name``: of its folder, new each time: otherwise one thread might remove the folder that another one makes again.
     """
 
     name: str
@@ -243,7 +243,7 @@ class JobFileCache:
             self._release(used)
 
     def use(self, key: str, used: list[_Folder]) -> _Folder:
-        """The entry of a folder, which stays until all in ``used`` are released."""
+        """Return the entry of a folder, which stays until all in ``used`` are released."""
         with self._lock:
             folder = self._folders.pop(key) if key in self._folders else _Folder(f"{key}-{next(self._numbers)}")
             self._folders[key] = folder
@@ -273,7 +273,7 @@ _WORK: Final = "work"
 
 @dataclass(frozen=True, slots=True)
 class _Preparation:
-    """Makes what one job needs, for one task."""
+    """Makes the files that one job needs, for one task."""
 
     cache: JobFileCache
     job_id: str
@@ -282,7 +282,7 @@ class _Preparation:
     used: list[_Folder]
 
     def paths_of(self, files: ShippedFiles) -> JobPaths:
-        """Everything, in order."""
+        """Make everything, in order; returns the paths."""
         return JobPaths(
             import_path=tuple(map(self._python_file, files.python_files)),
             packages=None if files.requirements is None else self._installed(files.requirements, files.packages),
@@ -318,7 +318,7 @@ class _Preparation:
             folder.making.release()
 
     def _fetched(self, file: ShippedFile) -> Path:
-        """The file as it was on the client's machine."""
+        """Fetch the file as it was on the client's machine; returns its path."""
 
         def fetch(path: Path) -> None:
             with path.open("xb") as target:
@@ -344,7 +344,7 @@ class _Preparation:
         return self._made("folder", [file.parts], make)
 
     def _python_file(self, file: ShippedFile) -> Path:
-        """The folder to be put on the import path."""
+        """Make the folder to be put on the import path; returns it."""
         if file.is_folder or file.name.lower().endswith(_ARCHIVES_OF_MODULES):
             return self._unpacked(file)
         return self._in_folder(file, is_executable=False)

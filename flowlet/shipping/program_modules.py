@@ -54,14 +54,16 @@ class MainObjects:
         self._opened: dict[bytes, Any] = {}  # Any thread; single operations.
 
     def use(self, objects: Mapping[str, bytes]) -> None:
-        """From now on these are the objects of the calling task thread."""
+        """Give these objects to the calling task thread from now on."""
         self._of_thread.objects = objects
         if objects:
             self._newest = objects
             sys.modules[_MAIN].__getattr__ = self._find  # type: ignore[method-assign]  # PEP 562
 
     def class_of(self, module: str, qualname: str) -> type | None:
-        """The class of this name in the program of the calling thread's job, or in a module; None: there is none."""
+        """Return the class of this name in the program of the calling thread's job, or in a module; None: there is
+        none.
+        """
         objects = getattr(self._of_thread, "objects", {})
         if module == _MAIN and objects:
             outer = qualname.partition(".")[0]
@@ -126,7 +128,7 @@ class ShippedCode(importlib.abc.MetaPathFinder):
         return f"<ShippedCode {sorted(self._origins)}>"
 
     def read(self, file: Path) -> Modules:
-        """The modules in a file that came with a job.  The tasks of a job share them: the last file is read once.
+        """Read the modules in a file that came with a job.  The tasks of a job share them: the last file is read once.
 
         Raises:
             DeploymentError: the file is none of modules.
@@ -223,9 +225,9 @@ class ShippedCode(importlib.abc.MetaPathFinder):
                 )
 
     def _unload_others(self, wanted: Mapping[str, Path | Modules], sources: Mapping[str, Modules]) -> None:
-        """Unload what came from elsewhere.
+        """Unload modules that came from elsewhere.
 
-        If one module of the sources is new, all are imported anew, but for those in use: they hold references to each
+        If one module of the sources is new, all are imported anew, except those in use: they hold references to each
         other.
         """
         for top in wanted.keys() - sources.keys():
@@ -269,7 +271,7 @@ class ShippedCode(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module that a job has brought as a source."""
+        """Return the spec of a module that a job has brought as a source."""
         place = self._origins.get(_top(name))
         module = None if place is None or isinstance(place, Path) else place.get(name)
         if module is None:
@@ -322,15 +324,15 @@ class _SourceInMemory(importlib.abc.InspectLoader):
         self.module = module
 
     def is_package(self, fullname: str) -> bool:
-        """Whether it has modules below it."""
+        """Whether the module has modules below it."""
         return self.module.is_package
 
     def get_source(self, fullname: str) -> str:
-        """Its text."""
+        """Return the module's text."""
         return importlib.util.decode_source(self.module.source)
 
     def get_code(self, fullname: str) -> CodeType:
-        """Its text, compiled under the name of the file on the client's machine."""
+        """Compile the module's text under the name of the file on the client's machine."""
         return self.source_to_code(self.module.source, self.module.path)
 
 
@@ -384,7 +386,7 @@ def _invalidate_caches() -> None:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """The modules without dots that a folder has."""
+    """Return the modules without dots that a folder has."""
     names = set()
     for entry in os.scandir(folder):
         if entry.is_dir():

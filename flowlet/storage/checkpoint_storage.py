@@ -67,12 +67,12 @@ class CheckpointStorage(StateFiles):
         self._files.remove_folder(folder)
 
     def write_shared(self, handle: StateHandle, content: bytes) -> None:
-        """Keep a file that several checkpoints use, where its handle says.  Raises StorageError."""
+        """Keep a file that several checkpoints use, at the place in its handle.  Raises StorageError."""
         assert handle.path is not None, "a shared file is never in its handle"
         self._files.write(*self._place(handle.path), content)
 
     def discard_shared(self, paths: Iterable[str]) -> None:
-        """Remove shared files; those that are gone are passed over.  Raises StorageError."""
+        """Remove shared files; files that are gone are passed over.  Raises StorageError."""
         for path in paths:
             self._files.remove(*self._place(path))
 
@@ -98,17 +98,17 @@ class CheckpointStorage(StateFiles):
             )
 
     def complete_checkpoints(self) -> list[int]:
-        """The ids of all checkpoints with a manifest, the oldest first.  Raises StorageError."""
+        """List the ids of all checkpoints with a manifest, the oldest first.  Raises StorageError."""
         return [each for each in self._checkpoints() if self._is_complete(each)]
 
     def discard(self, checkpoint_id: int) -> None:
-        """Remove a checkpoint, the manifest first; none: does nothing.  Raises StorageError."""
+        """Remove a checkpoint, the manifest first; does nothing if there is none.  Raises StorageError."""
         folder = self._folder(checkpoint_id)
         self._files.remove(folder, MANIFEST)
         self._files.remove_folder(folder)
 
     def discard_incomplete(self, before: int) -> None:
-        """Remove what checkpoints with ids below ``before`` have left that never got a manifest.  Raises StorageError.
+        """Remove the files of checkpoints with ids below ``before`` that never got a manifest.  Raises StorageError.
 
         A subtask may write after its checkpoint was aborted and discarded; when a later one is complete, all such
         writes have ended.
@@ -131,7 +131,7 @@ class CheckpointStorage(StateFiles):
         return (self._job_id, name)
 
     def _place(self, path: str) -> tuple[Folder, str]:
-        """Folder and name of a handle's path.  Raises StorageError: it would lead out of the storage."""
+        """Return folder and name of a handle's path.  Raises StorageError: it would lead out of the storage."""
         chk, _, name = path.partition("/")
         if chk == _SHARED and _SHARED_NAME.fullmatch(name) is not None:
             return (self._job_id, chk), name
@@ -171,7 +171,7 @@ class SavepointStorage(StateFiles):
 
     @classmethod
     def create(cls, target: str, job_id: str, key: bytes = b"") -> "SavepointStorage":
-        """A new savepoint below the directory ``target``.  Raises StorageError: nothing can be written there."""
+        """Make a new savepoint below the directory ``target``.  Raises StorageError: nothing can be written there."""
         name = f"savepoint-{job_id[:_JOB_DIGITS]}-{secrets.token_hex(_RANDOM_BYTES)}"
         storage = cls(f"{target_root(target)}/{name}", key)
         storage._files.write(_HERE, _PROBE_NAME, b"probe")
@@ -194,7 +194,7 @@ class SavepointStorage(StateFiles):
         return self._read_manifest(_HERE)
 
     def discard(self) -> None:
-        """Remove what a savepoint that has failed has left, the manifest first.  Raises StorageError."""
+        """Remove the files of a savepoint that has failed, the manifest first.  Raises StorageError."""
         self._files.remove(_HERE, MANIFEST)
         for name in self._files.names(_HERE):
             self._files.remove(_HERE, name)
@@ -221,7 +221,9 @@ class SavepointStorage(StateFiles):
 
 
 def target_root(target: str) -> str:
-    """The directory of ``target``, without a slash at the end.  Raises StorageError: no savepoint can be there."""
+    """Return the directory of ``target``, without a slash at the end.  Raises StorageError: no
+    savepoint can be there.
+    """
     try:
         check_checkpoint_url(target)
     except StorageError as error:

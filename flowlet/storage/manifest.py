@@ -107,11 +107,11 @@ class SignedFile:
     advice: str
 
     def key(self, secret: bytes) -> bytes:
-        """The key that a cluster signs such files with, derived from its secret."""
+        """Derive the key that a cluster signs such files with from its secret."""
         return hmac.digest(secret, self.labels[0], "sha256")
 
     def encode(self, entry: object, key: bytes, place: bytes = b"") -> bytes:
-        """The bytes of a file that is good in this place only."""
+        """Encode a file that is good in this place only."""
         content = msgspec.msgpack.encode(entry)
         start = _START.pack(self.magic, _VERSION, self._key_id(key), len(content))
         return b"".join((start, _mac(key, start, place, content), content))

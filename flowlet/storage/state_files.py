@@ -49,7 +49,7 @@ _LOCK = ".lock"
 
 
 class WorkingDirectory:
-    """A directory of this process, made when it is first needed, and not after ``close``: nothing would remove it.
+    """A directory of this process, made when it is first needed, and not after ``close``: nobody would remove it.
 
     Threading: any thread.  Life cycle: ``close`` removes it with all files.
 
@@ -72,7 +72,7 @@ class WorkingDirectory:
         return f"<WorkingDirectory for {self._purpose}: {'closed' if self._is_closed else made}>"
 
     def path(self) -> Path:
-        """The directory.
+        """Return the directory, which is made if need be.
 
         Raises:
             FlowletError: it cannot be made, or was removed by ``close``; the message says where, and what to do.
@@ -139,7 +139,7 @@ def _make_base(base: Path) -> None:
 
 
 def _new_lock(base: Path) -> tuple[Path, int]:
-    """A file that this process has made and locked; another process may be quicker to lock it, and removes it then."""
+    """Make and lock a file; another process may be quicker to lock it, and removes it then."""
     while True:
         path = base / f"{os.getpid()}-{secrets.token_hex(8)}{_LOCK}"
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -184,11 +184,11 @@ class StateFiles(ABC):
 
     @abstractmethod
     def _place(self, path: str) -> tuple[Folder, str]:
-        """Folder and name of a handle's path.  Raises StorageError: it would lead out of the storage."""
+        """Return folder and name of a handle's path.  Raises StorageError: it would lead out of the storage."""
 
     @abstractmethod
     def _check_identity(self, manifest: CheckpointManifest, folder: Folder) -> None:
-        """Raises StorageError: it is not the manifest that belongs into this folder."""
+        """Check the manifest of a folder.  Raises StorageError: it does not belong into this folder."""
 
     def write_state(self, checkpoint_id: int, name: str, content: bytes) -> StateHandle:
         """Keep a subtask's state; ``name`` is unique within the checkpoint.  Raises StorageError."""
@@ -204,7 +204,7 @@ class StateFiles(ABC):
         return StateHandle(len(content), digest, path="/".join((*folder[1:], name)))
 
     def read_state(self, handle: StateHandle) -> bytes:
-        """The content of a state.  Raises StorageError: it is missing or changed; the message names the file."""
+        """Read the content of a state.  Raises StorageError: it is missing or changed; the message names the file."""
         if handle.path is None:
             what, content = "a state inside a manifest", handle.inline
         else:
@@ -252,7 +252,7 @@ class StateFiles(ABC):
         return msgspec.structs.replace(stored.manifest, sources=sources)
 
     def _check_files(self, stored: StoredManifest) -> None:
-        """Raises StorageError: a file is missing or has another size."""
+        """Check that all files of a manifest are there.  Raises StorageError: a file is missing or has another size."""
         for handle in _handles(stored):
             if handle.path is not None:
                 folder, name = self._place(handle.path)

@@ -37,7 +37,7 @@ Folder: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class FileWords:
-    """How a user reads of a file that cannot be used.
+    """The words in which an error tells a user of a file that cannot be used.
 
     Args:
         kind: what it is.
@@ -99,7 +99,7 @@ def explanation(error: OSError, elsewhere: str, own: Mapping[int, tuple[str, str
 def failure_of(
     error: OSError, path: str, done: str, details: str = "", words: FileWords = _OF_CHECKPOINTS
 ) -> StorageError:
-    """The error for a user.
+    """Make the error for a user.
 
     Args:
         error: from the operating system.
@@ -137,12 +137,12 @@ class LocalFiles:
         return f"<LocalFiles {self._root}>"
 
     def location(self, folder: Folder, name: str = "") -> str:
-        """The path."""
+        """Return the path."""
         return str(self._root.joinpath(*folder, name))
 
     def write(self, folder: Folder, name: str, content: bytes) -> None:
         """Keep a file: write, fsync, rename, fsync the directory.  When this returns, the whole file survives a loss of
-        power, and before that there is nothing under its name.
+        power; until then no file has its name.
         """
         with self._explained(folder, name, "written", lambda: self._space(len(content))):
             if not self._has_root:
@@ -152,8 +152,8 @@ class LocalFiles:
                 _write_file(parent, name, content)
 
     def settle(self, folder: Folder) -> None:
-        """Let the folder survive a loss of power: fsync all folders above it, as who made one may have ended before its
-        own fsync.
+        """Let the folder survive a loss of power: fsync all folders above it, because the process that made one may
+        have ended before its own fsync.
         """
         with self._explained(folder, "", "synced"):
             for depth in range(len(folder)):
@@ -161,7 +161,7 @@ class LocalFiles:
                     _sync_folder(parent)
 
     def read(self, folder: Folder, name: str, max_bytes: int) -> bytes:
-        """The whole file; only a regular one is read.  Raises StorageError: there is none, or it has more than
+        """Read the whole file; only a regular one is read.  Raises StorageError: there is none, or it has more than
         ``max_bytes`` bytes.
         """
         with (
@@ -178,13 +178,13 @@ class LocalFiles:
             return file.readall()
 
     def size(self, folder: Folder, name: str) -> int | None:
-        """The size of a file in bytes; None: there is no file."""
+        """Return the size of a file in bytes; None: there is no file."""
         with self._explained(folder, name, "looked up"), suppress(FileNotFoundError), self._opened(folder) as parent:
             return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
         return None
 
     def names(self, folder: Folder) -> list[str]:
-        """The names in a folder; none: the folder does not exist."""
+        """List the names in a folder; none: the folder does not exist."""
         with self._explained(folder, "", "listed"), suppress(FileNotFoundError), self._opened(folder) as parent:
             return os.listdir(parent)
         return []
@@ -217,7 +217,7 @@ class LocalFiles:
                 self._try_remove_empty(folder[:-1])
 
     def _try_remove_empty(self, folder: Folder) -> bool:
-        """Whether the folder is gone for good; no: it has files."""
+        """Remove the folder for good if it is empty; False: it has files."""
         with self._explained(folder, "", "removed"), suppress(FileNotFoundError), self._opened(folder[:-1]) as above:
             try:
                 os.rmdir(folder[-1], dir_fd=above)
@@ -230,8 +230,8 @@ class LocalFiles:
 
     @contextmanager
     def _explained(self, folder: Folder, name: str, done: str, details: Callable[[], str] = str) -> Iterator[None]:
-        """Raise what the block gets from the operating system as a StorageError; ``details`` is called after the
-        failure.
+        """Raise errors of the operating system in the block as a StorageError; ``details`` is called
+        after the failure.
         """
         try:
             yield
@@ -240,7 +240,7 @@ class LocalFiles:
             raise failure_of(error, self.location(folder, name), done, more, self._words) from error
 
     def _space(self, wanted: int) -> str:
-        """How much is free, for the message of a full disk."""
+        """Write how much space is free, for the message of a full disk."""
         try:
             free = shutil.disk_usage(self._root).free
         except OSError:
@@ -251,7 +251,7 @@ class LocalFiles:
 
     @contextmanager
     def _opened(self, folder: Folder, *, is_made: bool = False) -> Iterator[int]:
-        """The file descriptor of a folder; ``is_made``: it is made if need be.  Raises OSError."""
+        """Open a folder and give its file descriptor; ``is_made``: it is made if need be.  Raises OSError."""
         fd = self._make(folder) if is_made else self._open(folder, is_made=False)
         try:
             yield fd
@@ -361,7 +361,7 @@ _MAX_CAUSE_CHARS: Final = 300
 
 
 def cannot_open(url: str, scheme: str, error: Exception) -> StorageError:
-    """Why the client of a store could not be made."""
+    """Make the error that the client of a store could not be made."""
     if isinstance(error, ImportError):
         package = _PACKAGES.get(scheme)
         advice = f"pip install {package}" if package else error
@@ -374,7 +374,7 @@ def cannot_open(url: str, scheme: str, error: Exception) -> StorageError:
 
 
 def object_failure(error: Exception, url: str, done: str) -> StorageError:
-    """The error for a user.
+    """Make the error for a user.
 
     Args:
         error: from fsspec, or from the client below it.
@@ -405,7 +405,7 @@ def object_failure(error: Exception, url: str, done: str) -> StorageError:
 
 
 def _described(error: Exception) -> str:
-    """The kind of an error and its text."""
+    """Write the kind of an error and its text."""
     return f"{type(error).__name__}: {error}"[:_MAX_CAUSE_CHARS]
 
 
@@ -415,7 +415,7 @@ _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "a
 
 
 class ObjectFiles:
-    """The same below a URL.
+    """Files below a URL of fsspec; the counterpart of ``LocalFiles``.
 
     Threading: any thread; fsspec runs the requests of all threads on one loop of its own.  Not after a fork.
 
@@ -441,11 +441,11 @@ class ObjectFiles:
         return f"<ObjectFiles {self._url}>"
 
     def location(self, folder: Folder, name: str = "") -> str:
-        """The URL."""
+        """Return the URL."""
         return "/".join((self._url, *folder, name)).rstrip("/")
 
     def write(self, folder: Folder, name: str, content: bytes) -> None:
-        """Put the object; elsewhere write, then move."""
+        """Write the object; where the URL is of no object store, write under a temporary name, then move."""
         with self._explained(folder, name, "written"):
             if self._is_object_store:
                 self._fs.pipe_file(self._path(folder, name), content)
@@ -464,7 +464,7 @@ class ObjectFiles:
         """Do nothing: a store that has acknowledged an object keeps it."""
 
     def read(self, folder: Folder, name: str, max_bytes: int) -> bytes:
-        """The whole object."""
+        """Read the whole object."""
         with self._explained(folder, name, "read"):
             size = self._size(folder, name)
             if size is None:
@@ -475,12 +475,12 @@ class ObjectFiles:
             return content
 
     def size(self, folder: Folder, name: str) -> int | None:
-        """The size of an object."""
+        """Return the size of an object."""
         with self._explained(folder, name, "looked up"):
             return self._size(folder, name)
 
     def names(self, folder: Folder) -> list[str]:
-        """The names below a prefix."""
+        """List the names below a prefix."""
         with self._explained(folder, "", "listed"):
             self._fs.invalidate_cache()
             try:
@@ -495,7 +495,7 @@ class ObjectFiles:
             self._fs.rm_file(self._path(folder, name))
 
     def remove_folder(self, folder: Folder) -> None:
-        """Delete the objects; a store has no folders, elsewhere they are removed."""
+        """Delete the objects; a store has no folders, other file systems lose them, too."""
         for name in self.names(folder):
             self.remove(folder, name)
         if not self._is_object_store:
@@ -517,7 +517,7 @@ class ObjectFiles:
 
     @contextmanager
     def _explained(self, folder: Folder, name: str, done: str) -> Iterator[None]:
-        """Raise what the client of the store raises as a StorageError."""
+        """Raise errors of the store's client in the block as a StorageError."""
         try:
             yield
         except StorageError:

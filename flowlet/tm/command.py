@@ -136,7 +136,7 @@ app.command()(taskmanager)
 
 
 def run_command(arguments: list[str] | None = None, program_end: socket.socket | None = None) -> int:
-    """Parse the command line (None: of this process) and run; the exit code.  Every error is one line.
+    """Parse the command line (None: of this process) and run; returns the exit code.  Every error is one line.
 
     ``program_end``: of the pair whose other end the JobManager in the program has, if a program has forked this
         process.

@@ -31,8 +31,8 @@ _NAME: Final = re.compile(r"# (waits for .*; ended by .*)")
 
 
 def named_wait(frame: FrameType | None) -> str | None:
-    """The text "waits for NAME; ended by WHAT" of the innermost named wait on the stack of ``frame``; None: it stands
-    in none.
+    """Return the text "waits for NAME; ended by WHAT" of the innermost named wait on the stack of ``frame``; None: the
+    frame stands in none.
     """
     while frame is not None:
         for line in (frame.f_lineno, frame.f_lineno - 1):
@@ -111,7 +111,8 @@ def log_failure(error: BaseException, failure: FailureInfo) -> None:
 
 
 def format_thread_stack(frame: FrameType) -> str:
-    """The stack of a running thread from the user's first call on, innermost call last, and the wait that it stands in.
+    """Write the stack of a running thread from the user's first call on, innermost call last, and the wait that the
+    thread stands in.
 
     The whole stack if no call is the user's.
     ``frame`` is from ``sys._current_frames()``.
@@ -146,7 +147,7 @@ def _safe_str(error: BaseException) -> str:
 
 
 def _sendable(text: str) -> str:
-    """The text without lone surrogates, which UTF-8 does not have; an exact str."""
+    """Return the text without lone surrogates, which UTF-8 does not have; an exact str."""
     return str.encode(text, "utf-8", "backslashreplace").decode()
 
 

@@ -50,7 +50,7 @@ _MS_PER_S: Final = 1000
 
 
 def heartbeat_interval_s(wanted_ms: int) -> float:
-    """The interval of heartbeats: as the JobManager wants, or shorter because they carry the tasks' metrics."""
+    """Return the interval of heartbeats: as the JobManager wants, or shorter because they carry the tasks' metrics."""
     return min(wanted_ms / _MS_PER_S, _REPORT_INTERVAL_S)
 
 
@@ -60,7 +60,7 @@ class JobManagerUnreachableError(FlowletError):
 
 @dataclass(frozen=True, slots=True)
 class ReconnectConfig:
-    """How to reconnect to the JobManager."""
+    """The settings of reconnecting to the JobManager."""
 
     first_pause_s: float = 0.1  # Flink's cluster.registration.initial-timeout
     longest_pause_s: float = 5.0

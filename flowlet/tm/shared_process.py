@@ -54,7 +54,9 @@ class KeptModules:
         return f"<KeptModules {len(self._kept)}>"
 
     def mend(self) -> list[str]:
-        """Put back what was removed or replaced, and say so; keep what the engine has loaded since."""
+        """Put back modules that were removed or replaced, and report them; keep modules that the engine has loaded
+        since.
+        """
         now = self._modules.copy()  # other threads import meanwhile
         lost = {
             name: module
@@ -89,13 +91,13 @@ class StandardDescriptors:
         self._foreign: set[int] = set()  # those that belong to something else, as was told
 
     def duplicate_of(self, descriptor: int) -> int | None:
-        """The number of the duplicate, which programs that are executed do not inherit; None: it was closed from the
-        beginning.
+        """Return the number of the duplicate, which executed programs do not inherit; None: the descriptor was closed
+        from the beginning.
         """
         return self._duplicates.get(descriptor)
 
     def mend(self) -> list[str]:
-        """Open closed ones again, and say so; say once which belong to something else."""
+        """Open closed descriptors again, and report them; report once the descriptors that belong to something else."""
         return [told for each in self._duplicates if (told := self._mend_one(each)) is not None]
 
     def _mend_one(self, descriptor: int) -> str | None:
@@ -123,13 +125,13 @@ class StandardDescriptors:
 
 
 class DescriptorLimit:
-    """How many descriptors the process may have."""
+    """The limit of file descriptors of the process."""
 
     def __init__(self) -> None:
         self._soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def mend(self) -> list[str]:
-        """Raise a lowered limit as far as the hard limit allows, and say so."""
+        """Raise a lowered limit as far as the hard limit allows, and report it."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = _lesser(self._soft, hard)
         if _lesser(soft, wanted) == wanted:
@@ -167,7 +169,7 @@ class FreeDescriptors:
 
 
 class SharedProcess(ExitStack):
-    """Mends what tasks have spoilt.
+    """Mends the parts of the process that tasks have spoilt.
 
     Threading: one thread, the loop's.  Life cycle: a context manager.
 
@@ -194,17 +196,17 @@ class SharedProcess(ExitStack):
         return self
 
     def before_deployment(self, job: str, task: str) -> None:
-        """A task is about to be deployed."""
+        """Mend the process before a task is deployed."""
         if self._modules is None:
             self._modules = KeptModules(sys.modules, self._is_users_module)
         self._mend("before the deployment of this task", job=job, task=task)
 
     def after_task(self, job: str, task: str) -> None:
-        """A task has ended, which was not reported yet."""
+        """Mend the process after a task, whose end was not reported yet."""
         self._mend("at the end of this task", job=job, task=task)
 
     def at_heartbeat(self, jobs: Collection[str]) -> None:
-        """A heartbeat is sent; tasks of these jobs run."""
+        """Mend the process when a heartbeat is sent; tasks of ``jobs`` run."""
         mended = self._limit.mend() + self._free.look()
         if mended:
             _log.warning(f"{_SPOILT} while tasks ran", jobs=sorted(jobs), mended="; ".join(mended))
@@ -225,8 +227,8 @@ class SharedProcess(ExitStack):
             _log.warning(f"{_SPOILT}, as seen {moment}", **task, mended="; ".join(mended))
 
     def _opened(self, name: str, descriptor: int) -> TextIO | None:
-        """A stream that writes to the duplicate of its descriptor; None: ``sys`` has another one than the interpreter's
-        own.
+        """Make a stream that writes to the duplicate of its descriptor; None: ``sys`` has another one than the
+        interpreter's own.
         """
         before, duplicate = getattr(sys, name), self._descriptors.duplicate_of(descriptor)
         if not isinstance(before, TextIOWrapper) or before is not getattr(sys, f"__{name}__") or duplicate is None:
@@ -244,8 +246,8 @@ class SharedProcess(ExitStack):
             faulthandler.enable()  # not on a descriptor that is closed now
 
     def _mend_streams(self) -> list[str]:
-        """Open ``sys.stdout`` and ``sys.stderr`` again where they were closed; what a function has put in their place
-        stays.
+        """Open ``sys.stdout`` and ``sys.stderr`` again where they were closed; a stream that a function has put in
+        their place stays.
         """
         closed = [name for name in self._opened_as if getattr(getattr(sys, name, None), "closed", True)]
         for name in closed:
@@ -254,14 +256,14 @@ class SharedProcess(ExitStack):
 
 
 class _StandardStream(TextIOWrapper):
-    """``sys.stdout`` or ``sys.stderr``, written line by line; closing it does nothing more than to write what waits."""
+    """``sys.stdout`` or ``sys.stderr``, written line by line; closing it only writes the waiting text."""
 
     def __init__(self, descriptor: int, encoding: str, errors: str) -> None:
         # line_buffering: a user's print() shall appear when it happens, also through a pipe.
         super().__init__(open(descriptor, "wb", closefd=False), encoding, errors, line_buffering=True)  # noqa: SIM115 - see close()
 
     def close(self) -> None:
-        """Keep it open for the other tasks."""
+        """Write the waiting text, and stay open for the other tasks."""
         self.flush()
 
 
@@ -275,7 +277,7 @@ def _duplicate(descriptor: int) -> int | None:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """The numbers that tell the descriptor's file from others; None: the descriptor is closed."""
+    """Return the numbers that tell the descriptor's file from others; None: the descriptor is closed."""
     try:
         found = os.fstat(descriptor)
     except OSError:
@@ -284,7 +286,7 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def _lesser(one: int, other: int) -> int:
-    """The smaller of two limits; either may be infinite, which is -1."""
+    """Return the smaller of two limits; either may be infinite, which is -1."""
     return min(one, other, key=lambda each: math.inf if each == resource.RLIM_INFINITY else each)
 
 

@@ -59,7 +59,9 @@ class CancellationConfig:
     consequence_grace_s: float = 1.0
 
     def for_job(self, settings: JobSettings) -> "CancellationConfig":
-        """With the job's own settings; a TaskManager that must never end itself does not, whatever the job says."""
+        """Return the timeouts with the job's own settings; a TaskManager that must never end itself does not, whatever
+        the job wants.
+        """
         interval_ms, timeout_ms = settings.cancellation_interval_ms, settings.cancellation_timeout_ms
         return replace(
             self,
@@ -145,7 +147,7 @@ class Task:
             self._executor.loop.execute_threadsafe(self._died)  # behind the reports that it has sent
 
     def metrics(self) -> messages.TaskMetrics:
-        """The current metrics; the final ones once the task has ended."""
+        """Return the current metrics; the final ones once the task has ended."""
         with self._lock:
             stream_task, final = self._stream_task, self._final_metrics
         if final is not None:
@@ -157,7 +159,7 @@ class Task:
         return metrics
 
     def handle(self, message: messages.ToTask) -> None:
-        """Carry out an order of the JobManager; returns at once.  One that does not fit the task is ignored."""
+        """Carry out an order of the JobManager; returns at once.  An order that does not fit the task is ignored."""
         self.HANDLERS[type(message)](self, message)
 
     def _cancel_ordered(self, _: messages.CancelTask) -> None:
@@ -179,7 +181,7 @@ class Task:
         self._checkpointing.handle(order, self._running())
 
     def _running_or_later(self, message: messages.ToTask) -> StreamTask | None:
-        """The stream task; before it is made, keep the message for it."""
+        """Return the stream task; before it is made, keep the message for it and return None."""
         with self._lock:
             if self._stream_task is None:
                 self._early.append(message)
@@ -205,13 +207,13 @@ class Task:
         self._thread.join(timeout_s)
 
     def describe_stuck(self) -> str:
-        """The task's name and state, and the stack of its thread, for a log."""
+        """Write the task's name and state, and the stack of its thread, for a log."""
         return f"{self.name}, {self._running()!r}\n{self._where()[1]}"
 
     # ---------------------------------------------------------------- loop thread
 
     def _where(self) -> tuple[str | None, str]:
-        """The operator whose function the thread is in, and its stack."""
+        """Return the operator whose function the thread is in, and its stack."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return (None, "(its thread has ended)") if frame is None else (operator_in(frame), format_thread_stack(frame))
 

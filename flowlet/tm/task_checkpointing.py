@@ -114,8 +114,8 @@ class SnapshotPool:
             self._changed.notify()
 
     def close(self, timeout_s: float) -> bool:
-        """Drop the calls that wait, and wait for those that run, at most so long; False: one still runs, and its thread
-        ends after it.
+        """Drop the waiting calls, and wait for the running ones, at most ``timeout_s``; False: one still runs, and its
+        thread ends after it.
         """
         with self._changed:
             self._is_closed = True
@@ -138,7 +138,7 @@ class SnapshotPool:
                 end_stranded_child()
 
     def _next(self) -> Callable[[], object] | None:
-        """The next call; None: the pool is closed."""
+        """Return the next call; None: the pool is closed."""
         with self._changed:
             self._num_idle += 1
             while not self._calls and not self._is_closed:
@@ -239,7 +239,7 @@ class TaskCheckpointing:
         )
 
     def _storage_of(self, restored: messages.RestoredState | None) -> StateFiles | None:
-        """The files of the state that the task begins with; None: it begins without, and takes no checkpoints."""
+        """Open the files of the state that the task begins with; None: it begins without, and takes no checkpoints."""
         former = None if restored is None else restored.former
         if former is None:
             return self._storage
@@ -307,7 +307,7 @@ class TaskCheckpointing:
 
     @contextmanager
     def _restoring(self, restored: messages.RestoredState, what: str, size: str = "") -> Iterator[None]:
-        """Name the task and the checkpoint in the error, if that fails."""
+        """Name the task and the checkpoint in the error of the block, if it fails."""
         try:
             yield
         except Exception as error:
@@ -319,7 +319,7 @@ class TaskCheckpointing:
     # ---------------------------------------------------------------- orders of the JobManager, loop thread
 
     def handle(self, order: messages.CheckpointOrder, task: StreamTask | None) -> None:
-        """Carry out an order for ``task``; None: it was not made yet, or has ended.  Returns at once."""
+        """Carry out an order for ``task``; None: the task was not made yet, or has ended.  Returns at once."""
         checkpoints = None if task is None else task.checkpoints
         match order:
             case messages.TriggerCheckpoint(checkpoint_id=checkpoint_id):
@@ -355,7 +355,9 @@ class TaskCheckpointing:
         future.add_done_callback(partial(self._triggered, order.checkpoint_id))
 
     def _triggered(self, checkpoint_id: int, future: "Future[bool]") -> None:
-        """The task has begun the checkpoint, or declined it (False), or ends.  Any thread."""
+        """Act on the result of a trigger: the task has begun the checkpoint, or declined it (False), or ends.  Any
+        thread.
+        """
         if future.cancelled():
             self.decline_checkpoint(
                 checkpoint_id, CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
@@ -387,7 +389,7 @@ class TaskCheckpointing:
             self._acknowledge(checkpoint_id, durations, self._part(state))
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Send that the task could not take its part."""
+        """Report that the task could not take its part."""
         with self._lock:
             if self._is_closed:
                 return
@@ -403,7 +405,7 @@ class TaskCheckpointing:
         self.send(messages.CheckpointDeclined(self.descriptor.attempt, checkpoint_id, error.reason.name, f"{error}"))
 
     def close(self) -> None:
-        """The task has ended: send nothing more, and do not write what was not begun; idempotent."""
+        """End with the task: send nothing more, and drop writes that have not begun; idempotent."""
         with self._lock:
             self._is_closed = True
             self._unsent.clear()
@@ -498,8 +500,8 @@ class TaskCheckpointing:
 
 
 def _former_classes(restored: messages.RestoredState) -> RunningClasses | None:
-    """A job that goes on after a failure has the very classes of its state; those of another
-    program are found by name.
+    """Return the way to find the classes of another program by name; None for a job that goes on after a failure, which
+    has the very classes of its state.
     """
     return RunningClasses(MAIN_OBJECTS.class_of) if restored.former is not None else None
 
@@ -518,7 +520,7 @@ def _shared_files(
 
 
 def _options(settings: CheckpointSettings, order: messages.TriggerCheckpoint) -> CheckpointOptions:
-    """How the job's checkpoints are taken (Flink ``CheckpointOptions.forConfig``); savepoints are never unaligned."""
+    """Make the options of a checkpoint (Flink ``CheckpointOptions.forConfig``); savepoints are never unaligned."""
     if order.location:
         alignment = Alignment.ALIGNED if settings.is_exactly_once else Alignment.AT_LEAST_ONCE
         kind = SnapshotType(order.snapshot_type)

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
 
 def finished_chain(chain: Sequence[ChainedOperator]) -> list[ChainedOperator]:
-    """The substitutes.  Takes over ``chain``, whose operators must not be used any more."""
+    """Make the substitutes of operators that had finished.  Takes over ``chain``, whose operators must not be used any
+    more.
+    """
     return [replace(item, operator=_substitute(item.operator), key_selector=None) for item in chain]
 
 
@@ -63,14 +65,14 @@ def _substitute(operator: StreamOperator) -> StreamOperator:
 
 
 class _FinishedOperator(StreamOperator):
-    """In the place of one that had finished."""
+    """The substitute of an operator that had finished."""
 
     def __init__(self, finished: StreamOperator) -> None:
         self.name = finished.name
         self.operator_id = finished.operator_id
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """No record may come.
+        """Refuse: no record may come.
 
         Raises StateRestoreError: a producer ran again, although this subtask had read all of it.
         """
@@ -78,7 +80,7 @@ class _FinishedOperator(StreamOperator):
 
 
 class _FinishedMultipleInputOperator(MultipleInputStreamOperator):
-    """In the place of one with several inputs that had finished."""
+    """The substitute of an operator with several inputs that had finished."""
 
     def __init__(self, finished: StreamOperator, num_inputs: int) -> None:
         self.name = finished.name
@@ -86,7 +88,7 @@ class _FinishedMultipleInputOperator(MultipleInputStreamOperator):
         self.num_inputs = num_inputs
 
     def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
-        """No record may come.  Raises StateRestoreError: as above."""
+        """Refuse: no record may come.  Raises StateRestoreError: as above."""
         raise _unexpected(self.name, chunk)
 
 
@@ -98,10 +100,10 @@ def _unexpected(name: str, chunk: Chunk) -> StateRestoreError:
 
 
 class _FinishedSource(Source):
-    """Has come to its end."""
+    """The substitute of a source that had come to its end."""
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
-        """A reader that has nothing."""
+        """Make a reader that has no records."""
         return _FinishedReader()
 
 
@@ -199,12 +201,12 @@ def _create_output(
 
 
 def results_of(descriptor: messages.TaskDeploymentDescriptor) -> list[ResultPartitionID]:
-    """The partitions that a task will have."""
+    """List the partitions that a task will have."""
     return [_id_of(descriptor, each) for each in descriptor.partitions]
 
 
 def blocking_results(descriptor: messages.TaskDeploymentDescriptor) -> list[ResultPartitionID]:
-    """The partitions of a task that stay when it has finished."""
+    """List the partitions of a task that stay when it has finished."""
     return [_id_of(descriptor, each) for each in descriptor.partitions if each.is_blocking]
 
 
@@ -220,7 +222,7 @@ def _create_offered_gate(
     network: NetworkEnvironment,
     send: Callable[[messages.FromTask], None],
 ) -> OfferedInputGate | None:
-    """The remote gate of a task that begins with one, or None."""
+    """Make the remote gate of a task that begins with one, or return None."""
     head = chain[0].operator
     source = head.source if isinstance(head, SourceOperator) else None
     if not is_instance_of_late(source, "flowlet.connectors.gates.reader", "RemoteGateSource"):
@@ -255,7 +257,7 @@ def channel_spec(channel: messages.InputChannelDescriptor, tm_id: str | None) ->
 
 
 def owner_name(descriptor: messages.TaskDeploymentDescriptor) -> str:
-    """The subtask's name for people: ``name (2/4)``, counted from one."""
+    """Write the subtask's name for people: ``name (2/4)``, counted from one."""
     return f"{descriptor.task_name} ({descriptor.subtask + 1}/{descriptor.parallelism})"
 
 

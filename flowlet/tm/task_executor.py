@@ -151,8 +151,8 @@ class TaskExecutor:
         return stuck
 
     def announce_end(self, reason: str) -> None:
-        """Tell the JobManager why this TaskManager is about to end: the jobs that lose tasks here get it as their
-        cause.
+        """Tell the JobManager why this TaskManager is about to end: it is the cause of failure for the jobs that lose
+        tasks here.
         """
         if self._connection is not None:
             self._connection.send(messages.TaskManagerEnding(reason))
@@ -173,13 +173,13 @@ class TaskExecutor:
     # ---------------------------------------------------------------- the session's listener
 
     def registered(self, jm_id: str) -> None:
-        """The JobManager has accepted the registration."""
+        """Note that the JobManager has accepted the registration."""
         _log.info("registered", tm=self.tm_id, jobmanager=jm_id)
         self.is_registered.set()
         self._hooks.registered()
 
     def handle(self, message: messages.ToTaskManager) -> None:
-        """Carry out an order; one for an attempt that is unknown here is ignored."""
+        """Carry out an order; an order for an attempt that is unknown here is ignored."""
         match message:
             case messages.TaskDeploymentDescriptor():
                 self._deploy(message)
@@ -215,7 +215,7 @@ class TaskExecutor:
         run_all(releases)
 
     def heartbeat(self) -> messages.TaskManagerHeartbeat:
-        """The metrics of all tasks."""
+        """Make the heartbeat, with the metrics of all tasks."""
         jobs = {task.descriptor.job_name for task in self._tasks.values()}
         self._hooks.heartbeat(jobs)
         self._end_without_port(jobs)
@@ -226,7 +226,7 @@ class TaskExecutor:
         )
 
     def _end_without_port(self, jobs: set[str]) -> None:
-        """Without its data port this TaskManager would go on to take tasks whose results nobody can read."""
+        """End this TaskManager if its data port is gone: it would go on to take tasks whose results nobody can read."""
         if self.network.has_lost_port and not self._has_lost_port:
             self._has_lost_port = True
             reason = (
@@ -256,7 +256,7 @@ class TaskExecutor:
     # ---------------------------------------------------------------- the tasks' reports
 
     def report(self, task: Task, change: messages.TaskStateChanged) -> None:
-        """Send a new state of a task to the JobManager; of one that has ended, keep the results, if it has some."""
+        """Send a new state of a task to the JobManager; keep the results of a task that has ended, if it has some."""
         if change.state.is_terminal:
             self._hooks.ended(task.descriptor.job_name, task.name)
         if self._connection is not None:
@@ -292,7 +292,7 @@ class TaskExecutor:
             self._connection.send(message)
 
     def stuck(self, task: Task, report: messages.TaskStuck) -> None:
-        """A cancelled task did not end within the fatal timeout: the process must."""
+        """End the process: a cancelled task did not end within the fatal timeout."""
         place = "" if report.operator is None else f" in operator {report.operator!r}"
         seconds = report.waited_ms / 1000
         reason = (
@@ -303,7 +303,7 @@ class TaskExecutor:
         self._hooks.failed(reason)
 
     def fetch_part(self, digest: bytes) -> bytes:
-        """The content of a part of a shipped file, from the JobManager; on a task's thread."""
+        """Fetch the content of a part of a shipped file from the JobManager; on a task's thread."""
         assert self._rpc is not None, "tasks come after start()"
         answer = self.loop.submit(self._rpc.request("GET", f"/files/{digest.hex()}"))
         return answer.result(_PART_TIMEOUT_S).raise_for_status().body

@@ -217,7 +217,7 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
 
 
 def import_task_modules() -> None:
-    """Import now what tasks would import when they need it.
+    """Import now the modules that tasks would import when they need them.
 
     A TaskManager needs most of these modules soon.  Later a folder of the program is on the import path, which may hold
     modules with their names.
@@ -265,7 +265,7 @@ class _Process:
     _ready_line: str | None = field(init=False, default=None)  # until it was told
 
     async def run(self, shared: SharedProcess) -> str | None:
-        """Returns why it could not go on; None after a signal."""
+        """Run until the end; returns why the process could not go on, None after a signal."""
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
@@ -325,7 +325,7 @@ class _Process:
             self.switch_interval.follow(load)
 
     def _announce(self) -> None:
-        """Tell that this TaskManager is registered, the first time."""
+        """Tell once that this TaskManager is registered."""
         ready_line = self._ready_line
         self._ready_line = None
         if ready_line is None or tell_program(ready_line):
@@ -368,7 +368,7 @@ class _Process:
 
 
 def _told_code(reason: str, failure: str | None) -> int:
-    """The exit code, after the log was told why the process does not end as it should."""
+    """Log why the process does not end as it should, and return the exit code."""
     _log.warning("leaving the hard way", reason=reason)
     if failure is None:
         return 0
@@ -376,7 +376,9 @@ def _told_code(reason: str, failure: str | None) -> int:
 
 
 def parse_memory_size(text: str, option: str) -> int:
-    """Bytes of ``1048576``, ``1024k``, ``64m`` or ``1g``.  Raises ConfigError, which names the option: it is none."""
+    """Parse ``1048576``, ``1024k``, ``64m`` or ``1g`` as bytes.  Raises ConfigError, which names the option: it is
+    none.
+    """
     try:
         return parse_bytes(text)
     except ValueError:
@@ -389,7 +391,7 @@ def parse_memory_size(text: str, option: str) -> int:
 
 
 def serve(control: socket.socket) -> NoReturn:
-    """Do as the orders say that come through ``control``, until its other end is closed: fork a TaskManager, rest,
+    """Carry out the orders that come through ``control``, until its other end is closed: fork a TaskManager, rest,
     begin again.
     """
     control.setblocking(True)  # noqa: FBT003 - socket's own
@@ -445,7 +447,7 @@ def _rest() -> None:
 
 
 def _begin(stderr: int, directory: int) -> None:
-    """Have standard error and working directory of the program, as they are now."""
+    """Take over standard error and working directory of the program, as they are now."""
     os.dup2(stderr, 2)
     os.fchdir(directory)
     for descriptor in (stderr, directory):
@@ -454,7 +456,7 @@ def _begin(stderr: int, directory: int) -> None:
 
 
 def _bury(end_fd: int, pid: int, exit_fd: int) -> None:
-    """Wait for a child that has ended, after what it leaves behind was killed, and tell its exit code."""
+    """Wait for a child that has ended, after its leftovers were killed, and tell its exit code."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
@@ -465,7 +467,7 @@ def _bury(end_fd: int, pid: int, exit_fd: int) -> None:
 
 
 def _fork(order: dict[str, Any], found: dict[str, int], foreign: list[int]) -> int:
-    """The id of a new child; in the child this does not return."""
+    """Fork a child and return its id; in the child this does not return."""
     # One that comes early waits for the child's handlers.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     pid = os.fork()
@@ -495,7 +497,7 @@ def _fork(order: dict[str, Any], found: dict[str, int], foreign: list[int]) -> i
 
 
 def run_forked(program_end: socket.socket) -> int:
-    """Run the TaskManager of this process, which was forked, by its command line alone; the exit code."""
+    """Run the TaskManager of this process, which was forked, by its command line alone; returns the exit code."""
     try:
         run_taskmanager(_settings(sys.argv[1:]), program_end)
     except (FlowletError, NetstackError, OSError) as error:

@@ -30,7 +30,8 @@ _LOOK_INTERVAL_S: Final = 0.25  # a person does not notice; four wakeups a secon
 
 
 class DeferredSignals:
-    """``with DeferredSignals():`` the handlers of signals that arrive run when the block is over.
+    """A block, ``with DeferredSignals():``, in which signals wait: the handlers of those that arrive run when it is
+    over.
 
     Threading: any thread; on another one than the main thread it does nothing, because handlers run on that one alone.
     Life cycle: one ``with`` statement each; blocks may be nested, then the outermost one counts.
@@ -90,7 +91,7 @@ class DeferredSignals:
 
 
 class Latch:
-    """Opens once.  As ``threading.Event``, but an interrupted wait leaves nothing behind that stops the others.
+    """Opens once.  Like ``threading.Event``, but an interrupted wait leaves nothing behind that stops others.
 
     Threading: ``open`` on any thread, any number of times; ``wait`` on one.
     """
@@ -118,7 +119,7 @@ class Latch:
             self._lock.release()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it is open, at the latest after ``timeout_s`` seconds; None: wait for ever."""
+        """Wait until it is open, at most ``timeout_s`` seconds, None: for ever; returns whether it is."""
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_open:
             left_s = deadline - time.monotonic()

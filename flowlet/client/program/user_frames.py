@@ -27,7 +27,7 @@ _HEADER: Final = "Traceback (most recent call last):\n"
 
 
 class Owner(Enum):
-    """Whose code it is."""
+    """The owner of a piece of code."""
 
     ENGINE = "flowlet and netstack"
     LIBRARY = "Python and installed packages"
@@ -35,7 +35,7 @@ class Owner(Enum):
 
 
 def owner_of(filename: str) -> Owner:
-    """The owner of the code object of a frame."""
+    """Return the owner of the code object of a frame."""
     if filename.startswith(_engine_folders()):
         return Owner.ENGINE
     is_library = filename.startswith(("<frozen ", *_library_folders())) or filename.endswith(".pyx")
@@ -48,15 +48,15 @@ def is_users_file(filename: str) -> bool:
 
 
 def from_user_frame(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins with the user's first frame; None if there is no such frame."""
+    """Return the part of a traceback that begins with the user's first frame; None if there is no such frame."""
     while trace is not None and owner_of(trace.tb_frame.f_code.co_filename) is not Owner.USER:
         trace = trace.tb_next
     return trace
 
 
 def install_exception_hook() -> None:
-    """From now on an uncaught error of ours shows the user's frames alone, and an uncaught Ctrl-C inside the client is
-    one line.
+    """Let an uncaught error of ours show the user's frames alone from now on, and an uncaught Ctrl-C inside the client
+    be one line.
     """
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show
@@ -78,7 +78,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 
 def _one_traceback(error: FlowletError, trace: TracebackType | None) -> str:
-    """The user's frames, and what the error says; as Python shows it where no frame is the user's."""
+    """Write the user's frames, and the text of the error; as Python shows it where no frame is the user's."""
     if error.is_one_line:
         return f"{' '.join(''.join(traceback.format_exception_only(error)).split())}\n"
     shown = traceback.TracebackException(type(error), error, trace)
@@ -94,8 +94,8 @@ def _one_traceback(error: FlowletError, trace: TracebackType | None) -> str:
 
 
 def _reason(cause: BaseException | None, shown: traceback.TracebackException | None) -> str:
-    """The traceback of what led to an error; empty if no frame of it is the user's, for then the error's own text says
-    it.
+    """Write the traceback of the cause of an error; empty if no frame of it is the user's, for then the error's own
+    text tells it.
     """
     if isinstance(cause, RemoteTraceback):
         return f"{str(cause).strip()}\n"
@@ -103,9 +103,7 @@ def _reason(cause: BaseException | None, shown: traceback.TracebackException | N
 
 
 def _cut(shown: traceback.TracebackException) -> None:
-    """Drop the frames of the engine, and those of libraries that it calls, from an exception and
-    from what led to it.
-    """
+    """Drop the frames of the engine, and those of libraries that it calls, from an exception and from its causes."""
     for each in all_shown(shown):
         frames, caller = [], Owner.USER
         for frame in each.stack:
@@ -117,8 +115,8 @@ def _cut(shown: traceback.TracebackException) -> None:
 
 
 def _drop_output() -> None:
-    """Let standard output lead nowhere if it takes nothing more: at its exit Python would complain
-    of what waits there.
+    """Let standard output lead nowhere if it takes nothing more: at its exit Python would complain of the text that
+    waits there.
     """
     try:
         if sys.stdout is not None:

@@ -148,7 +148,7 @@ class BusyTasks:
                 del self._threads[native_id]
 
     def look(self) -> TaskLoad:
-        """Lower threads that were busy since the last look, raise those that were not; return the load."""
+        """Lower threads that were busy since the last look, raise the others; return the load."""
         now_ns = self.clock_ns()
         with self._lock:  # watched() removes a thread before it ends, so the clocks of all threads here are valid
             elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
@@ -280,7 +280,7 @@ class SwitchInterval:
         return f"<SwitchInterval of {self._interval_ms:g} ms>"
 
     def task_deployed(self) -> None:
-        """A task is about to start."""
+        """Prepare for a task that is about to start."""
         self._num_first_looks = _FIRST_LOOKS
         self._set(max(self._interval_ms, FIRST_SWITCH_INTERVAL_MS))
 
@@ -314,8 +314,8 @@ _SCHED_ATTR: Final = struct.Struct("IIQiIQQQ")
 
 
 def ask_for_quick_wakeups() -> list[str]:
-    """Set short time slices and exact timers for this thread and those that it starts; return what
-    the kernel refused.
+    """Set short time slices and exact timers for this thread and threads that it starts; returns the settings that the
+    kernel refused.
     """
     missing = []
     for name, ask in (("short time slices", _shorten_slices), ("exact timers", _sharpen_timers)):
@@ -387,7 +387,7 @@ class LatencyPolicy:
         busy_poll_us: int | None = None,
         switch_interval_ms: float | None = None,
     ) -> Self:
-        """The policy for the options that the user set; None: not set.
+        """Make the policy for the options that the user set; None: not set.
 
         ``latency_mode``: single records shall be fast, alone and beside busy tasks; costs throughput, and a core that
             is always busy.
@@ -410,8 +410,8 @@ class LatencyPolicy:
         )
 
     def begin(self) -> SwitchInterval | None:
-        """Apply the policy to this process; return what keeps changing the switch interval, or None if it stays as it
-        is.
+        """Apply the policy to this process; return the object that keeps changing the switch interval, or None if it
+        stays as it is.
 
         Raises:
             ConfigError: the switch interval is out of range.
@@ -424,11 +424,11 @@ class LatencyPolicy:
         return found
 
     def keeper(self) -> AbstractContextManager[KeepAwake | None]:
-        """A context manager that keeps the core awake; entering it gives None if the policy does not want that."""
+        """Make a context manager that keeps the core awake; entering it gives None if the policy does not want that."""
         return KeepAwake() if self.keeps_awake else nullcontext()
 
     def busy_tasks(self) -> BusyTasks | None:
-        """The watcher of task threads; None if no measure needs it."""
+        """Make the watcher of task threads; None if no measure needs it."""
         if self.lowers_busy_tasks:
             return BusyTasks()
         # The switch interval grows when the loop does not get the interpreter's lock, and a polling loop must stop

@@ -37,7 +37,7 @@ _MAX_SWEEPS: Final = 20  # a process may fork while the others are looked up
 
 
 def leave(code: int) -> NoReturn:
-    """Run what is to run at the exit of a program, then end."""
+    """Run the exit functions of the program, then end."""
     tell_program(ENDING)
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: end_now(code))
@@ -50,8 +50,8 @@ def leave(code: int) -> NoReturn:
 
 
 def _run_exit_functions() -> None:
-    """Do as ``Py_FinalizeEx``: end executors and join threads, then call ``atexit``'s functions, that of
-    ``multiprocessing`` among them.
+    """Do as ``Py_FinalizeEx``: end executors and join threads, then call ``atexit``'s functions, among them that of
+    ``multiprocessing``.
     """
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # there is no public name; without it an executor drops its work
@@ -73,7 +73,7 @@ def _give_up(code: int) -> None:
 
 
 def end_now(code: int) -> NoReturn:
-    """End at once, without exit functions; what was printed is written, and no child stays."""
+    """End at once, without exit functions; printed text is written, and no child stays."""
     for stream in (sys.stdout, sys.stderr):
         # The reader is gone, the stream is closed, or there is none.
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -85,8 +85,8 @@ def end_now(code: int) -> NoReturn:
 
 
 def kill_descendants() -> None:
-    """Kill each process that descends from this one and is of its session; those without a parent, too, if the session
-    is of our making.
+    """Kill each process that descends from this one and is of its session; those without a parent, too, if this process
+    made the session.
     """
     for _ in range(_MAX_SWEEPS):
         victims = _descendants()
@@ -109,7 +109,7 @@ def _descendants() -> set[int]:
 
 
 def _processes() -> list[tuple[int, int, int]]:
-    """Id, parent and session of each process that runs."""
+    """List id, parent and session of each process that runs."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -123,10 +123,11 @@ def _processes() -> list[tuple[int, int, int]]:
 
 
 def keep_apart(numbers: Sequence[signal.Signals]) -> None:
-    """From now on these signals have their default effect in every forked child, and the parent does not hear of them.
+    """Give these signals their default effect in every forked child from now on, and let the parent not hear of them.
 
-    Else ``multiprocessing.Process.terminate`` in a function ends the TaskManager instead of the child: it inherits the
-    handlers of the event loop, and the socket through which Python tells the loop the number of a signal.
+    Otherwise ``multiprocessing.Process.terminate`` in a function would end the TaskManager instead of the child: the
+    child inherits the handlers of the event loop, and the socket through which Python tells the loop the number of a
+    signal.
     """
     masks: dict[int, set[signal.Signals | int]] = {}  # by thread that forks: its signal mask before
 
@@ -167,8 +168,8 @@ class TaskScheduling(StrEnum):
 
 
 def check_free_descriptors(num_needed: int, purpose: str) -> None:
-    """Refuse what this process has not enough file descriptors for: without them connections fail one by one, and
-    nobody could say why.
+    """Check that this process has enough free file descriptors for ``purpose``: without them connections would fail one
+    by one, for no visible reason.
 
     Raises:
         ConfigError: fewer than ``num_needed`` are free; says how many there are, and how many ``purpose`` needs.
@@ -210,7 +211,7 @@ def apply_task_scheduling(scheduling: TaskScheduling) -> None:
 
 
 class GarbageCollectorTuning:
-    """Exempts what a deployment built from garbage collection while tasks run.
+    """Exempts the objects of a deployment from garbage collection while tasks run.
 
     Life cycle: ``freeze`` when the first task was deployed, ``thaw`` when the last one has ended, so that garbage does
         not pile up.

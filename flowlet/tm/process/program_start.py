@@ -65,7 +65,7 @@ class ProgramStart(NamedTuple):
     has_output: bool
 
     def to_json(self) -> str:
-        """The content of the file."""
+        """Write the content of the file."""
         return json.dumps(self._asdict())
 
     @classmethod
@@ -74,19 +74,19 @@ class ProgramStart(NamedTuple):
         return cls(**json.loads(text))
 
     def first_path(self, initial: list[str]) -> list[str]:
-        """The import path on which our modules are looked up; ``initial`` is the interpreter's own one."""
+        """Return the import path on which our modules are looked up; ``initial`` is the interpreter's own one."""
         rest = [each for each in self.import_path if each not in self.libraries]
         return [*self._interpreters(initial), *self.libraries, *rest]
 
     def last_path(self, initial: list[str]) -> list[str]:
-        """The import path of the program's functions."""
+        """Return the import path of the program's functions."""
         return [*self.import_path, *self._interpreters(initial)]
 
     def _interpreters(self, initial: list[str]) -> list[str]:
         return [] if self.is_whole else [each for each in initial if each not in self.import_path]
 
     def shadowed(self, modules: dict[str, ModuleType], path: list[str]) -> list[str]:
-        """The names of modules that are loaded, but that the program's functions find elsewhere on ``path``."""
+        """List the names of modules that are loaded, but that the program's functions find elsewhere on ``path``."""
         loaded, own = set(self.loaded), set(self.own)
         tops = {name.partition(".")[0] for name in list(modules)} - {"__main__", *_ENGINE}
         candidates = {name for name in tops if name in modules and (name not in loaded or name in own)}
@@ -125,8 +125,8 @@ def begin_fork_server() -> socket.socket:
 
 
 def forked_from(file: Path, status_fd: int, program_end: socket.socket) -> None:
-    """In a process that was forked: its program has written ``file``, and has the other ends of the pipe and of the
-    pair of sockets.
+    """Begin in a forked process: its program has written ``file``, and has the other ends of the pipe and of the pair
+    of sockets.
     """
     global _started, _status_fd, _program_end
     _started = ProgramStart.from_json(file.read_text(encoding="ascii"))
@@ -134,7 +134,7 @@ def forked_from(file: Path, status_fd: int, program_end: socket.socket) -> None:
 
 
 def program_end() -> socket.socket | None:
-    """The end of a pair of sockets whose other end the JobManager in the program has; None: this process was not
+    """Return the end of a pair of sockets whose other end the JobManager in the program has; None: this process was not
     forked.
     """
     return _program_end
@@ -150,7 +150,9 @@ def _load_package(name: str, root: str) -> None:
 
 
 def started_by() -> ProgramStart | None:
-    """The state that this process took over from the program that started it; None: it is no child of a program."""
+    """Return the state that this process took over from the program that started it; None: it is no
+    child of a program.
+    """
     return _started
 
 
@@ -167,7 +169,7 @@ def enter_program() -> None:
 
 
 def tell_program(line: str) -> bool:
-    """Write a line that is for the program that started this process, and for no person; False: there is none."""
+    """Write a line for the program that started this process, and for no person; False: there is no such program."""
     if _status_fd is None:
         return False
     try:
