@@ -26,7 +26,7 @@ class FlowletError(Exception):
 
 
 class ConfigError(FlowletError):
-    """An option is wrong; the message names it and says what is allowed."""
+    """An option is wrong; the message names it and its allowed values."""
 
 
 class JobGraphError(FlowletError):
@@ -46,7 +46,7 @@ class JobExecutionError(FlowletError):
 
 
 class ClosedOutputError(JobExecutionError):
-    """Standard output is closed, or its reader has left, as in ``program | head``: what a job prints can go nowhere any
+    """Standard output is closed, or its reader has left, as in ``program | head``: the job has no place to print to any
     more.
 
     Such a job is not started again.  A program that does not catch it ends with one line on standard error instead of a
@@ -57,7 +57,7 @@ class ClosedOutputError(JobExecutionError):
 
 
 class RemoteTraceback(FlowletError):  # noqa: N818 - as in concurrent.futures and multiprocessing
-    """The traceback of what failed in a task, as text; the cause of a ``JobExecutionError``, never raised itself."""
+    """The traceback of a failure in a task, as text; the cause of a ``JobExecutionError``, never raised itself."""
 
     def __str__(self) -> str:
         return f"\n{super().__str__()}"  # a line of its own behind the name of this class
@@ -130,14 +130,14 @@ def shows_all_frames() -> bool:
 
 
 def without_our_frames(error: _E) -> _E:
-    """The error as a public method raises it: the frames that it passed so far are ours, and dropped unless all are to
-    be shown.
+    """Return the error as a public method raises it: the frames that it passed so far are ours, and dropped unless all
+    are to be shown.
     """
     return error if shows_all_frames() else error.with_traceback(None)
 
 
 class _MissingModules:
-    """The last finder of modules: explains what PyFlink has under a name that nothing here has."""
+    """The last finder of modules: explains a missing module that PyFlink has under this name."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Find nothing.  Raises MissingImportError: ``name`` is a module of PyFlink that this version lacks."""
@@ -147,16 +147,16 @@ class _MissingModules:
 
 
 def explain_missing_modules() -> None:
-    """From now on an import of a module of PyFlink that this version lacks says what to use; called once, by
+    """Let an import of a module of PyFlink that this version lacks tell from now on what to use; called once, by
     ``flowlet`` itself.
     """
     sys.meta_path.append(_MissingModules())
 
 
 def missing_top_level_name(name: str) -> object:
-    """The ``__getattr__`` of ``flowlet`` itself, which has no classes.
+    """Find a name of ``flowlet`` itself, which has no classes, as its ``__getattr__``.
 
-    Raises MissingImportError, which says where one is.
+    Raises MissingImportError, which tells where a class is.
     """
     if not name[:1].isupper():
         raise AttributeError(f"module 'flowlet' has no attribute {name!r}")

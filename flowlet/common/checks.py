@@ -12,12 +12,12 @@ from flowlet.errors import FlowletError, JobGraphError
 
 
 def is_whole_number(value: Any) -> bool:
-    """Whether it is an ``int``, but no ``bool``."""
+    """Whether ``value`` is an ``int``, but no ``bool``."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_name(value: Any) -> bool:
-    """Whether it is a text, not empty."""
+    """Whether ``value`` is a text, not empty."""
     return isinstance(value, str) and bool(value)
 
 
@@ -42,7 +42,7 @@ def check_number(
 
 
 def known_charset(charset: Any, what: str) -> str:
-    """Python's name of a charset for texts.  Raises JobGraphError: it is unknown."""
+    """Return Python's name of a charset for texts.  Raises JobGraphError: it is unknown."""
     try:
         "".encode(charset)
         return codecs.lookup(charset).name

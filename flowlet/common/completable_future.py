@@ -31,14 +31,14 @@ class CompletableFuture(Generic[T]):
 
     @staticmethod
     def completed(value: T) -> "CompletableFuture[T]":
-        """A future that has its value."""
+        """Make a future that has its value."""
         return CompletableFuture(lambda: value, lambda: True)
 
     def cancel(self) -> bool:
         """Give up the value, unless there is one already; returns whether it was given up.
 
-        What makes the value goes on: to end a job, call ``JobClient.cancel``.  A thread that waits in ``result``
-        already waits on.
+        The work that makes the value goes on: to end a job, call ``JobClient.cancel``.  A thread that waits in
+        ``result`` already waits on.
         """
         if not self._is_cancelled and not self._is_done():
             self._is_cancelled = True

@@ -58,11 +58,11 @@ class ConfigOption(Generic[T]):
         return f"ConfigOption({self.key!r}, {self.kind.name}, default {self.default!r})"
 
     def parse(self, text: str) -> T:
-        """The value of a text.  Raises ConfigError: it is not of the type."""
+        """Parse a text as a value.  Raises ConfigError: it is not of the type."""
         return parsed_option(self.key, text, self.kind.parse, self.kind.name)
 
     def write(self, value: T) -> str:
-        """The text of a value.  Raises ConfigError: it is not of the type."""
+        """Write a value as text.  Raises ConfigError: it is not of the type."""
         if not self.kind.is_value(value):
             raise ConfigError(f"option {self.key!r} must be {self.kind.name}, got {value!r}")
         return self.kind.write(value)
@@ -73,7 +73,7 @@ class ConfigOptions:
 
     @staticmethod
     def key(key: str) -> "ConfigOptions.OptionBuilder":
-        """An option of that name.  Raises ConfigError: it is empty."""
+        """Begin an option of that name.  Raises ConfigError: it is empty."""
         if not is_name(key):
             raise ConfigError(f"the name of an option is a text that is not empty, got {key!r}")
         return ConfigOptions.OptionBuilder(key)
@@ -85,43 +85,43 @@ class ConfigOptions:
             self._key = key
 
         def boolean_type(self) -> "ConfigOptions.TypedConfigOptionBuilder[bool]":
-            """True or false."""
+            """Take true or false."""
             return self._typed(_BOOLEAN)
 
         def int_type(self) -> "ConfigOptions.TypedConfigOptionBuilder[int]":
-            """A whole number."""
+            """Take a whole number."""
             return self._typed(_WHOLE)
 
         def long_type(self) -> "ConfigOptions.TypedConfigOptionBuilder[int]":
-            """A whole number."""
+            """Take a whole number."""
             return self._typed(_WHOLE)
 
         def float_type(self) -> "ConfigOptions.TypedConfigOptionBuilder[float]":
-            """A number."""
+            """Take a number."""
             return self._typed(_NUMBER)
 
         def double_type(self) -> "ConfigOptions.TypedConfigOptionBuilder[float]":
-            """A number."""
+            """Take a number."""
             return self._typed(_NUMBER)
 
         def string_type(self) -> "ConfigOptions.TypedConfigOptionBuilder[str]":
-            """Any text."""
+            """Take any text."""
             return self._typed(_TEXT)
 
         def duration_type(self) -> "ConfigOptions.TypedConfigOptionBuilder[Duration]":
-            """A length of time such as ``1 min``; a number alone is milliseconds.  Not in PyFlink."""
+            """Take a length of time such as ``1 min``; a number alone is milliseconds.  Not in PyFlink."""
             return self._typed(_DURATION)
 
         def memory_type(self) -> "ConfigOptions.TypedConfigOptionBuilder[MemorySize]":
-            """A size such as ``64 mb``.  Not in PyFlink."""
+            """Take a size such as ``64 mb``.  Not in PyFlink."""
             return self._typed(_MEMORY)
 
         def enum_type(self, enum_class: type[E]) -> "ConfigOptions.TypedConfigOptionBuilder[E]":
-            """A member of an enum, by its name in any case.  Not in PyFlink."""
+            """Take a member of an enum, by its name in any case.  Not in PyFlink."""
             return self._typed(_enum(enum_class))
 
         def map_type(self) -> "ConfigOptions.TypedConfigOptionBuilder[dict[str, str]]":
-            """Texts by name: ``a:1,b:2`` or ``{"a": "1"}``.  Not in PyFlink."""
+            """Take texts by name: ``a:1,b:2`` or ``{"a": "1"}``.  Not in PyFlink."""
             return self._typed(_MAP)
 
         def _typed(self, kind: _Kind[T]) -> "ConfigOptions.TypedConfigOptionBuilder[T]":
@@ -135,28 +135,28 @@ class ConfigOptions:
             self._kind = kind
 
         def as_list(self) -> "ConfigOptions.TypedConfigOptionBuilder[list[T]]":
-            """A list of such values: ``a;b`` or ``[a, b]``.  Not in PyFlink."""
+            """Take a list of such values: ``a;b`` or ``[a, b]``.  Not in PyFlink."""
             return ConfigOptions.TypedConfigOptionBuilder(self._key, _list_of(self._kind))
 
         def default_value(self, value: T) -> "ConfigOption[T]":
-            """With a default.  Raises ConfigError: it is not of the type."""
+            """Make the option with a default.  Raises ConfigError: it is not of the type."""
             option = ConfigOption(self._key, self._kind, value)
             option.write(value)
             return option
 
         def no_default_value(self) -> "ConfigOption[T]":
-            """Without a default: None where it is not set."""
+            """Make the option without a default: None where it is not set."""
             return ConfigOption(self._key, self._kind)
 
 
 def _duration_text(value: Duration | timedelta) -> str:
-    """The text that Flink gives: in the largest unit that holds it in whole numbers."""
+    """Write a length of time as Flink does: in the largest unit that holds it in whole numbers."""
     nanos = value.nanos if isinstance(value, Duration) else round(value.total_seconds() * 1_000_000) * 1_000
     return duration_text(nanos)
 
 
 def parse_map(text: str) -> dict[str, str]:
-    """Texts by name: ``a:1,b:2`` or ``{"a": "1"}``.  Raises ValueError: it is neither."""
+    """Parse texts by name: ``a:1,b:2`` or ``{"a": "1"}``.  Raises ValueError: it is neither."""
     if text.startswith("{"):
         found = json.loads(text)  # its error is a ValueError
         return {str(name): each if isinstance(each, str) else json.dumps(each) for name, each in found.items()}

@@ -41,7 +41,7 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, map: Mapping[str, str]) -> "Configuration":  # noqa: A002  # PyFlink's name
-        """A configuration with the options of a dict."""
+        """Make a configuration with the options of a dict."""
         configuration = cls()
         for key, value in map.items():
             configuration.set_string(key, value)
@@ -49,7 +49,7 @@ class Configuration:
 
     @staticmethod
     def parse_list_value(value: str | None) -> list[str]:
-        """The items of a list option: ``["a", "b"]`` or ``a;b``; none of None.
+        """Parse the items of a list option: ``["a", "b"]`` or ``a;b``; none of None.
 
         Raises ConfigError: it is half a list.
         """
@@ -69,7 +69,7 @@ class Configuration:
         return [item if isinstance(item, str) else json.dumps(item) for item in items]
 
     def get(self, option: "ConfigOption[T]", override_default: T | None = None) -> T | None:
-        """The value of a typed option; where it is not set, ``override_default``, else its own default.
+        """Return the value of a typed option; where it is not set, ``override_default``, else its own default.
 
         Not in PyFlink, but in Flink.
         """
@@ -87,7 +87,7 @@ class Configuration:
         return option.key in self._options
 
     def get_string(self, key: str, default_value: str) -> str:
-        """The option as text."""
+        """Return the option as text."""
         return self._options.get(key, default_value)
 
     def set_string(self, key: str, value: str) -> "Configuration":
@@ -102,7 +102,7 @@ class Configuration:
         return self
 
     def get_integer(self, key: str, default_value: int) -> int:
-        """The option as a whole number."""
+        """Return the option as a whole number."""
         return self._parsed(key, default_value, int, "a whole number")
 
     def set_integer(self, key: str, value: int) -> "Configuration":
@@ -110,7 +110,7 @@ class Configuration:
         return self._keep(key, str(int(value)), int(value))
 
     def get_boolean(self, key: str, default_value: bool) -> bool:  # noqa: FBT001  # PyFlink's signature
-        """The option as a boolean."""
+        """Return the option as a boolean."""
         return self._parsed(key, default_value, parse_boolean, "true or false")
 
     def set_boolean(self, key: str, value: bool) -> "Configuration":  # noqa: FBT001  # PyFlink's signature
@@ -118,7 +118,7 @@ class Configuration:
         return self._keep(key, "true" if value else "false", bool(value))
 
     def get_float(self, key: str, default_value: float) -> float:
-        """The option as a number."""
+        """Return the option as a number."""
         return self._parsed(key, float(default_value), float, "a number")
 
     def set_float(self, key: str, value: float) -> "Configuration":
@@ -126,7 +126,7 @@ class Configuration:
         return self._keep(key, number_text(float(value)), float(value))
 
     def get_bytearray(self, key: str, default_value: bytearray) -> bytearray:
-        """The option as bytes, from base64."""
+        """Return the option as bytes, from base64."""
         return self._parsed(key, bytearray(default_value), _parse_bytes, "base64")
 
     def set_bytearray(self, key: str, value: bytearray) -> "Configuration":
@@ -134,7 +134,7 @@ class Configuration:
         return self._keep(key, base64.b64encode(value).decode("ascii"), bytearray(value))
 
     def key_set(self) -> _Names:
-        """The names of all options that are set."""
+        """Return the names of all options that are set."""
         return set(self._options)
 
     def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ class Configuration:
         return key in self._options
 
     def to_dict(self) -> dict[str, str]:
-        """All options, as Flink's text: ``true``, ``1.0E10``, ``10 s``."""
+        """Return all options, as Flink's text: ``true``, ``1.0E10``, ``10 s``."""
         return dict(self._options)
 
     def remove_config(self, key: str) -> bool:
@@ -181,7 +181,7 @@ class Configuration:
 
 
 def parsed_option(name: str, text: str, parse: Callable[[str], T], allowed: str) -> T:
-    """The value of an option's text.
+    """Parse the value of an option's text.
 
     Args:
         name: the option's, for the error.
@@ -199,7 +199,7 @@ def parsed_option(name: str, text: str, parse: Callable[[str], T], allowed: str)
 
 
 def parse_boolean(text: str) -> bool:
-    """The value of ``true`` or ``false``, in any case.  Raises ValueError: it is neither."""
+    """Parse ``true`` or ``false``, in any case.  Raises ValueError: it is neither."""
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
     return text.lower() == "true"

@@ -200,87 +200,89 @@ class ExecutionConfig(ExplainsMissing):
         return self._found.has_auto_generated_uids
 
     def enable_object_reuse(self) -> "ExecutionConfig":
-        """Without an effect, which a warning says: chained operators always pass on the record object itself, as
-        PyFlink's do.
+        """Set an option without an effect, and warn of it: chained operators always pass on the record object itself,
+        as PyFlink's do.
         """
         return self._turn("enable_object_reuse")
 
     def disable_object_reuse(self) -> "ExecutionConfig":
-        """The default; without an effect."""
+        """Set the default, which has no effect."""
         return self._turn_back("enable_object_reuse")
 
     def is_object_reuse_enabled(self) -> bool:
-        """False, unless ``enable_object_reuse`` was called last; without an effect."""
+        """Whether ``enable_object_reuse`` was called last; the default is False; without an effect."""
         return self._is_turned("enable_object_reuse")
 
     def set_use_snapshot_compression(self, use_snapshot_compression: bool) -> "ExecutionConfig":  # noqa: FBT001  # PyFlink's signature
-        """Without an effect, which a warning says: snapshots are not compressed.  Raises ConfigError: it is no bool."""
+        """Set an option without an effect, and warn of it: snapshots are not compressed.  Raises ConfigError: it is no
+        bool.
+        """
         check_kind(use_snapshot_compression, bool, "set_use_snapshot_compression() needs True or False", ConfigError)
         turn = self._turn if use_snapshot_compression else self._turn_back
         return turn("set_use_snapshot_compression")
 
     def is_use_snapshot_compression(self) -> bool:
-        """Whether it was asked for; snapshots are not compressed."""
+        """Whether compression was asked for; snapshots are not compressed."""
         return self._is_turned("set_use_snapshot_compression")
 
     def enable_closure_cleaner(self) -> "ExecutionConfig":
-        """The default; without an effect."""
+        """Set the default, which has no effect."""
         return self._turn_back("disable_closure_cleaner")
 
     def disable_closure_cleaner(self) -> "ExecutionConfig":
-        """Without an effect, which a warning says."""
+        """Set an option without an effect, and warn of it."""
         return self._turn("disable_closure_cleaner")
 
     def is_closure_cleaner_enabled(self) -> bool:
-        """True, unless ``disable_closure_cleaner`` was called last."""
+        """Whether the last call was not ``disable_closure_cleaner``; without an effect."""
         return not self._is_turned("disable_closure_cleaner")
 
     def enable_force_kryo(self) -> "ExecutionConfig":
-        """Without an effect, which a warning says."""
+        """Set an option without an effect, and warn of it."""
         return self._turn("enable_force_kryo")
 
     def disable_force_kryo(self) -> "ExecutionConfig":
-        """The default; without an effect."""
+        """Set the default, which has no effect."""
         return self._turn_back("enable_force_kryo")
 
     def is_force_kryo_enabled(self) -> bool:
-        """False, unless ``enable_force_kryo`` was called last."""
+        """Whether ``enable_force_kryo`` was called last; the default is False; without an effect."""
         return self._is_turned("enable_force_kryo")
 
     def enable_force_avro(self) -> "ExecutionConfig":
-        """Without an effect, which a warning says."""
+        """Set an option without an effect, and warn of it."""
         return self._turn("enable_force_avro")
 
     def disable_force_avro(self) -> "ExecutionConfig":
-        """The default; without an effect."""
+        """Set the default, which has no effect."""
         return self._turn_back("enable_force_avro")
 
     def is_force_avro_enabled(self) -> bool:
-        """False, unless ``enable_force_avro`` was called last."""
+        """Whether ``enable_force_avro`` was called last; the default is False; without an effect."""
         return self._is_turned("enable_force_avro")
 
     def enable_generic_types(self) -> "ExecutionConfig":
-        """The default; without an effect."""
+        """Set the default, which has no effect."""
         return self._turn_back("disable_generic_types")
 
     def disable_generic_types(self) -> "ExecutionConfig":
-        """Without an effect, which a warning says."""
+        """Set an option without an effect, and warn of it."""
         return self._turn("disable_generic_types")
 
     def has_generic_types_disabled(self) -> bool:
-        """False, unless ``disable_generic_types`` was called last."""
+        """Whether ``disable_generic_types`` was called last; the default is False; without an effect."""
         return self._is_turned("disable_generic_types")
 
     def get_default_kryo_serializer_classes(self) -> dict[str, str]:
-        """None: there are no serializers of Java."""
+        """Return an empty dict: there are no serializers of Java."""
         return {}
 
     def get_registered_kryo_types(self) -> list[str]:
-        """None: there are no serializers of Java."""
+        """Return an empty list: there are no serializers of Java."""
         return []
 
     def get_registered_pojo_types(self) -> list[str]:
-        """None: there are no serializers of Java."""
+        """Return an empty list: there are no serializers of Java."""
         return []
 
     def __eq__(self, other: object) -> bool:
@@ -327,7 +329,7 @@ class ExecutionConfig(ExplainsMissing):
 
 
 def config_of(options: Configuration) -> ExecutionConfig:
-    """The settings that the options of an environment say; its setters change the options."""
+    """Make the settings from the options of an environment; its setters change the options."""
     config = ExecutionConfig()
     config._options = options
     return config
@@ -339,11 +341,11 @@ def _checked_interval(interval: int, what: str) -> int:
 
 
 def check_parallelism(parallelism: int, whose: str) -> None:
-    """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number of 1 or more."""
+    """Check that this is a whole number of 1 or more.  Raises JobGraphError, which names ``whose`` it is: it is not."""
     check_number(parallelism, 1, f"{whose} parallelism must be a whole number of 1 or more")
 
 
 def check_max_parallelism(max_parallelism: int, whose: str) -> None:
-    """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number in 1..32768."""
+    """Check that this is a whole number in 1..32768.  Raises JobGraphError, which names ``whose`` it is: it is not."""
     needs = f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}"
     check_number(max_parallelism, 1, needs, at_most=MAX_MAX_PARALLELISM)

@@ -20,7 +20,7 @@ CHANGELOG: Final = "state.changelog.enabled"
 
 
 def _reasons(table: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The reasons of names, and of all names that begin alike, as ``*`` says."""
+    """Return the reasons of names, and of all names with a prefix, which end in ``*`` in the table."""
     found = reasons_by_name(table)
     prefixes = {name.removesuffix("*"): reason for name, reason in found.items() if name.endswith("*")}
     return {name: reason for name, reason in found.items() if not name.endswith("*")}, prefixes
@@ -135,12 +135,12 @@ class IgnoredOptionWarning(UserWarning):
 
 
 def reason_to_ignore(name: str) -> str | None:
-    """Why an option of that name has no effect here, and needs none; None: it is none of these."""
+    """Return why an option of that name has no effect here, and needs none; None: the name is not in this table."""
     return IGNORED.get(name) or reason_of_prefix(name, IGNORED_PREFIXES)
 
 
 def reason_of_prefix(name: str, reasons: Mapping[str, str]) -> str | None:
-    """The reason of the longest prefix of a name, of ``PREFIXES`` or ``IGNORED_PREFIXES``; None: it has none."""
+    """Return the reason of the longest prefix of a name, of ``PREFIXES`` or ``IGNORED_PREFIXES``; None: it has none."""
     prefix = max((each for each in reasons if name.startswith(each)), key=len, default=None)
     return None if prefix is None else reasons[prefix]
 

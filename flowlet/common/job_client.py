@@ -62,11 +62,11 @@ class JobClient(ExplainsMissing):
         return f"<JobClient {self._job.job_id} {'submitted' if status is None else status.name}>"
 
     def get_job_id(self) -> JobID:
-        """The id of the job."""
+        """Return the id of the job."""
         return JobID(self._job.job_id)
 
     def get_job_status(self) -> CompletableFuture[JobStatus]:
-        """The state of the job at the time of the call."""
+        """Return the state of the job at the time of the call."""
         return CompletableFuture.completed(self._job.status())
 
     def cancel(self) -> CompletableFuture[None]:
@@ -98,11 +98,14 @@ class JobClient(ExplainsMissing):
         return self._job.stop_with_savepoint(savepoint_directory, drain=advance_to_end_of_event_time)
 
     def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
-        """Empty: functions in Python have no accumulators, but metrics (``RuntimeContext.get_metrics_group``)."""
+        """Return an empty dict: functions in Python have no accumulators, but metrics
+        (``RuntimeContext.get_metrics_group``).
+        """
         return CompletableFuture.completed({})
 
     def metrics(self) -> dict[str, Any]:
-        """The job's document: vertices, their subtasks, and the counters of each; readable even after the job's end.
+        """Return the job's document: vertices, their subtasks, and the counters of each; readable even after the job's
+        end.
 
         Not in PyFlink.
         """
@@ -122,8 +125,8 @@ class JobClient(ExplainsMissing):
         return CompletableFuture.completed(None)
 
     def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
-        """The result of the finished job; ``result()`` raises ``JobExecutionError`` if the job
-        failed or was cancelled.
+        """Return the result of the finished job; ``result()`` raises ``JobExecutionError`` if the job failed or was
+        cancelled.
         """
         return CompletableFuture(self._wait, lambda: self._job.status().is_globally_terminal_state())
 

@@ -23,19 +23,19 @@ class JobExecutionResult:
         self._net_runtime_ms = net_runtime_ms
 
     def get_job_id(self) -> JobID:
-        """The id of the job."""
+        """Return the id of the job."""
         return self._job_id
 
     def get_net_runtime(self) -> int:
-        """Milliseconds from the job's start to its end, without the start of an embedded cluster."""
+        """Return the milliseconds from the job's start to its end, without the start of an embedded cluster."""
         return self._net_runtime_ms
 
     def get_accumulator_result(self, accumulator_name: str) -> Any:
-        """None: functions in Python have no accumulators, but metrics (``JobClient.metrics``)."""
+        """Return None: functions in Python have no accumulators, but metrics (``JobClient.metrics``)."""
         return self.get_all_accumulator_results().get(accumulator_name)
 
     def get_all_accumulator_results(self) -> dict[str, Any]:
-        """Empty; see ``get_accumulator_result``."""
+        """Return an empty dict; see ``get_accumulator_result``."""
         return {}
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class DetachedJobExecutionResult(JobExecutionResult):
         super().__init__(job_id, 0)
 
     def get_net_runtime(self) -> int:
-        """Raises FlowletError: the job has not ended."""
+        """Refuse: the job has not ended.  Raises FlowletError: always."""
         raise FlowletError(f"job {self.get_job_id()} was submitted detached: how long it runs is not known here")
 
     def __str__(self) -> str:

@@ -309,7 +309,7 @@ FAILURE_RATE_DELAY: Final = duration("restart-strategy.failure-rate.delay", defa
 
 
 def _directories(found: str) -> tuple[str, ...]:
-    """Flink parts them by commas, or by the colons of Unix."""
+    """Parse directories, which Flink parts by commas, or by the colons of Unix."""
     items = Configuration.parse_list_value(found) if found.startswith("[") else found.replace(":", ",").split(",")
     directories = tuple(each.strip() for each in items)
     if not all(each.startswith("/") for each in directories):
@@ -340,7 +340,7 @@ class StateSettings:
 
 
 def check_rocksdb() -> None:
-    """Raises JobGraphError: rocksdict is not installed."""
+    """Check that rocksdict is installed.  Raises JobGraphError: it is not."""
     if importlib.util.find_spec("rocksdict") is None:
         raise JobGraphError(
             "the state back end 'rocksdb' needs the package rocksdict: pip install 'flowlet[rocksdb]', here and where "
@@ -405,7 +405,7 @@ class JobSettings:
 
 
 def _check_least(settings: object, what: str) -> None:
-    """Raise JobGraphError for a field that is below the least of its row."""
+    """Check all numbers of the settings.  Raises JobGraphError: a field is below the least of its row."""
     for field, row in rows_by_field(type(settings)).items():
         value = getattr(settings, field)
         if row.least is not None and value is not None and value < row.least:

@@ -17,7 +17,7 @@ from flowlet.errors import FlowletError
 
 
 def reasons_by_name(table: str) -> dict[str, str]:
-    """The reason of each name, from a table of reasons with their names below, which are indented."""
+    """Return the reason of each name, from a table of reasons with their names below, which are indented."""
     rows = re.findall(r"((?:\S.*\n)+)((?: .*\n)+)", table)
     return {name: " ".join(reason.split()) for reason, names in rows for name in names.split()}
 
@@ -151,7 +151,7 @@ class _JavaOnly:
 
 
 def java_only(instead: str) -> Any:
-    """A class attribute in the place of a method that gives a Java object; the error says what to use instead."""
+    """Make a class attribute in the place of a method that gives a Java object; its error tells what to use instead."""
     return _JavaOnly(instead)
 
 
@@ -160,7 +160,7 @@ class NotSupportedYetError(FlowletError, AttributeError):
 
 
 def missing_attribute(owner: object, name: str) -> AttributeError:
-    """The error for a missing attribute; says what to use instead if PyFlink has, or had, the attribute."""
+    """Make the error for a missing attribute; it tells what to use instead if PyFlink has, or had, the attribute."""
     message = f"{type(owner).__name__!r} object has no attribute {name!r}"
     feature = _INSTEAD.get(name)
     if feature is not None:
@@ -193,7 +193,7 @@ def check_module(name: str) -> None:
 
 
 def missing_names(module: str) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module; keep it from type checkers, which would believe that every name exists."""
+    """Make the ``__getattr__`` of a module; keep it from type checkers, which would believe that every name exists."""
 
     def missing_name(name: str) -> Any:
         if name in MISSING_NAMES:

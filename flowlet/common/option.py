@@ -51,16 +51,16 @@ class Option(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All its names, the one that counts first."""
+        """All names of the option, the one that counts first."""
         return (self.name, *self.other_names)
 
     def find(self, options: Configuration) -> T | None:
-        """The value that is set; None if none is.  Raises ConfigError: the value is not of the type."""
+        """Return the value that is set; None if none is.  Raises ConfigError: the value is not of the type."""
         name = self.is_set(options)
         return None if name is None else self.checked(name, options.get_string(name, ""))
 
     def get(self, options: Configuration) -> T:
-        """The value that is set, else the default.  Raises ConfigError: the value is not of the type."""
+        """Return the value that is set, else the default.  Raises ConfigError: the value is not of the type."""
         found = self.find(options)
         if found is not None:
             return found
@@ -68,7 +68,7 @@ class Option(Generic[T]):
         return self.default
 
     def is_set(self, options: Configuration) -> str | None:
-        """The name under which it is set; None if it is not."""
+        """Return the name under which the option is set; None if it is not."""
         return next((name for name in self.names if options.contains_key(name)), None)
 
     def set(self, options: Configuration, value: object) -> None:
@@ -80,11 +80,11 @@ class Option(Generic[T]):
         options.set_string(self.name, text)
 
     def checked(self, name: str, text: str) -> T:
-        """The value of a text that stands under one of the names.  Raises ConfigError: it is not of the type."""
+        """Parse a text that stands under one of the names.  Raises ConfigError: it is not of the type."""
         return parsed_option(name, text, self.parse, self.allowed)
 
     def field(self, *, default: Any = None) -> T:
-        """The field of a settings class that holds the value.
+        """Make the field of a settings class that holds the value.
 
         Args:
             default: the field's own, if the option has none.
@@ -94,35 +94,36 @@ class Option(Generic[T]):
 
 
 def text(name: str, *other_names: str, allowed: str = "a text that is not empty") -> Option[str]:
-    """An option that is any text."""
+    """Make an option that is any text."""
     return Option(name, parse_text, allowed, None, other_names)
 
 
 def boolean(name: str, *other_names: str, default: bool | None = None) -> Option[bool]:
-    """An option that is true or false."""
+    """Make an option that is true or false."""
     return Option(name, parse_boolean, "true or false", default, other_names)
 
 
 def whole_number(name: str, *other_names: str, least: int, default: int | None = None) -> Option[int]:
-    """An option that is an integer of at least ``least``."""
+    """Make an option that is an integer of at least ``least``."""
     allowed = f"a whole number of {least} or more"
     return Option(name, at_least(int, least), allowed, default, other_names, least=least)
 
 
 def number(name: str, *, least: float, most: float, default: float) -> Option[float]:
-    """An option that is a number."""
+    """Make an option that is a number."""
     return Option(name, at_least(float, least, most), f"a number from {least:g} to {most:g}", default)
 
 
 def duration(name: str, *other_names: str, least: int = 0, default: int | None = None) -> Option[int]:
-    """An option that is a length of time in milliseconds."""
+    """Make an option that is a length of time in milliseconds."""
     allowed = "a duration such as '10 s' or '1 min'" + (f" of {least} ms or more" if least else "")
     return Option(name, at_least(duration_ms, least), allowed, default, other_names, least=least)
 
 
 def choice(name: str, choices: Mapping[str, T], *other_names: str, default: str | None = None) -> Option[T]:
-    """An option that is one of several words, in any case; ``default``: the word as people see it, which need not be
-    one of ``choices``: then the field has its own.
+    """Make an option that is one of several words, in any case.
+
+    ``default``: the word as people see it, which need not be one of ``choices``: then the field has its own default.
     """
 
     def parse(text: str) -> T:
@@ -136,26 +137,28 @@ def choice(name: str, choices: Mapping[str, T], *other_names: str, default: str 
 
 
 def fixed(name: str, accepted: str, *other_names: str, missing: str) -> Option[str]:
-    """An option with one value, which says what happens anyway; ``missing``: what another one would need."""
+    """Make an option with one value, for a behaviour that does not change; ``missing``: what another
+    value would need.
+    """
     found = choice(name, {accepted.lower(): accepted}, *other_names, default=accepted)
     allowed = f"possible here: {missing}; use {accepted!r} or leave it out"
     return dataclasses.replace(found, allowed=allowed, is_fixed=True)
 
 
 def duration_ms(text: str) -> int:
-    """The milliseconds of a duration such as ``10 s``, rounded down.  Raises ValueError: it is none."""
+    """Parse a duration such as ``10 s`` as milliseconds, rounded down.  Raises ValueError: it is none."""
     return duration_nanos(text) // _NANOS_PER_MS
 
 
 def parse_text(text: str) -> str:
-    """The text itself.  Raises ValueError: it is empty."""
+    """Return the text itself.  Raises ValueError: it is empty."""
     if not text:
         raise ValueError(text)
     return text
 
 
 def at_least(parse: Callable[[str], N], least: float, most: float = math.inf) -> Callable[[str], N]:
-    """A parser of numbers that raises ValueError below ``least``, and above ``most``."""
+    """Make a parser of numbers that raises ValueError below ``least``, and above ``most``."""
 
     def checked(text: str) -> N:
         value = parse(text)
@@ -167,17 +170,17 @@ def at_least(parse: Callable[[str], N], least: float, most: float = math.inf) ->
 
 
 def rows_by_field(settings: Any) -> Mapping[str, Option[Any]]:
-    """The rows of a settings class."""
+    """Return the rows of a settings class."""
     return {each.name: each.metadata[_ROW] for each in dataclasses.fields(settings) if _ROW in each.metadata}
 
 
 def row_of(settings: Any, field: str) -> Option[Any]:
-    """The row that a field of a settings class is."""
+    """Return the row of a field of a settings class."""
     return rows_by_field(settings)[field]
 
 
 def settings_of(settings: type[S], options: Configuration, **given: object) -> S:
-    """Settings with the values that are set, and the defaults of the class.
+    """Make settings with the values that are set, and the defaults of the class.
 
     Args:
         settings: a class with rows as fields.
@@ -193,7 +196,7 @@ def settings_of(settings: type[S], options: Configuration, **given: object) -> S
 
 
 def view_of(settings: type[S], options: Configuration) -> S:
-    """Settings whose fields are read from the options each time, one by one; reading one raises ConfigError if its
+    """Make settings whose fields are read from the options each time, one by one; reading one raises ConfigError if its
     value is not of its type.
     """
     return cast("S", _View(settings, options))

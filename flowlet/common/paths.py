@@ -41,7 +41,7 @@ _REFUSED: Final = {
 
 
 def local_path(text: str) -> str:
-    """The absolute path that a path or a ``file:`` URL names in this process; see the rules above.
+    """Return the absolute path that a path or a ``file:`` URL names in this process; see the rules above.
 
     Raises:
         ValueError: it names no file of a machine; the message says why and what to do.
@@ -59,7 +59,7 @@ def local_path(text: str) -> str:
 
 
 def absolute_url(text: str) -> str:
-    """A path or a ``file:`` URL as the absolute path that it names in this process; any other URL as it is.
+    """Return the absolute path that a path or a ``file:`` URL names in this process; any other URL unchanged.
 
     Raises:
         StorageError: it names no file of a machine; the message says why and what to do.
@@ -73,7 +73,7 @@ def absolute_url(text: str) -> str:
 
 
 def _path_in(text: str) -> str:
-    """The path of a path or ``file:`` URL.  Raises ValueError, as ``local_path``."""
+    """Return the path of a path or ``file:`` URL.  Raises ValueError, as ``local_path``."""
     match = _SCHEME.match(text)
     path = text if match is None else text[match.end() :]
     if match is not None and match[1].lower() != "file":
@@ -98,7 +98,9 @@ def _path_in(text: str) -> str:
 
 
 def check_checkpoint_url(url: str) -> None:
-    """Raises StorageError: checkpoints cannot be kept there; the message says why and what to do."""
+    """Check that checkpoints can be kept at a URL.  Raises StorageError: they cannot; the message says why and what to
+    do.
+    """
     if is_directory(url):
         directory_of(url)
         return
@@ -123,13 +125,13 @@ def check_checkpoint_url(url: str) -> None:
 
 
 def is_directory(url: str) -> bool:
-    """Whether it names a directory: a path or a ``file:`` URL."""
+    """Whether ``url`` names a directory: it is a path or a ``file:`` URL."""
     match = _SCHEME.match(url)
     return match is None or match[1].lower() == "file"
 
 
 def directory_of(url: str) -> Path:
-    """The directory that a ``file:`` URL or a path names.
+    """Return the directory that a ``file:`` URL or a path names.
 
     Raises StorageError: it is relative; the message says what to do.
     """
@@ -149,7 +151,7 @@ def directory_of(url: str) -> Path:
 
 
 def root_of(url: str) -> str:
-    """The directory's path, or the folder's URL, without a slash at its end.
+    """Return the directory's path, or the folder's URL, without a slash at its end.
 
     Raises StorageError: checkpoints cannot be there.
     """

@@ -47,7 +47,7 @@ class RestartStrategies:
     """Makes strategies, for ``StreamExecutionEnvironment.set_restart_strategy``."""
 
     class NoRestartStrategyConfiguration(RestartStrategyConfiguration):
-        """A job that fails once has failed."""
+        """No restarts: a job that fails once has failed."""
 
         _description = "Restart deactivated."
         _options: Mapping[str, str] = {"restart-strategy.type": "none"}
@@ -70,11 +70,11 @@ class RestartStrategies:
             }
 
         def get_restart_attempts(self) -> int:
-            """How many restarts there are."""
+            """Return how many restarts there are."""
             return self._attempts
 
         def get_delay_between_attempts_interval(self) -> timedelta:
-            """The pause before each."""
+            """Return the pause before each restart."""
             return self._delay
 
     class FailureRateRestartStrategyConfiguration(RestartStrategyConfiguration):
@@ -101,15 +101,15 @@ class RestartStrategies:
             }
 
         def get_max_failure_rate(self) -> int:
-            """How many failures in the interval do not fail the job."""
+            """Return how many failures in the interval do not fail the job."""
             return self._rate
 
         def get_failure_interval(self) -> timedelta:
-            """The time in which failures are counted."""
+            """Return the time in which failures are counted."""
             return self._interval
 
         def get_delay_between_attempts_interval(self) -> timedelta:
-            """The pause before each restart."""
+            """Return the pause before each restart."""
             return self._delay
 
     class FallbackRestartStrategyConfiguration(RestartStrategyConfiguration):
@@ -120,26 +120,28 @@ class RestartStrategies:
 
     @staticmethod
     def no_restart() -> "RestartStrategies.NoRestartStrategyConfiguration":
-        """A job that fails once has failed."""
+        """Make the strategy without restarts: a job that fails once has failed."""
         return RestartStrategies.NoRestartStrategyConfiguration()
 
     @staticmethod
     def fall_back_restart() -> "RestartStrategies.FallbackRestartStrategyConfiguration":
-        """The strategy of jobs that set none."""
+        """Make the strategy of jobs that set none."""
         return RestartStrategies.FallbackRestartStrategyConfiguration()
 
     @staticmethod
     def fixed_delay_restart(
         restart_attempts: int, delay_between_attempts: int
     ) -> "RestartStrategies.FixedDelayRestartStrategyConfiguration":
-        """Some restarts, with a pause in milliseconds before each."""
+        """Make a strategy of some restarts, with a pause in milliseconds before each."""
         return RestartStrategies.FixedDelayRestartStrategyConfiguration(restart_attempts, delay_between_attempts)
 
     @staticmethod
     def failure_rate_restart(
         failure_rate: int, failure_interval: int, delay_interval: int
     ) -> "RestartStrategies.FailureRateRestartStrategyConfiguration":
-        """Restarts as long as there are at most ``failure_rate`` failures in ``failure_interval`` milliseconds."""
+        """Make a strategy that restarts as long as there are at most ``failure_rate`` failures in ``failure_interval``
+        milliseconds.
+        """
         return RestartStrategies.FailureRateRestartStrategyConfiguration(failure_rate, failure_interval, delay_interval)
 
 

@@ -26,20 +26,20 @@ __all__ = [
 
 
 class Encoder:
-    """How a record is written into a file of a row format; your own encoder has ``encode``."""
+    """Writes records into a file of a row format; your own encoder has ``encode``."""
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of one record, with what ends it, such as a line end."""
+        """Return the bytes of one record, with its end, such as a line end."""
         raise NotImplementedError(f"{type(self).__name__} has no encode()")
 
     def encode_all(self, values: Sequence[Any]) -> bytes:
-        """The bytes of many records; override it where one call for many is cheaper."""
+        """Return the bytes of many records; override it where one call for many is cheaper."""
         return b"".join(map(self.encode, values))
 
     @staticmethod
     def simple_string_encoder(charset_name: str = "UTF-8") -> "Encoder":
-        """A line per record: its ``str``, or in a file sink, if its stream has a declared type, the text that Java
-        gives it.
+        """Make an encoder of a line per record: its ``str``, or in a file sink, if its stream has a declared type, the
+        text that Java gives it.
 
         Raises:
             JobGraphError: the charset is unknown, or begins every text with a mark of its own.
@@ -66,15 +66,15 @@ class LineEncoder(Encoder):
         self._text = text
 
     def with_text(self, text: Callable[[Any], str]) -> "LineEncoder":
-        """An encoder that makes lines by another function."""
+        """Make an encoder that makes lines by another function."""
         return LineEncoder(self._charset, text)
 
     def encode(self, value: Any) -> bytes:
-        """One line."""
+        """Return one line."""
         return f"{self._text(value)}\n".encode(self._charset)
 
     def encode_all(self, values: Sequence[Any]) -> bytes:
-        """A line for each; nothing for none."""
+        """Return a line for each; nothing for none."""
         lines = values if set(map(type, values)) == {str} else list(map(self._text, values))
         return ("\n".join(lines) + "\n").encode(self._charset) if lines else b""
 
@@ -84,13 +84,13 @@ class SerializationSchema(ABC):
 
     @abstractmethod
     def serialize(self, element: Any) -> bytes | None:
-        """The bytes of one record; None is a message without a value."""
+        """Return the bytes of one record; None is a message without a value."""
 
 
 class DeserializationSchema(ABC):
     """Turns bytes into a record; it travels with the job.
 
-    A schema that leaves out what does not fit counts it; a source shows these counts as metrics of its operator.
+    A schema that leaves out data that does not fit counts it; a source shows these counts as metrics of its operator.
     ``num_unparsable_records``: messages for which ``deserialize`` returned None because they do not fit.
     ``num_unparsable_fields``: fields that became None.
     """
@@ -100,18 +100,18 @@ class DeserializationSchema(ABC):
 
     @abstractmethod
     def deserialize(self, message: bytes) -> Any:
-        """The record; None: there is none in these bytes, which is no error."""
+        """Return the record; None: there is none in these bytes, which is no error."""
 
     def get_produced_type(self) -> TypeInformation:
-        """The type of the records; any, unless overridden."""
+        """Return the type of the records; any, unless overridden."""
         return PickledBytesTypeInfo()
 
 
 class TypedDeserializationSchema(DeserializationSchema):
     """Texts as values of a declared type.
 
-    A message that does not fit fails the job, unless parse errors are ignored: then what does not fit is None.  A
-    subclass has ``_decode``, which gives the text or its parts, and ``_read``, which makes a value of them.
+    A message that does not fit fails the job, unless parse errors are ignored: then a part that does not fit is None.
+    A subclass has ``_decode``, which gives the text or its parts, and ``_read``, which makes a value of them.
     """
 
     _what: ClassVar[str]  # a message is, in errors
@@ -124,7 +124,7 @@ class TypedDeserializationSchema(DeserializationSchema):
         self._ignores_parse_errors = ignores_parse_errors
 
     def deserialize(self, message: bytes) -> Any:
-        """The value; None for a message without one.  ValueError: it does not fit."""
+        """Return the value; None for a message without one.  ValueError: it does not fit."""
         if message is None:
             return None
         try:
@@ -139,11 +139,13 @@ class TypedDeserializationSchema(DeserializationSchema):
             ) from error
 
     def get_produced_type(self) -> TypeInformation:
-        """The type that was given."""
+        """Return the type that was given."""
         return self._type_info
 
     def _lenient(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The same function; if parse errors are ignored, one that gives None for a part that does not fit."""
+        """Return ``read`` itself; if parse errors are ignored, a function that gives None for a part
+        that does not fit.
+        """
         if not self._ignores_parse_errors:
             return read
 
@@ -168,7 +170,7 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
         self.charset = known_charset(charset, "SimpleStringSchema")
 
     def serialize(self, element: Any) -> bytes:
-        """The text as bytes.  TypeError: it is no text."""
+        """Encode the text.  TypeError: it is no text."""
         if not isinstance(element, str):
             raise TypeError(
                 f"SimpleStringSchema writes texts, got {element!r} of type {type(element).__name__}; make one with "
@@ -177,11 +179,11 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
         return element.encode(self.charset)
 
     def deserialize(self, message: bytes) -> str:
-        """The text."""
+        """Decode the text."""
         return message.decode(self.charset, "replace")
 
     def get_produced_type(self) -> TypeInformation:
-        """Texts."""
+        """Return the type of texts."""
         return Types.STRING()
 
 
@@ -197,7 +199,7 @@ class RowFieldExtractorSchema(SerializationSchema):
         self._field_index = field_index
 
     def serialize(self, element: Any) -> bytes | None:
-        """The field; None if it is None.  TypeError: it is not bytes; IndexError: there is no such field."""
+        """Return the field; None if it is None.  TypeError: it is not bytes; IndexError: there is no such field."""
         value = element[self._field_index]
         if value is not None and not isinstance(value, (bytes, bytearray)):
             raise TypeError(f"field {self._field_index} must be bytes, got {value!r} of type {type(value).__name__}")
@@ -205,20 +207,20 @@ class RowFieldExtractorSchema(SerializationSchema):
 
 
 class ByteArraySchema(SerializationSchema, DeserializationSchema):
-    """Bytes, as they are."""
+    """Bytes, unchanged."""
 
     def serialize(self, element: Any) -> bytes:
-        """The bytes.  TypeError: they are none."""
+        """Return the bytes.  TypeError: they are none."""
         if not isinstance(element, bytes | bytearray | memoryview):
             raise TypeError(f"ByteArraySchema writes bytes, got {element!r} of type {type(element).__name__}")
         return bytes(element)
 
     def deserialize(self, message: bytes) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         return message
 
     def get_produced_type(self) -> TypeInformation:
-        """Bytes."""
+        """Return the type of bytes."""
         return Types.PICKLED_BYTE_ARRAY()
 
 

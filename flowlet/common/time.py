@@ -35,36 +35,36 @@ class Duration:
 
     @staticmethod
     def of_days(days: int) -> "Duration":
-        """A length in days of 24 hours."""
+        """Make a length in days of 24 hours."""
         return Duration(_product(days, "days", _NANOS_PER_DAY))
 
     @staticmethod
     def of_hours(hours: int) -> "Duration":
-        """A length in hours."""
+        """Make a length in hours."""
         return Duration(_product(hours, "hours", _NANOS_PER_HOUR))
 
     @staticmethod
     def of_minutes(minutes: int) -> "Duration":
-        """A length in minutes."""
+        """Make a length in minutes."""
         return Duration(_product(minutes, "minutes", _NANOS_PER_MINUTE))
 
     @staticmethod
     def of_seconds(seconds: int) -> "Duration":
-        """A length in seconds."""
+        """Make a length in seconds."""
         return Duration(_product(seconds, "seconds", _NANOS_PER_SECOND))
 
     @staticmethod
     def of_millis(millis: int) -> "Duration":
-        """A length in milliseconds."""
+        """Make a length in milliseconds."""
         return Duration(_product(millis, "millis", _NANOS_PER_MILLI))
 
     @staticmethod
     def of_nanos(nanos: int) -> "Duration":
-        """A length in nanoseconds."""
+        """Make a length in nanoseconds."""
         return Duration(nanos)
 
     def to_millis(self) -> int:
-        """The length in whole milliseconds, rounded down."""
+        """Return the length in whole milliseconds, rounded down."""
         return self.nanos // _NANOS_PER_MILLI
 
     def __repr__(self) -> str:
@@ -87,12 +87,12 @@ class Instant:
 
     @staticmethod
     def of_epoch_milli(epoch_milli: int) -> "Instant":
-        """A point in time in milliseconds since 1970."""
+        """Make a point in time in milliseconds since 1970."""
         seconds, millis = divmod(epoch_milli, 1000)
         return Instant(seconds, millis * _NANOS_PER_MILLI)
 
     def to_epoch_milli(self) -> int:
-        """Milliseconds since 1970, rounded down."""
+        """Return the milliseconds since 1970, rounded down."""
         return 1000 * self.seconds + self.nanos // _NANOS_PER_MILLI
 
     def __setattr__(self, key: str, value: object) -> None:
@@ -120,32 +120,32 @@ class Time:
         self._milliseconds = _whole(milliseconds, "Time", "milliseconds")
 
     def to_milliseconds(self) -> int:
-        """The length in milliseconds."""
+        """Return the length in milliseconds."""
         return self._milliseconds
 
     @staticmethod
     def milliseconds(milliseconds: int) -> "Time":
-        """A length in milliseconds."""
+        """Make a length in milliseconds."""
         return Time(milliseconds)
 
     @staticmethod
     def seconds(seconds: int) -> "Time":
-        """A length in seconds."""
+        """Make a length in seconds."""
         return Time(_product(seconds, "seconds", _NANOS_PER_SECOND // _NANOS_PER_MILLI))
 
     @staticmethod
     def minutes(minutes: int) -> "Time":
-        """A length in minutes."""
+        """Make a length in minutes."""
         return Time(_product(minutes, "minutes", _NANOS_PER_MINUTE // _NANOS_PER_MILLI))
 
     @staticmethod
     def hours(hours: int) -> "Time":
-        """A length in hours."""
+        """Make a length in hours."""
         return Time(_product(hours, "hours", _NANOS_PER_HOUR // _NANOS_PER_MILLI))
 
     @staticmethod
     def days(days: int) -> "Time":
-        """A length in days of 24 hours."""
+        """Make a length in days of 24 hours."""
         return Time(_product(days, "days", _NANOS_PER_DAY // _NANOS_PER_MILLI))
 
     def __eq__(self, other: object) -> bool:
@@ -166,7 +166,7 @@ Length = Duration | Time | timedelta
 
 
 def duration_of(length: Any, what: str, *, at_least_nanos: int | None = None) -> Duration:
-    """A length of time that a user gave.
+    """Return a length of time that a user gave.
 
     Args:
         length: as the user gave it.
@@ -191,7 +191,7 @@ def duration_of(length: Any, what: str, *, at_least_nanos: int | None = None) ->
 
 
 def millis_of(length: Any, what: str, *, takes_number: bool = False, at_least_ms: int | None = None) -> int:
-    """The milliseconds of a length of time that a user gave, rounded down.
+    """Return the milliseconds of a length of time that a user gave, rounded down.
 
     Args:
         length: as the user gave it.
@@ -209,7 +209,7 @@ def millis_of(length: Any, what: str, *, takes_number: bool = False, at_least_ms
 
 
 def _product(number: Any, unit: str, factor: int) -> Any:
-    """The number times the factor; checked first, for a text times a factor is a long text."""
+    """Multiply the number by the factor; checked first, because a text times a factor is a long text."""
     if not isinstance(number, int | float) or isinstance(number, bool):
         raise JobGraphError(f"a length of time is a number of {unit}, got {number!r}")
     return number * factor

@@ -55,7 +55,7 @@ class TypeInformation:
             cls._compared += cls.__dict__.get("__slots__", ())
 
     def _parts(self) -> tuple[object, ...]:
-        """Their slots: two types of one class differ in these."""
+        """Return the values of the slots: two types of one class differ in these."""
         return tuple([getattr(self, slot) for slot in self._compared])
 
     def __eq__(self, other: object) -> bool:
@@ -183,7 +183,7 @@ class PickledBytesTypeInfo(TypeInformation):
 
 
 class InferredTypeInfo(PickledBytesTypeInfo):
-    """Any Python object, of which a function's annotation says more: ``inferred``.
+    """Any Python object, about which a function's annotation tells more: ``inferred``.
 
     Equal to the type of other objects.
     """
@@ -350,7 +350,7 @@ class TupleTypeInfo(TypeInformation):
         self._field_types = tuple(_checked(field_type, "TupleTypeInfo") for field_type in field_types)
 
     def get_field_types(self) -> list[TypeInformation]:
-        """The types of the fields, in order."""
+        """Return the types of the fields, in order."""
         return list(self._field_types)
 
     def __repr__(self) -> str:
@@ -379,11 +379,11 @@ class RowTypeInfo(TypeInformation):
         self._field_names = names
 
     def get_field_names(self) -> list[str]:
-        """The names of the fields, in order."""
+        """Return the names of the fields, in order."""
         return list(self._field_names)
 
     def get_field_index(self, field_name: str) -> int:
-        """The position of the named field; -1 for a type without names of its own.
+        """Return the position of the named field; -1 for a type without names of its own.
 
         Raises ValueError if there is no such field.
         """
@@ -392,7 +392,7 @@ class RowTypeInfo(TypeInformation):
         return self._field_names.index(field_name)
 
     def get_field_types(self) -> list[TypeInformation]:
-        """The types of the fields, in order."""
+        """Return the types of the fields, in order."""
         return list(self._field_types)
 
     def _parts(self) -> tuple[object, ...]:
@@ -482,8 +482,8 @@ COMPOSITE_TYPES: Final = (TupleTypeInfo, RowTypeInfo, MapTypeInfo, *ARRAY_TYPES)
 
 
 def named_fields(type_info: TypeInformation) -> list[tuple[str, TypeInformation]]:
-    """The name and the type of each field of a row; those of a tuple are f0, f1, ..., and any other value is its only
-    field.
+    """Return the name and the type of each field of a row; those of a tuple are f0, f1, ..., and any other value is its
+    only field.
     """
     if isinstance(type_info, RowTypeInfo):
         return list(zip(type_info.get_field_names(), type_info.get_field_types(), strict=True))
@@ -492,8 +492,8 @@ def named_fields(type_info: TypeInformation) -> list[tuple[str, TypeInformation]
 
 
 def part_types(type_info: TypeInformation) -> Sequence[TypeInformation]:
-    """The types of a value's parts: of the fields of a tuple or row, the keys and values of a map, or the elements of
-    an array.
+    """Return the types of a value's parts: of the fields of a tuple or row, the keys and values of a map, or the
+    elements of an array.
     """
     if isinstance(type_info, TupleTypeInfo | RowTypeInfo):
         return type_info.get_field_types()
@@ -508,7 +508,7 @@ def holds_any_object(type_info: TypeInformation) -> bool:
 
 
 def integer_limits(type_info: TypeInformation) -> tuple[int, int] | None:
-    """The lowest and the highest integer of the type; None: it is no type of integers with limits."""
+    """Return the lowest and the highest integer of the type; None: it is no type of integers with limits."""
     bits = INTEGER_BITS.get(type_info.basic_type) if isinstance(type_info, BasicTypeInfo) else None
     return None if bits is None else (-(1 << bits - 1), (1 << bits - 1) - 1)
 

@@ -17,7 +17,7 @@ _SLOTS = ("_fields", "_row_kind", "_values")
 
 
 class RowKind(Enum):
-    """How a row changes a table."""
+    """The way in which a row changes a table."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -69,14 +69,14 @@ class Row:
 
     @staticmethod
     def of_kind(row_kind: RowKind, *args: Any, **kwargs: Any) -> "Row":
-        """A row of this kind; other arguments as for the constructor."""
+        """Make a row of this kind; other arguments as for the constructor."""
         row = Row(*args, **kwargs)
         row.set_row_kind(row_kind)
         return row
 
     # PyFlink's signature has the flag positional.
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """The row as a dict by field name; ``recursive``: nested rows, too.
+        """Return the row as a dict by field name; ``recursive``: nested rows, too.
 
         Raises TypeError if the row has no field names.
         """
@@ -86,7 +86,7 @@ class Row:
         return dict(zip(self._fields, values, strict=True))
 
     def get_row_kind(self) -> RowKind:
-        """How the row changes a table."""
+        """Return how the row changes a table."""
         return self._row_kind
 
     def set_row_kind(self, row_kind: RowKind) -> None:
@@ -100,7 +100,7 @@ class Row:
         self._fields = list(field_names)
 
     def get_fields_by_names(self, names: list[str]) -> list[Any]:
-        """The values of these fields, in this order; of a row without names all values.
+        """Return the values of these fields, in this order; of a row without names all values.
 
         Raises KeyError for a name that it has not.
         """
@@ -113,7 +113,7 @@ class Row:
         return item in (self._values if self._fields is None else self._fields)
 
     def __call__(self, *args: Any) -> "Row":
-        """A row of these values; its names are this row's values.
+        """Make a row of these values; its names are this row's values.
 
         Raises ValueError if there are more values than names.
         """
@@ -197,7 +197,7 @@ def _restore(fields: list[str] | None, values: list[Any], row_kind: RowKind) -> 
 
 
 def rows_of(field_names: Sequence[str] | None, records: Iterable[Sequence[Any]]) -> list[Row]:
-    """A row with these names for each record; None: without names."""
+    """Make a row with these names for each record; None: without names."""
     new, kind, rows = _new, Row, []
     # Shared by all rows: nobody changes a list of names, ``set_field_names`` replaces it.
     names, insert = None if field_names is None else list(field_names), _INSERT
@@ -211,7 +211,7 @@ def rows_of(field_names: Sequence[str] | None, records: Iterable[Sequence[Any]])
 
 
 def parts_of(rows: Sequence[Row]) -> tuple[tuple[str, ...] | None, list[list[Any]]] | None:
-    """The names of all rows (None: they have positions only), and the values of each.
+    """Return the names of all rows (None: they have positions only), and the values of each.
 
     Returns:
         None if names or numbers of values differ, or a row is no INSERT.
@@ -228,7 +228,9 @@ def parts_of(rows: Sequence[Row]) -> tuple[tuple[str, ...] | None, list[list[Any
 
 
 def alike_fields(values: Sequence[Any], names: tuple[str, ...]) -> list[list[Any]] | None:
-    """The fields of rows that all have these names, or none, and change nothing; None if they are not alike."""
+    """Return the fields of rows that all have these names, or none, and change nothing; None if the
+    rows are not alike.
+    """
     parts = parts_of(values) if set(map(type, values)) == {Row} else None
     if parts is None or parts[0] not in (None, names) or len(parts[1][0]) != len(names):
         return None
@@ -240,7 +242,7 @@ class RowFieldsError(TypeError):
 
 
 def fields_by_name(found: Sequence[str] | None, values: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
-    """The values of a row in the order of the declared names.
+    """Return the values of a row in the order of the declared names.
 
     The one rule for a row that becomes a declared row: its names count if it has any, and must be the declared ones, in
     any order.  A row without names counts by position, and so does one with names where the type gives none (f0, f1,
@@ -275,12 +277,12 @@ def fields_by_name(found: Sequence[str] | None, values: Sequence[Any], names: Se
 
 
 def are_positions(names: Sequence[str]) -> bool:
-    """Whether these are the names of fields that nobody named."""
+    """Whether these are the default names, f0, f1, ..., of fields without names."""
     return list(names) == [f"f{index}" for index in range(len(names))]
 
 
 def fields_of_record(record: Any, names: Sequence[str]) -> Sequence[Any]:
-    """The fields of a row as ``fields_by_name``, of a tuple or list by position.
+    """Return the fields of a row as ``fields_by_name`` does, of a tuple or list by position.
 
     Raises RowFieldsError: it has other fields.
     """
@@ -294,7 +296,7 @@ def fields_of_record(record: Any, names: Sequence[str]) -> Sequence[Any]:
 
 
 def fields_of_records(records: Sequence[Any], names: list[str]) -> Sequence[Sequence[Any]]:
-    """``fields_of_record`` for each record; a tuple or list is returned itself, not copied.
+    """Return the fields of each record as ``fields_of_record`` does; a tuple or list is returned itself, not copied.
 
     Raises RowFieldsError, without the record.
     """
@@ -314,7 +316,9 @@ restored_row: Final = _restore  # a row of these names (None: none), values and 
 
 
 def field_names_of(row: Row) -> list[str] | None:
-    """The names of a row's fields, in order; None if it has none.  Not a method, because a field may have any name."""
+    """Return the names of a row's fields, in order; None if it has none.  Not a method, because a field may have any
+    name.
+    """
     return None if row._fields is None else list(row._fields)
 
 

@@ -41,7 +41,7 @@ class WatermarkOutput(Protocol):
 
 
 class WatermarkGenerator(ABC):
-    """Follows the records of one subtask.
+    """Makes watermarks from the records of one subtask.
 
     If ``needs_events`` is False, it gets only the largest timestamp of each chunk, never ``on_event``, which saves the
     calls per record.
@@ -51,11 +51,13 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
-        """Process one record; consumers get it before anything that is emitted here."""
+        """Process one record; consumers get the record before anything that is emitted here."""
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Called once per auto watermark interval, and at the end of the input."""
+        """Emit a watermark, if there is a new one; called once per auto watermark interval, and at the end of the
+        input.
+        """
 
     def on_largest_timestamp(self, timestamp: int) -> None:
         """Process the largest timestamp of a chunk; called only if ``needs_events`` is False."""
@@ -63,7 +65,7 @@ class WatermarkGenerator(ABC):
 
 
 class _FollowsTheLargest(WatermarkGenerator):
-    """Base class of generators that need only the largest timestamps."""
+    """The base of generators that need only the largest timestamps."""
 
     needs_events = False
 
@@ -87,7 +89,7 @@ class BoundedOutOfOrdernessWatermarks(_FollowsTheLargest):
         return f"<BoundedOutOfOrdernessWatermarks by {self._bound_ms} ms, largest {self._largest}>"
 
     def on_largest_timestamp(self, timestamp: int) -> None:
-        """Keep it if it is the largest so far."""
+        """Keep the timestamp if it is the largest so far."""
         if timestamp > self._largest:
             self._largest = timestamp
 
@@ -100,14 +102,14 @@ class NoWatermarks(_FollowsTheLargest):
     """Never emits a watermark."""
 
     def on_largest_timestamp(self, timestamp: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class WatermarksWithIdleness(WatermarkGenerator):
-    """Another generator, and idleness if there is no record for a while.
+    """Another generator, whose stream becomes idle if there is no record for a while.
 
     Args:
         generator: called while there are records.
@@ -130,12 +132,12 @@ class WatermarksWithIdleness(WatermarkGenerator):
         self._inactive_since_ns: int | None = None
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
-        """Pass it to the other generator; the stream is active."""
+        """Pass the record to the other generator; the stream is active."""
         self._is_active = True
         self._generator.on_event(event, event_timestamp, output)
 
     def on_largest_timestamp(self, timestamp: int) -> None:
-        """Pass it to the other generator; the stream is active."""
+        """Pass the timestamp to the other generator; the stream is active."""
         self._is_active = True
         self._generator.on_largest_timestamp(timestamp)
 
@@ -147,7 +149,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
             self._generator.on_periodic_emit(output)
 
     def _is_idle(self) -> bool:
-        """Whether nothing has happened for too long, counted from the first call without activity."""
+        """Whether no record has come for too long, counted from the first call without activity."""
         if self._is_active:
             self._is_active = False
             self._inactive_since_ns = None

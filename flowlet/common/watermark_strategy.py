@@ -54,8 +54,8 @@ class WatermarkAlignment:
 @final
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class WatermarkStrategy:
-    """How records get timestamps, and which watermarks follow from them; made by a static method, refined by ``with_``
-    methods.
+    """The way in which records get timestamps, and watermarks follow from them; made by a static method, refined by
+    ``with_`` methods.
 
     Every ``with_`` method returns a new strategy.  Lengths of time are a ``Duration``, a ``Time`` or a ``timedelta``.
     An argument of another type, or out of its range, raises JobGraphError.
@@ -72,7 +72,7 @@ class WatermarkStrategy:
 
     @staticmethod
     def no_watermarks() -> "WatermarkStrategy":
-        """No watermark before the last one, at the end of the input."""
+        """Make a strategy without watermarks before the last one, at the end of the input."""
         return WatermarkStrategy("no_watermarks()", NoWatermarks, reads_timestamps=False)
 
     @staticmethod
@@ -86,7 +86,9 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: Length) -> "WatermarkStrategy":
-        """For streams whose records are at most this far (0 or more) behind the largest timestamp before them."""
+        """Make the strategy of streams whose records are at most this far (0 or more) behind the largest timestamp
+        before them.
+        """
         delay = duration_of(max_out_of_orderness, "for_bounded_out_of_orderness()", at_least_nanos=0)
         name = f"for_bounded_out_of_orderness({delay!r})"
         make_generator = partial(BoundedOutOfOrdernessWatermarks, delay.to_millis())
@@ -94,7 +96,7 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_generator(make_generator: Callable[[], WatermarkGenerator]) -> "WatermarkStrategy":
-        """Use your own generator; each subtask calls ``make_generator`` once."""
+        """Make a strategy with your own generator; each subtask calls ``make_generator`` once."""
         if not callable(make_generator):
             raise JobGraphError(
                 f"for_generator() needs a callable that makes a WatermarkGenerator, got {make_generator!r}"
@@ -117,8 +119,7 @@ class WatermarkStrategy:
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: Length, update_interval: Length | None = None
     ) -> "WatermarkStrategy":
-        """Let the sources of a group wait for the slowest of them, if they are further ahead than the drift (0 or
-        more).
+        """Let the sources of a group that are further ahead than the drift (0 or more) wait for the slowest of them.
 
         They are compared once per update interval, by default 1 s, at least 1 ms.
         """
@@ -144,7 +145,7 @@ class WatermarkStrategy:
         return any(each is not None for each in refinements)
 
     def create_generator(self, now_ns: Callable[[], int]) -> WatermarkGenerator:
-        """The generator of one subtask; ``now_ns`` is the clock for idleness (see ``WatermarksWithIdleness``).
+        """Make the generator of one subtask; ``now_ns`` is the clock for idleness (see ``WatermarksWithIdleness``).
 
         Raises:
             JobGraphError: the user's callable returned something else.

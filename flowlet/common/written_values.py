@@ -31,14 +31,14 @@ _PLAIN_EXPONENTS: Final = range(-3, 7)
 
 
 def java_name(value: float) -> str:
-    """Java's name of what is no finite number."""
+    """Return Java's name of a float that is no finite number."""
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
 
 
 def number_text(value: float, shortest: str | None = None) -> str:
-    """The text of a number of 64 bits; ``shortest``: the shortest text of one of fewer bits, in Python's form."""
+    """Write a number of 64 bits; ``shortest``: the shortest text of one of fewer bits, in Python's form."""
     shortest = repr(float(value)) if shortest is None else shortest
     if 0.001 <= abs(value) < 10_000_000.0 and "e" not in shortest:
         return shortest  # Python's text is Java's there: 0.5 us in place of 4 us
@@ -84,14 +84,12 @@ def _quantity(text: str, units: Mapping[str, int]) -> int:
 
 
 def duration_nanos(text: str) -> int:
-    """The nanoseconds of a duration such as ``10 s``; a number alone is milliseconds.  ValueError: it is none."""
+    """Parse a duration such as ``10 s`` as nanoseconds; a number alone is milliseconds.  ValueError: it is none."""
     return _quantity(text, _NANOS)
 
 
 def duration_text(nanos: int) -> str:
-    """The text of a length of time in the largest unit that holds it in whole numbers, as Flink writes it; of 0: ``0
-    ms``.
-    """
+    """Write a length of time in the largest unit that holds it in whole numbers, as Flink does; of 0: ``0 ms``."""
     if nanos == 0:
         return "0 ms"
     label = next(label for label in _LABELS if nanos % _NANOS[label] == 0)
@@ -104,7 +102,7 @@ _SIZES: Final = by_name({1 << 10 * power: labels for power, labels in enumerate(
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes of a size such as ``64 mb``; a number alone is bytes.  ValueError: it is none."""
+    """Parse a size such as ``64 mb`` as bytes; a number alone is bytes.  ValueError: it is none."""
     return _quantity(text, _SIZES)
 
 
@@ -121,12 +119,12 @@ class MemorySize:
 
     @staticmethod
     def of_mebi_bytes(mebi_bytes: int) -> "MemorySize":
-        """A size in units of 1024 * 1024 bytes."""
+        """Make a size in units of 1024 * 1024 bytes."""
         return MemorySize(MemorySize(mebi_bytes).get_bytes() << 20)
 
     @staticmethod
     def parse(text: str) -> "MemorySize":
-        """A size such as ``64 mb``; not in PyFlink, but in Flink.  Raises ConfigError: it is none."""
+        """Parse a size such as ``64 mb``; not in PyFlink, but in Flink.  Raises ConfigError: it is none."""
         try:
             return MemorySize(parse_bytes(text))
         except ValueError:
@@ -134,29 +132,29 @@ class MemorySize:
 
     @property
     def get_java_memory_size(self) -> NoReturn:
-        """Raises AttributeError: there are no Java objects."""
+        """Refuse: there are no Java objects.  Raises AttributeError: always."""
         raise AttributeError(
             "'MemorySize' has no get_java_memory_size(): there are no Java objects here; use get_bytes()"
         )
 
     def get_bytes(self) -> int:
-        """The size in bytes."""
+        """Return the size in bytes."""
         return self._bytes
 
     def get_kibi_bytes(self) -> int:
-        """In units of 1024 bytes, rounded down."""
+        """Return the size in units of 1024 bytes, rounded down."""
         return self._bytes >> 10
 
     def get_mebi_bytes(self) -> int:
-        """In units of 1024^2 bytes, rounded down."""
+        """Return the size in units of 1024^2 bytes, rounded down."""
         return self._bytes >> 20
 
     def get_gibi_bytes(self) -> int:
-        """In units of 1024^3 bytes, rounded down."""
+        """Return the size in units of 1024^3 bytes, rounded down."""
         return self._bytes >> 30
 
     def get_tebi_bytes(self) -> int:
-        """In units of 1024^4 bytes, rounded down."""
+        """Return the size in units of 1024^4 bytes, rounded down."""
         return self._bytes >> 40
 
     def __eq__(self, other: object) -> bool:
@@ -169,7 +167,9 @@ class MemorySize:
         return self._bytes < other._bytes
 
     def __str__(self) -> str:
-        """In the largest unit that gives a whole number; whole terabytes in bytes, as Flink writes them."""
+        """Write the size in the largest unit that gives a whole number; whole terabytes in bytes, as
+        Flink writes them.
+        """
         power = next((each - 1 for each in range(1, len(_NAMES)) if self._bytes % (1 << 10 * each)), 0)
         return f"{self._bytes >> 10 * power} {_NAMES[power]}"
 
@@ -183,7 +183,7 @@ _REFUSED_IN_HOSTS: Final = frozenset("/\\@?#[]\"'<>,;")
 
 
 def parse_address(text: str, where: str) -> tuple[str, int]:
-    """Host, without the brackets of IPv6, and port of ``host:port``.
+    """Parse ``host:port``: returns the host, without the brackets of IPv6, and the port.
 
     Raises:
         ConfigError: it is something else; names ``where`` it was found.
@@ -200,7 +200,7 @@ def parse_address(text: str, where: str) -> tuple[str, int]:
 
 
 def parse_job_manager_option(text: str, variables: Mapping[str, str]) -> tuple[str, int]:
-    """Host and port of the option ``--jobmanager``, which takes its default from an environment variable.
+    """Parse host and port of the option ``--jobmanager``, which takes its default from an environment variable.
 
     Raises:
         ConfigError: it is something else; names the variable if the text is that of the variable.
@@ -210,7 +210,7 @@ def parse_job_manager_option(text: str, variables: Mapping[str, str]) -> tuple[s
 
 
 def checked_address(host: str, port: int, where: str) -> tuple[str, int]:
-    """The host, without the brackets of IPv6, and the port.
+    """Return the host, without the brackets of IPv6, and the port, if they are good.
 
     Raises ConfigError: they are no host and port; names ``where``.
     """

@@ -224,7 +224,9 @@ def _selected(elements: list[StreamElement], stream: RecoveredStream) -> list[St
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """The former consumers of one edge whose streams a subtask reads; it reads a part of those in ``filters`` only."""
+    """The former consumers of one edge whose streams a subtask reads; streams of consumers in ``filters`` it reads in
+    part only.
+    """
 
     edge: RestoredEdge
     consumers: tuple[int, ...]

@@ -30,8 +30,7 @@ _LOOK_INTERVAL_S: Final = 0.25  # a person does not notice; four wakeups a secon
 
 
 class DeferredSignals:
-    """A block, ``with DeferredSignals():``, in which signals wait: the handlers of those that arrive run when it is
-    over.
+    """A block, ``with DeferredSignals():``, in which signals wait: the handlers of arrived signals run when it is over.
 
     Threading: any thread; on another one than the main thread it does nothing, because handlers run on that one alone.
     Life cycle: one ``with`` statement each; blocks may be nested, then the outermost one counts.

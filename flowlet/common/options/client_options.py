@@ -94,7 +94,7 @@ class ClientHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ClientRetry:
-    """A request that gets no answer is tried ``max_attempts`` times more, with pauses of at most ``delay_ms``.
+    """A request that gets no answer is tried up to ``max_attempts`` times more, with pauses of at most ``delay_ms``.
 
     Args:
         max_attempts: how often a client asks again for a JobManager that keeps its jobs (`--job-store`) and does not
@@ -107,7 +107,7 @@ class ClientRetry:
 
 
 def run_options(variables: Mapping[str, str]) -> Configuration | None:
-    """The options of the command line; None: there are none.
+    """Return the options of the command line; None: there are none.
 
     Raises ConfigError: the variable was not set by ``flowlet run``.
     """

@@ -128,7 +128,7 @@ def _nearest(name: str, similarity: float) -> str | None:
 def job_settings(
     options: Configuration, default_directory: str | None, runtime_mode: str, *, takes_checkpoints: bool = True
 ) -> JobSettings:
-    """The settings of a job.
+    """Make the settings of a job.
 
     Args:
         options: the environment's.
@@ -158,7 +158,7 @@ def job_settings(
 
 
 def checkpoint_settings(options: Configuration, default_directory: str | None) -> CheckpointSettings | None:
-    """The checkpoints of a job; None: it takes none, and no savepoints either.
+    """Make the checkpoint settings of a job; None: it takes none, and no savepoints either.
 
     Args:
         options: the environment's.
@@ -196,7 +196,7 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
 
 
 def _checked_url(directory: str) -> str:
-    """The absolute path, or the URL, of a directory that the program names by its own working directory."""
+    """Return the absolute path, or the URL, of a directory that the program names by its own working directory."""
     try:
         url = absolute_url(directory)
         check_checkpoint_url(url)
@@ -206,7 +206,7 @@ def _checked_url(directory: str) -> str:
 
 
 def recovery_path(options: Configuration) -> str:
-    """The checkpoint or savepoint that a job starts from; empty: none.
+    """Return the checkpoint or savepoint that a job starts from; empty: none.
 
     Raises:
         ConfigError: an option is not of its type, or has no effect.
@@ -223,7 +223,7 @@ def recovery_path(options: Configuration) -> str:
 
 
 def refuse_gate_options(options: Configuration) -> None:
-    """Raise ConfigError if an option about remote gates is set, because the job has none."""
+    """Refuse options about remote gates, because the job has none.  Raises ConfigError: one is set."""
     refuse(options, "the job has no remote gate: leave it out", *_rows(GateSettings))
 
 
@@ -247,7 +247,7 @@ def state_settings(options: Configuration) -> StateSettings:
 
 
 def restart_settings(options: Configuration, *, has_checkpoints: bool) -> RestartSettings:
-    """How a job restarts.
+    """Make the restart settings of a job.
 
     Raises:
         ConfigError: an option is not of its type, or belongs to another strategy.
@@ -273,7 +273,7 @@ def restart_settings(options: Configuration, *, has_checkpoints: bool) -> Restar
 
 
 def batch_settings(options: Configuration, runtime_mode: str) -> BatchSettings | None:
-    """How a job runs that turns out to be a BATCH job; None: it cannot.
+    """Make the settings of a job that turns out to be a BATCH job; None: it cannot be one.
 
     Raises:
         ConfigError: an option is not of its type, or has no effect.
@@ -294,7 +294,7 @@ def batch_settings(options: Configuration, runtime_mode: str) -> BatchSettings |
 
 
 def refuse(options: Configuration, why: str, *rows: Option[Any]) -> None:
-    """Raise ConfigError if one of these options is set; ``why``: it has no effect, for people."""
+    """Refuse these options; ``why``: they have no effect, for people.  Raises ConfigError: one is set."""
     for row in rows:
         name = row.is_set(options)
         if name is not None:
@@ -302,5 +302,5 @@ def refuse(options: Configuration, why: str, *rows: Option[Any]) -> None:
 
 
 def _rows(settings: Any, *, but: Sequence[str] = ()) -> list[Option[Any]]:
-    """The rows of a settings class, without those of some fields."""
+    """Return the rows of a settings class, without those of some fields."""
     return [row for field, row in rows_by_field(settings).items() if field not in but]

@@ -123,7 +123,7 @@ def set_requirements(options: Configuration, path: str, packages: str | None) ->
 
 
 def add_archive(options: Configuration, path: str, target: str | None) -> None:
-    """Add an archive; ``target`` None: its folder is called as it is."""
+    """Add an archive; ``target`` None: its folder has the archive's name."""
     marks = _BETWEEN_FILES + _BEFORE_TARGET
     texts = [_checked("add_python_archive", each, marks) for each in (path, target) if each is not None]
     _append(options, row_of(DependencySettings, "archives"), _BEFORE_TARGET.join(texts), _BETWEEN_FILES)
@@ -150,7 +150,7 @@ def _append(options: Configuration, option: Option[Any], item: str, mark: str) -
 
 
 def _checked(method: str, given: object, marks: str) -> str:
-    """The argument.
+    """Return the argument, if it is good.
 
     Raises ConfigError: it is no text, is empty, or has a character that parts it from others in the option.
     """

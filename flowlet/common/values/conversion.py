@@ -51,19 +51,19 @@ class PartRules(ABC):
 
     @abstractmethod
     def plain(self, type_info: TypeInformation) -> Convert | None:
-        """The function for values without parts; None: all of them stay as they are."""
+        """Return the function for values without parts; None: all of them stay unchanged."""
 
     @abstractmethod
     def fields(self, type_info: TupleTypeInfo | RowTypeInfo, value: Any) -> Sequence[Any]:
-        """The fields of a tuple or row, in order; it may have more, which are left out."""
+        """Return the fields of a tuple or row, in order; it may have more, which are left out."""
 
     @abstractmethod
     def elements(self, type_info: Any, value: Any) -> Sequence[Any]:
-        """The elements of an array."""
+        """Return the elements of an array."""
 
     @abstractmethod
     def entries(self, type_info: MapTypeInfo, value: Any) -> Iterable[tuple[Any, Any]]:
-        """The keys and values of a map."""
+        """Return the keys and values of a map."""
 
     def has_parts(self, type_info: TypeInformation) -> bool:
         """Whether values are converted by their parts."""
@@ -74,11 +74,11 @@ class PartRules(ABC):
         return True
 
     def part(self, type_info: TypeInformation) -> Convert | None:
-        """The function for a part, which is not None."""
+        """Return the function for a part, which is not None."""
         return self.converter(type_info)
 
     def key(self, type_info: MapTypeInfo) -> Convert | None:
-        """The function for keys of a map."""
+        """Return the function for keys of a map."""
         return self.part(type_info.key_type_info)
 
     def made(self, type_info: TupleTypeInfo | RowTypeInfo, fields: list[Any], value: Any) -> Any:
@@ -89,15 +89,15 @@ class PartRules(ABC):
         return restored_row(type_info.get_field_names(), fields, kind)
 
     def place(self, name: object, type_info: TypeInformation) -> str:
-        """The place of a field, for messages."""
+        """Write the place of a field, for messages."""
         return f"field {name!r}"
 
     def inside(self, error: Exception, place: str) -> Exception:
-        """The same error, seen from the value around it."""
+        """Return ``error`` with its place, as seen from the value around it."""
         return self.errors[0](f"{place}: {error}")
 
     def converter(self, type_info: TypeInformation) -> Convert | None:
-        """The function for values that are not None; None: all of them stay as they are.
+        """Return the function for values that are not None; None: all of them stay unchanged.
 
         Raises:
             JobGraphError: there is none for the type; names the field.
@@ -109,7 +109,7 @@ class PartRules(ABC):
         return self._map_converter(type_info) if isinstance(type_info, MapTypeInfo) else self._list_converter(type_info)
 
     def fields_converter(self, type_info: TupleTypeInfo | RowTypeInfo) -> Convert:
-        """``converter`` for tuples and rows."""
+        """Return the ``converter`` for tuples and rows."""
         types = type_info.get_field_types()
         names = type_info.get_field_names() if isinstance(type_info, RowTypeInfo) else range(len(types))
         places = [self.place(name, each) for name, each in zip(names, types, strict=True)]
@@ -171,9 +171,9 @@ class PartRules(ABC):
 
 
 def element_converter(type_info: TypeInformation) -> Convert:
-    """The function that brings an element into the declared shape.
+    """Return the function that brings an element into the declared shape.
 
-    By the function: TypeError: the element does not fit; names the part of it, and why.
+    The function raises TypeError if the element does not fit; the text names the part of it, and the reason.
     """
     return _or_none(_ELEMENTS.converter(type_info))
 

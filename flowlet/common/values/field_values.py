@@ -70,14 +70,14 @@ class FieldForm:
 
 
 def field_form(type_info: TypeInformation) -> FieldForm | None:
-    """The form of a plain type: a number, text, boolean, date, time, point in time, or bytes; None: it has parts, or is
-    unknown.
+    """Return the form of a plain type: a number, text, boolean, date, time, point in time, or bytes; None: it has
+    parts, or is unknown.
     """
     return row_of(_FORMS, type_info)
 
 
 def row_of(table: Mapping[TypeInformation, R], type_info: TypeInformation) -> R | None:
-    """The row of a type, or of the basic type that it is; None: there is none, or it is a user's type without a
+    """Return the row of a type, or of the basic type that it is; None: there is none, or it is a user's type without a
     hash.
     """
     try:
@@ -91,14 +91,16 @@ def row_of(table: Mapping[TypeInformation, R], type_info: TypeInformation) -> R 
 
 
 def known_form(type_info: TypeInformation) -> FieldForm:
-    """The form of a type that is known to be plain."""
+    """Return the form of a type that is known to be plain."""
     form = field_form(type_info)
     assert form is not None, "the caller has checked the type"
     return form
 
 
 def plain_list(value: Any, *, allows_none: bool) -> Sequence[Any]:
-    """The elements of a list, tuple, ``array.array`` or array of numpy.  ValueError: it is none, or has a None."""
+    """Return the elements of a list, tuple, ``array.array`` or array of numpy.  ValueError: it is none,
+    or has a None.
+    """
     plain: Sequence[Any] = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(plain, list | tuple):
         raise misfit(value, "list")
@@ -113,25 +115,27 @@ def is_bytes(type_info: TypeInformation) -> bool:
 
 
 def misfit(value: Any, wanted: str) -> ValueError:
-    """The error for a value that is no ``wanted``."""
+    """Make the error for a value that is no ``wanted``."""
     text = repr(value)
     shown = text if len(text) <= 80 else f"{text[:77]}..."  # fits into a line
     return ValueError(f"{shown} of type {type(value).__name__} is no {wanted}")
 
 
 def is_missing(value: Any) -> bool:
-    """Whether it is NaT or NA of pandas or numpy, which are no values; neither is imported for that."""
+    """Whether ``value`` is NaT or NA of pandas or numpy, which are no values; neither package is imported for that."""
     name = type(value).__name__
     return name in {"NaTType", "NAType"} or (name in {"datetime64", "timedelta64"} and str(value) == "NaT")
 
 
 def is_time(type_info: TypeInformation) -> bool:
-    """Whether it is a date, a time or a timestamp, which have no zone."""
+    """Whether the type is a date, a time or a timestamp, which have no zone."""
     return isinstance(type_info, DateTypeInfo | TimeTypeInfo | TimestampTypeInfo | LocalTimeTypeInfo)
 
 
 def unzoned(value: Any, wanted: str) -> Any:
-    """A ``time`` or ``datetime`` without its zone, which must be UTC if it has one.  ValueError: it has another one."""
+    """Return a ``time`` or ``datetime`` without its zone, which must be UTC if it has one.  ValueError: it has another
+    one.
+    """
     if value.tzinfo is None:
         return value
     if value.utcoffset() != _NO_OFFSET:
@@ -143,7 +147,7 @@ def unzoned(value: Any, wanted: str) -> Any:
 
 
 def _from_numpy(value: Any) -> Any:
-    """The value of a scalar of numpy as Python's; any other value itself."""
+    """Return the value of a scalar of numpy as Python's; any other value itself."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
 
 
@@ -205,14 +209,16 @@ def _integer_form(kind: BasicType) -> FieldForm:
 
 
 def _digits(text: str) -> str:
-    """The text of a number, of which Python's own functions would take more."""
+    """Return the text of a number.  ValueError: it has an underscore or a character beyond ASCII, which Python's own
+    functions take.
+    """
     if "_" in text or not text.isascii():
         raise ValueError(f"a number is expected, got {text!r}")
     return text
 
 
 def checked_double(value: Any) -> float:
-    """A float, or an int that is one."""
+    """Return a float; of an int only if that is a float without being rounded."""
     if type(value) is float:
         return value
     plain = _from_numpy(value)
@@ -241,7 +247,7 @@ def rounded_float(value: Any) -> float:
 
 
 def parsed_double(text: str) -> float:
-    """The number, which is infinite only if the text says so."""
+    """Parse a number, which is infinite only if the text says so."""
     number = float(_digits(text))
     if math.isinf(number) and text.lower().lstrip("+-") not in _INFINITE:
         raise ValueError(f"{text} does not fit into DOUBLE")
@@ -259,7 +265,7 @@ def _checked_decimal(value: Any) -> decimal.Decimal:
 
 
 def parsed_decimal(text: str) -> decimal.Decimal:
-    """The number, with all its digits."""
+    """Parse a number, with all its digits."""
     try:
         return _checked_decimal(decimal.Decimal(_digits(text)))
     except decimal.InvalidOperation:
@@ -305,7 +311,9 @@ def _parsed_timestamp(text: str) -> datetime.datetime:
 
 
 def _uncut(text: str, size: int) -> str:
-    """A text of which Python would drop what is below microseconds; ``size``: of one that has nothing there."""
+    """Return a text.  ValueError: it has digits below microseconds, which Python would drop; ``size``: of a text
+    without them.
+    """
     if len(text) > size and _CUT_FRACTION.search(text):
         raise ValueError(f"{text} has a fraction below microseconds, which would be lost")
     return text
