@@ -317,7 +317,7 @@ class GateChannels:
             channel.release()
             return False
         if lifecycle is _REQUESTED:
-            channel.request_subpartition()
+            channel.request_subpartition()  # Outside the lock: does nothing if a close has released it meanwhile.
         for event in events:
             channel.send_task_event(event)
         return True

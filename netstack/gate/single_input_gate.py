@@ -161,7 +161,7 @@ class SingleInputGate(GateChannels):
                 # waits for data of the gate; ended by data, an error, or close
                 signal.acquire(timeout=-1 if remaining_s is None else remaining_s)
             finally:
-                available.remove_done_callback(wake)
+                available.remove_done_callback(wake)  # Otherwise each timeout would leave a callback on a future.
 
     def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
         """Poll like ``poll_many``, but block until there is something.  Empty if the gate is finished.
@@ -211,7 +211,7 @@ class SingleInputGate(GateChannels):
                     if self._lifecycle is _RELEASED:
                         break
                     return None
-                channel.is_queued = False
+                channel.is_queued = False  # Before the poll: a notification that comes during it queues the channel.
             found = self._poll_channel(channel, was_prioritized=was_prioritized)
             if found is not None:
                 return found
@@ -262,7 +262,7 @@ class SingleInputGate(GateChannels):
             if is_more:
                 unfinished.append(channel)
         with lock:
-            if self._lifecycle is not _RELEASED:
+            if self._lifecycle is not _RELEASED:  # ``close`` has emptied the queue, which stays empty
                 for channel in unfinished:
                     if not channel.is_queued:
                         channel.is_queued = True
@@ -453,6 +453,8 @@ class SingleInputGate(GateChannels):
         None: there is nobody to wake, or nothing to queue (as in ``notify_channel_non_empty``).  Any thread.
         """
         with self._lock:
+            # The channel's state is read without its lock: ``_end_channel`` releases it before it takes it out of the
+            # queue, so a channel that is queued here by a stale read is taken out there.
             if channel.is_queued or self._lifecycle is _RELEASED or channel.lifecycle is _RELEASED:
                 return None
             channel.is_queued = True

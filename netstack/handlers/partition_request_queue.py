@@ -288,7 +288,7 @@ class PartitionRequestQueue(ChannelHandler):
 
     def release_all(self) -> None:
         """Release every reader."""
-        with self._turn:
+        with self._turn:  # a direct write that has begun ends first; later ones see that this is closed
             self._is_closed = True
         self._ready.clear()
         self._unannounced.clear()
@@ -330,6 +330,7 @@ class PartitionRequestQueue(ChannelHandler):
 
     def _write_available(self) -> None:
         ctx = self._ctx
+        # ``_is_writing``: a flush of the pass below made the channel writable; the pass itself goes on.
         if ctx is None or self._is_writing or self._is_closed:
             return
         self._is_writing = True
@@ -343,6 +344,7 @@ class PartitionRequestQueue(ChannelHandler):
 
     def _write_batch(self, ctx: ChannelHandlerContext) -> None:
         channel, ready = ctx.channel, self._ready
+        # A single reader gets a smaller budget, so that its receiver starts sooner (``NetstackConfig.max_run_bytes``).
         budget = self._max_batch_bytes if len(ready) > 1 else self._max_run_bytes
         while budget > 0 and ready:
             if not channel.is_writable:

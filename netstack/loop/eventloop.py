@@ -139,7 +139,7 @@ class EventLoopThread:
                 return
             self._is_armed = True
             self._num_wakeups += 1
-            self._num_waking += 1
+            self._num_waking += 1  # Until it is 0 again the descriptor stays open: its number might mean another file.
         try:
             self._wake()
         finally:
@@ -236,7 +236,7 @@ class EventLoopThread:
         """
         self._is_armed = False
         queue = self._queue
-        budget = min(len(queue), MAX_BATCH)
+        budget = min(len(queue), MAX_BATCH)  # Functions that come during the pass wait for the next one.
         last: dict[Callable[[], None], None] = {}
         self._after_batch = last
         try:

@@ -72,6 +72,7 @@ class DirectWriter:
         """Take the turn; False if it is taken, earlier frames are pending, the channel is closing, or the thread is
         barred.
         """
+        # Without waiting: the loop may hold the turn for a whole gather write, and sends this data as well.
         if get_ident() in self.barred_threads or not self.turn.acquire(blocking=False):
             return False
         outbound = self.outbound

@@ -407,7 +407,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         """
         if self._loop is not None:
             self._cut_later(self._loop)
-        return False
+        return False  # The transport closes itself when it has written its own bytes.
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End: the transport is gone."""

@@ -113,6 +113,7 @@ class BufferManager(BufferRecycler):
                 buffer = self._floating.pop()
             else:
                 segment = self._exclusive.pop()
+            # Credit below a lump waits until the sender has none: this buffer may have spent its last one.
             is_due = self.num_unannounced > 0 and self._is_due_locked()
         if is_due:
             self._on_credit()
@@ -199,6 +200,7 @@ class BufferManager(BufferRecycler):
         """``recycle_run`` for one segment."""
         is_due = False
         with self._lock:
+            # Fast path: without a floating buffer there is none to exchange for the segment.
             is_plain = not self._floating and not self._is_released
             if is_plain:
                 self._exclusive.append(segment)
@@ -272,7 +274,7 @@ class BufferManager(BufferRecycler):
     @property
     def num_available_buffers(self) -> int:
         """How many free buffers the channel has, exclusive and floating."""
-        return len(self._exclusive) + len(self._floating)
+        return len(self._exclusive) + len(self._floating)  # Without the lock: each length is one read; for people.
 
     @property
     def num_credits_available(self) -> int:

@@ -309,6 +309,7 @@ class ChannelReceiver(InputChannel):
     def _check_room_for_event(self, num_bytes: int) -> None:
         """Stop a sender of many events before they fill the memory: events need no credit."""
         config = self.config
+        # The task's counts may be one poll old: then the limit is reached a little early, never late.
         num_queued = self._num_events_received - self.num_events_in
         num_bytes_queued = self._num_event_bytes_received - self.num_event_bytes_in
         if num_queued >= config.max_queued_events:
