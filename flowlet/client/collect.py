@@ -4,12 +4,12 @@
 ``CollectedValues`` joins both, through a ``ResultBuffer``.
 
 Side:       shared.
-Invariants: an end of data is acknowledged, and a channel that a barrier blocks goes on, as soon as it was read: what
-            was read is the client's, and the tasks need not wait until it is handed out.  news are told in the order in
-            which they happened; a new run is told once its channels are known; of several complete checkpoints of one
-            run only the newest waits for the reader, so the news do not grow.  a job that finished was read to its end;
-            values of one producer are given out in the order of their arrival, and with exactly-once checkpoints each
-            of them once (``ResultBuffer``, which says when).
+Invariants: an end of data is acknowledged, and a channel that a barrier blocks goes on, as soon as it was read: data
+            that was read is the client's, and the tasks need not wait until it is handed out.  News is told in the
+            order in which it happened; a new run is told once its channels are known; of several complete checkpoints
+            of one run only the newest waits for the reader, so the news does not grow.  A job that finished was read to
+            its end; values of one producer are given out in the order of their arrival, and with exactly-once
+            checkpoints each of them once (``ResultBuffer``, which decides when).
 Memory:     without checkpoints at most the gate's own buffers wait here, the rest waits in the job.  With exactly-once
             checkpoints all that came since the last complete one waits here, too: it is not limited, because a reader
             that stopped would never see the barrier that it waits for; from ``WARN_BYTES`` on a warning says so.

@@ -249,7 +249,7 @@ class EmbeddedCluster(ClusterClient):
         )
         for _ in range(num_task_managers):
             executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", config, self.loop, hooks)
-            # Before anything is open: whoever is interrupted while it starts closes it.
+            # Before anything is open: a caller that is interrupted while it starts closes it.
             self.task_executors.append(executor)
             await executor.start(self._rpc)
         for executor in self.task_executors:

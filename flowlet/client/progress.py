@@ -7,8 +7,8 @@ Rules:      ``FLOWLET_PROGRESS``: ``auto`` (also unset) shows it if standard err
             never.  Where it is no terminal, ``on`` gives a whole line every ten seconds.  Standard output is never
             touched.  Whatever goes wrong here ends the line and nothing else.
 Invariants: the line has the last row of the terminal to itself, and all other output scrolls above it (DECSTBM, the
-            scroll region of a VT100): nothing that functions, log lines or child processes print is mixed with it,
-            whoever writes it.  To replace ``sys.stdout``, as ``rich.live`` does, would not catch child processes, nor
+            scroll region of a VT100): the output of functions, log lines and child processes is never mixed with it.
+            To replace ``sys.stdout``, as ``rich.live`` does, would not catch child processes, nor
             loggers that have the stream already.  While another program has the terminal (a pager reads keys one by
             one, the job is in the background) nothing is written.
 Absent:     a program that is killed (SIGKILL, SIGTERM) leaves the scroll region; ``reset`` of the shell takes it away.

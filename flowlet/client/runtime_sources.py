@@ -1,4 +1,4 @@
-"""From the description of a source in a program to what reads it in the tasks.
+"""From the description of a source in a program to its readers in the tasks.
 
 Side:   shared.  The factories of source operators name these functions; jobs without such sources do not load them.
 """

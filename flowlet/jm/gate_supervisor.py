@@ -7,10 +7,10 @@ their partitions.
 Side:       loop.
 Invariants: at most one mark is on its way; requests meanwhile share the next one.  A mark is complete when every task
             has reported it or has FINISHED.  After ``close`` no mark is sent or completed: a producer then hears of the
-            end of the job.  partitions are counted for one run: the next one begins with what its subtasks say that
-            their checkpoint holds.  What producers' drivers have said (commits, aborts, announcements) and the order to
-            finish a gate stay, and are part of checkpoints.  Marks go through jobs whose writes wait for processing;
-            where writes wait for checkpoints, a gate that wants a mark gets a checkpoint.
+            end of the job.  Partitions are counted for one run: the next one begins with the partitions that its
+            subtasks report from their checkpoint.  The reports of producers' drivers (commits, aborts, announcements)
+            and the order to finish a gate stay, and are part of checkpoints.  Marks go through jobs whose writes wait
+            for processing; where writes wait for checkpoints, a gate that wants a mark gets a checkpoint.
 Source:     Flink ``CheckpointCoordinator``, without state.  Flink ``OperatorCoordinatorHolder``, for its life cycle.
 """
 

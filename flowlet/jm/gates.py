@@ -8,7 +8,7 @@ Invariants: a write is one (job, epoch) of a producer.  A partition is counted w
             it is committed.  An aborted write counts nothing, whatever its stragglers still complete.  What is counted
             holds for one run of the job.
 Rules:      remembers ``MAX_REMEMBERED`` partitions, or two writes of the size that the gate waits for; the oldest are
-            forgotten first.  each ``gate_document`` has a fresh token, valid for ``TOKEN_LIFETIME_MS``; blobs are
+            forgotten first.  Each ``gate_document`` has a fresh token, valid for ``TOKEN_LIFETIME_MS``; blobs are
             passed on unopened.
 Units:      milliseconds since the epoch.
 """

@@ -2,7 +2,7 @@
 
 Side:       loop.
 Invariants: a token serves only for its own gate, and not after its expiry.  Its holder learns the job's status, the
-            cause of its failure which partitions are counted and where the gate's tasks run, asks for checkpoints, and
+            cause of its failure, which partitions are counted and where the gate's tasks run, asks for checkpoints, and
             commits and aborts writes; nothing else.
 Source:     ours.
 """

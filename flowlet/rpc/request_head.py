@@ -2,8 +2,8 @@
 
 Side:   pure.
 Rules:  a request must name a loopback address in ``Host``, and in ``Origin`` if it has one; otherwise a web page could
-        reach us by DNS rebinding.  A signed request must name the very server: whoever listens at another address
-        cannot pass on what it was sent.
+        reach us by DNS rebinding.  A signed request must name the very server: a listener at another address cannot
+        pass on a request that it was sent.
 """
 
 import ipaddress

@@ -1,8 +1,8 @@
-"""``CheckpointManifest``: what a complete checkpoint consists of; and ``SignedFile``, the envelope of its file.
+"""``CheckpointManifest``: the parts of a complete checkpoint; and ``SignedFile``, the envelope of its file.
 
 Side:       pure.
-Invariants: nothing of the content is decoded before its MAC was checked.  The MAC covers the place that a file has, if
-            its kind has places, so that it is good there only.
+Invariants: the content is decoded only after its MAC was checked.  The MAC covers the place that a file has, if its
+            kind has places, so that it is good there only.
 Format:     magic number (4 bytes), version (u16), id of the key (8), size of the content (u64), HMAC-SHA256 of all that
             with the place and the content (32); then the content: MessagePack.
 """

@@ -110,7 +110,7 @@ class WorkingDirectory:
             return
         lock_path, lock = held
         shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
-        # Else a thread still writes there, and whoever makes the next directory removes this one.
+        # Else a thread still writes there, and the process that makes the next directory removes this one.
         if not lock_path.with_suffix("").exists():
             with suppress(OSError):
                 lock_path.unlink()

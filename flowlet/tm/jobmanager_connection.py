@@ -103,10 +103,10 @@ class JobManagerConnection:
         Raises:
             FlowletError: the JobManager refused this TaskManager: trying again does not help.
             AuthenticationError: TaskManager and JobManager have different secrets.  Not after the first session:
-                whoever answers without a proof then is another process, on the port of a JobManager that is gone, and
-                must not end this one.  Before it, nothing tells such a process from a JobManager with another secret.
-                That is a mistake of whoever starts this TaskManager, to be told at once; and a stranger who holds the
-                port keeps the JobManager from it anyway.
+                a peer that answers without a proof then is another process, on the port of a JobManager that is gone,
+                and must not end this one.  Before it, nothing tells such a process from a JobManager with another
+                secret.  The latter is a mistake of the person who starts this TaskManager, who must hear of it at once;
+                and a stranger who holds the port keeps the JobManager from it anyway.
             JobManagerUnreachableError: no JobManager was reached for ``give_up_after_s``.
         """
         clock = self.clock

@@ -3,10 +3,10 @@ meanwhile; readers of segments that were filled in one go, and of contents: obje
 bytes.
 
 Serializing for a reader that shares the memory is work for nothing.  A buffer with a content still takes one segment of
-its pool, so that flow control counts it like any other; the segment stays unused.  Its bytes are made when they are
-asked for: a checkpoint keeps bytes.
+its pool, so that flow control counts it like any other; the segment stays unused.  Its bytes are made only on request:
+a checkpoint keeps bytes.
 
-Side:       shared.  The builder belongs to the task thread; a consumer to whoever holds its subpartition's lock.
+Side:       shared.  The builder belongs to the task thread; a consumer to the holder of its subpartition's lock.
 Hot path:   per chunk and per buffer, not per record.
 Invariants: writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its own):
             ``n >= 0`` committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can finish

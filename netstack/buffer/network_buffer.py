@@ -9,7 +9,7 @@ Hot path:   per buffer, not per record.  If a job asks for compression: 0.08 to 
 Invariants: a segment is either at home or out, never out twice (FLINK-20654: one segment in two hands is silent
             corruption).  A lease is recycled when its count falls to zero, exactly once, outside its lock; the bytes of
             a buffer are readable only while its lease counts at least one.  A buffer is replaced only by a strictly
-            smaller one; events never are.  What is restored fits one segment, whatever it claims.
+            smaller one; events never are.  A restored buffer fits one segment, whatever size its head claims.
 Units:      sizes and offsets in bytes.
 Lock order: ``SegmentLedger._lock`` is a leaf.
 Source:     Flink ``MemorySegment``, ``BufferRecycler``, ``FreeingBufferRecycler``, ``NetworkBuffer``.  Views are made

@@ -1,4 +1,4 @@
-"""All network memory of a process, and who may have how much of it.
+"""All network memory of a process, and its division among pools and unpooled requests.
 
 Side:       shared.
 Invariants: every segment is in exactly one place: free here, held by one local pool, or handed out unpooled.

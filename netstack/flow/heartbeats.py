@@ -1,9 +1,8 @@
-"""Decisions by time: whether a peer was silent for too long, and how long to wait before another try.
-
-How long to wait before another try: ``Backoff``.
+"""Decisions by time: whether a peer was silent for too long (``Silence``), and how long to wait before another try
+(``Backoff``).
 
 Side:       pure.
-Units:      those of the delays that it was given.  seconds.
+Units:      seconds; of a ``Backoff`` the unit of the delays that it was given.
 Invariants: any received byte is a sign of life.  Time in which this end did not look (its loop was busy, its process
             was stopped) is no silence of the peer: nothing could be read then.  So a look adds at most ``look_s`` to
             the silence (``Silence``).  Two quiet looks follow each other only if a heartbeat left at the first, so that

@@ -8,7 +8,8 @@ Lock order: channels are requested, told and released outside of ``GateChannels.
             under it.
 Source:     Flink ``SingleInputGate``: ``setup``, ``requestPartitions``, ``updateInputChannel``,
             ``retriggerPartitionRequest``, ``triggerPartitionStateCheck``; ``UnknownInputChannel``, which stands in the
-            place of a channel whose producer is not known yet.  What it becomes is made by whoever knows the producer.
+            place of a channel whose producer is not known yet.  The thread that learns of the producer makes the
+            channel that replaces it.
             ``BufferOrEvent``, ``PullingAsyncDataInput.EndOfDataStatus``; ``InputBuffersMetrics``: ``inputQueueLength``,
             ``inputQueueSize``.
 Absent:     ``UnionInputGate``: a task with several inputs reads its gates itself.  How much of a gate's buffers is in

@@ -1,7 +1,7 @@
 """Hands functions from any thread to an event loop, at once or after a delay.
 
-Delayed calls: what everybody asks for is ``ScheduleTimer``.  A loop's ``call_later`` is that for its own thread,
-``LoopTimer`` for any thread; ``LoopTimers`` are for the manager of partitions, whose users may bring others.
+Delayed calls: users ask for a ``ScheduleTimer``.  A loop's ``call_later`` is one for its own thread, ``LoopTimer`` for
+any thread; ``LoopTimers`` are for the manager of partitions, whose users may bring others.
 ``RunningTimer`` and ``running_timeout`` are for waits of a loop that may stand still.
 
 Side:       shared.  ``execute_threadsafe`` and ``submit`` from any thread.

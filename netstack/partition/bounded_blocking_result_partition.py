@@ -284,7 +284,7 @@ class BoundedBlockingSubpartition:
         self._position = self._region_end = 0  # where the next one goes, and how far it may
         self._compressor = compressor
         self._lock = threading.Lock()
-        # All below guarded by _lock; whoever writes or reads uses ``_file`` outside of it, and is counted here.
+        # All below guarded by _lock; threads that write or read use ``_file`` outside of it, and are counted here.
         self._file: BoundedDataFile | None = file  # None: it was left
         self._current: BufferConsumer | None = None  # the last one added: it may still be written
         self._is_writing = False

@@ -4,9 +4,9 @@
 
 Side:       shared.
 Invariants: a partition is registered from ``register`` to its release; a ``register`` that fails changes nothing;
-            whoever asked too early is called exactly once, when it comes or when the manager shuts down (and then asks
-            again and gets the answer).  An event reaches the handlers of its partition and kind only; handlers are
-            called outside the lock, in the order of their subscription, on the publisher's thread.
+            a consumer that asked too early is called exactly once, when the partition comes or when the manager shuts
+            down (and then asks again and gets the answer).  An event reaches the handlers of its partition and kind
+            only; handlers are called outside the lock, in the order of their subscription, on the publisher's thread.
 Units:      timeouts in milliseconds.
 Lock order: both locks are leaves: partitions, listeners and handlers are called after them (FLINK-28942).
 Source:     Flink ``ResultPartitionManager`` with the partition request listeners of 1.18 and later;

@@ -11,8 +11,8 @@ Units:      backlog in data buffers, events do not count; sizes in bytes.
 Lock order: ``PipelinedSubpartition._lock`` is never held while the lock of its view is taken, nor the other way round,
             but for the approximate subpartition, which retires a view under its lock.
             ``UnionResultSubpartitionView._lock`` is a leaf: views are polled, and the listener is called, outside it.
-            One thread at a time looks ahead; whoever finds another one doing so goes by what is there, and is told
-            afterwards.
+            One thread at a time looks ahead; a thread that finds another one doing so uses the elements that are there,
+            and is told afterwards.
 Source:     Flink ``ResultSubpartition`` (with ``BufferAndBacklog``), ``CheckpointedResultSubpartition``,
             ``ResultSubpartitionView``, ``BufferAvailabilityListener``, ``PipelinedSubpartitionView``.
             Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelector``.  What was told before all views
@@ -73,7 +73,7 @@ class BufferAvailabilityListener(Protocol):
 
 
 class BufferAndBacklog(NamedTuple):
-    """One polled element; whoever polled it recycles ``buffer``."""
+    """One polled element; the thread that polled it recycles ``buffer``."""
 
     buffer: NetworkBuffer
     backlog: int
@@ -82,7 +82,7 @@ class BufferAndBacklog(NamedTuple):
 
 
 class SegmentRun(NamedTuple):
-    """Whole segments full of data that follow each other; whoever polled them gives them to ``recycler``."""
+    """Whole segments full of data that follow each other; the thread that polled them gives them to ``recycler``."""
 
     segments: list[MemorySegment]
     recycler: BufferRecycler  # of all of them

@@ -11,11 +11,11 @@ Source:     Flink ``DefaultCheckpointPlanCalculator``.  Flink ``CheckpointFailur
             Flink ``CheckpointProperties.forSavepoint``, ``CheckpointRequestDecider``.  Flink ``PendingCheckpoint``,
             ``AbstractCheckpointStats``.
 Rules:      a failure counts if it shows that the job cannot keep its state.  It does not count if tasks start, end or
-            fail, if a newer checkpoint took its place, if a client pauses, or if a task only passes on what another one
-            decided. Unknown reasons count.  Other than in Flink a source counts whose state cannot be kept: otherwise
-            the job would run without checkpoints, and nobody would know.
-Invariants: at most ``MAX_WAITING`` wait.  a pending checkpoint waits for its tasks, then for its manifest; ``missing``
-            only becomes smaller, and is empty while it waits for the manifest.
+            fail, if a newer checkpoint took its place, if a client pauses, or if a task only passes on the decision of
+            another one.  Unknown reasons count.  Unlike in Flink, a source whose state cannot be kept counts, too:
+            otherwise the job would run without checkpoints, and nobody would know.
+Invariants: at most ``MAX_WAITING`` savepoints wait.  A pending checkpoint waits for its tasks, then for its manifest;
+            ``missing`` only becomes smaller, and is empty while it waits for the manifest.
 Units:      times in milliseconds since the epoch, sizes in bytes.
 """
 

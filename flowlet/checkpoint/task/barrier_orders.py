@@ -3,7 +3,7 @@
 ``CheckpointError`` and the reasons for it.
 
 Side:   pure.
-Source: Flink ``CheckpointException``, ``CheckpointFailureReason`` (the reasons of a task).  the calls in and out of
+Source: Flink ``CheckpointException``, ``CheckpointFailureReason`` (the reasons of a task); the calls in and out of
         Flink's ``CheckpointBarrierHandler`` and ``BarrierHandlerState.Controller``.
 Absent: the reasons of the coordinator, which does not exist yet.
 Units:  timestamps and delays in milliseconds.

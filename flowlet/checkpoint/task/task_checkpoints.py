@@ -5,7 +5,7 @@ Lock order: ``_lock`` is a leaf: operators' parts and the responder are called w
 
 Side:       task.  The ``..._async`` methods on any thread; asynchronous parts end on any thread.
 Invariants: operators are touched only in a mail or a poll, on the task thread; every trigger ends in a result, an
-            exception or a cancelled future.  ids only rise.  A checkpoint that was aborted before its barrier arrived
+            exception or a cancelled future.  Ids only rise.  A checkpoint that was aborted before its barrier arrived
             is not taken; a cancel marker replaces its barrier.  Every checkpoint that was begun ends as acknowledged,
             declined or aborted, once.
 Source:     Flink ``StreamTask.triggerCheckpointAsync``, ``triggerUnfinishedChannelsCheckpoint``, ``performCheckpoint``,

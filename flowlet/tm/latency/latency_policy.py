@@ -13,18 +13,20 @@ Why:        the kernel lets a thread that is always busy keep the core for its t
             a record then waits for some milliseconds.  Which tasks are busy shows only while they run.  Busy polling,
             ``--keep-awake`` and the switch interval depend on it, too (``TaskLoad``), even if no thread is lowered.  A
             look that comes late shows that a function keeps the interpreter's lock.
-            an idle core halts, and in a virtual machine waking it needs the hypervisor: a single record pays for that
-            several times (bench latency: p50 400 us, with this 200).  On a machine of one's own ``idle=poll`` has the
-            same effect.  beside a busy task the loop, and any task with little work, get the interpreter after one
-            interval, so a short one keeps records fast.  But two busy tasks would then pass it to and fro for nothing,
-            each time to another core with a cold cache.  And a task whose functions keep the lock for seconds, in C
-            code, gives the loop one interval between two calls: too short a one for a heartbeat.
-Invariants: the thread runs only while nothing else wants the core (SCHED_IDLE).  It takes the interpreter's lock only
-            for a moment, about 20 times per second, because a thread that then waits for the lock waits for a thread of
-            the lowest class.  the interval is long only while at least two tasks are working and no other does
-            anything: then only throughput counts; or for a minute after the loop did not get the lock for half a
-            second; or for the first two seconds of a task, whose first record may take long while the loop still
-            deploys.  Only the first does not hold for latency mode and for a user's choice.
+            An idle core halts, and in a virtual machine waking it needs the hypervisor: a single record pays for that
+            several times (bench latency: p50 400 us, with ``KeepAwake`` 200).  On a machine of one's own ``idle=poll``
+            does as much.
+            Beside a busy task the loop, and any task with little work, get the interpreter after one switch interval,
+            so a short one keeps records fast.  But two busy tasks would then pass it to and fro for nothing, each time
+            to another core with a cold cache.  And a task whose functions keep the lock for seconds, in C code, gives
+            the loop one interval between two calls: too short a one for a heartbeat.
+Invariants: the thread of ``KeepAwake`` runs only while nothing else wants the core (SCHED_IDLE).  It takes the
+            interpreter's lock only for a moment, about 20 times per second, because a thread that then waits for the
+            lock waits for a thread of the lowest class.
+            The switch interval is long only in three cases: while at least two tasks are working and no other does
+            anything, for then only throughput counts; for a minute after the loop did not get the lock for half a
+            second; and for the first two seconds of a task, whose first record may take long while the loop still
+            deploys.  The first case does not hold for latency mode and for a user's choice.
             A task thread is lowered when it has used 30 % of a core between two looks, and raised when it has used less
             than 25 % in the next second.  A second, because others may keep a busy thread from its core for a while; if
             it were raised, it would disturb them until the next look.  It is raised at all, because a task may be busy
@@ -34,8 +36,8 @@ Units:      nanoseconds of CPU time and of a monotonic clock.
 Source:     ``sys.setswitchinterval``; one for all threads.  ``sched_setattr(2)``: since Linux 6.12 an ordinary thread
             may set the length of its time slices; when it wakes, it takes the core from a thread with longer ones.
             ``timerslack_ns`` in ``proc(5)``: by how much a wait may be prolonged (50 us by default), also the wait for
-            the interpreter's lock.  Both need no privileges; an older kernel ignores them.  ours; the figures of each
-            part are in docs/process-model.md.
+            the interpreter's lock.  Both need no privileges; an older kernel ignores them.  The rest is ours; the
+            figures of each part are in docs/process-model.md.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ Side:       shared.  Called only by the main thread of ``python -m flowlet.tm``,
 Invariants: executors that a function has left open finish what was submitted to them, and exit functions run, for
             ``EXIT_WORK_S`` at most, or until the next signal.  Then the children and their children are killed, if they
             have not made a session of their own: a worker of a pool would keep the program's standard output open for
-            ever.  every setting is process-wide or inherited by later threads, so the core is pinned before any thread
+            ever.  Every setting is process-wide or inherited by later threads, so the core is pinned before any thread
             starts.
 Rules:      the interpreter is not shut down: that would take long on a busy machine.
 """
@@ -30,7 +30,7 @@ from flowlet.errors import ConfigError
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.tm.process.program_start import tell_program
 
-EXIT_WORK_S: Final = 10.0  # a program would wait for ever; whoever stops a TaskManager will not
+EXIT_WORK_S: Final = 10.0  # a program would wait for ever; a person who stops a TaskManager will not
 ENDING: Final = "ending"
 """The line that tells a program: the tasks have ended, and ``EXIT_WORK_S`` begin."""
 _MAX_SWEEPS: Final = 20  # a process may fork while the others are looked up

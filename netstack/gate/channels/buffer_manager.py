@@ -1,4 +1,4 @@
-"""The buffers one remote channel can receive into, and the credit that they are.
+"""The buffers that one remote channel can receive into; each free one is a credit.
 
 Side:       shared.  The loop takes; any thread recycles; the gate's pool offers from any thread.
 Hot path:   per buffer: one lock round to take, one to recycle.

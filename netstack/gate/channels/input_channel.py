@@ -10,8 +10,8 @@ Invariants: the first error of a channel wins, and surfaces at every poll after 
             priority come first, both kinds in the order of their arrival.  Buffers are persisted exactly while a
             checkpoint was started whose barrier has not arrived on this channel.  While it is, every data buffer that
             arrives is noted; a checkpoint whose barrier came before its start gets the queued data before the barrier.
-            Buffers reach the writer in the order of their arrival, from one thread at a time, outside the lock: whoever
-            finds another thread at it leaves its buffers there, and that thread takes them along.
+            Buffers reach the writer in the order of their arrival, from one thread at a time, outside the lock: a
+            thread that finds another one at it leaves its buffers there, and that thread takes them along.
 Lock order: the channel's lock, which ``InFlightRecorder`` shares with it, is a leaf; ``_locked`` methods are called
             under it, the writer outside it.
 Units:      waits in milliseconds, sizes in bytes, times in nanoseconds.

@@ -213,8 +213,8 @@ class RemoteInputChannel(ChannelReceiver):
                     f"channel {self.index}: there is no event {sequence_number} that could get priority"
                 )
             rest.remove(found)
-            # The barrier as it is, only its mark and place change: whoever handles it decides later that it is
-            # unaligned now.
+            # The barrier stays as it is, only its mark and place change: its handler decides later that it is unaligned
+            # now.
             overtaking = NetworkBuffer.unpooled(bytes(found[0].view), _PRIORITY)
             self.received.priority.append((overtaking, sequence_number))
             is_first = len(self.received.priority) == 1
