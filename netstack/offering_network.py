@@ -236,7 +236,7 @@ class OfferingNetwork:
 
     def __post_init__(self) -> None:
         self._attempts: dict[tuple[ConnectionID, bytes, str], _Attempt] = {}
-        self._retired: list[_Attempt] = []  # replaced, but with offers that have not ended
+        self._retired: list[_Attempt] = []  # replaced by younger ones, but with offers that have not ended
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 

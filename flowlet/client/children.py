@@ -219,11 +219,11 @@ class TaskManagerProcess:
 
     pid: int
     end_fd: int  # can be read once the process has ended
-    exit_fd: int  # its exit code, as a line
+    exit_fd: int  # the exit code, as a line
     stdout_fd: int
-    status_fd: int  # what it tells the program, in lines
+    status_fd: int  # the lines that the child writes for the program
     life_fd: int  # the kernel ends the child when this end of a pipe is gone
-    forwarder: OutputForwarder  # prints what it prints
+    forwarder: OutputForwarder  # prints the child's output
     _exit_code: int | None = field(init=False, default=None)
     _told: bytes = field(init=False, default=b"")
     _may_tell_more: bool = field(init=False, default=True)

@@ -90,7 +90,7 @@ class RunReader:
             connect_timeout_s=_CONNECT_TIMEOUT_S,
             connect_retries=_CONNECT_RETRIES,
         )
-        # What the one gate can use: to cut 64 MiB into segments takes a tenth of the time of a small job.
+        # As much as the one gate can use: to cut 64 MiB into segments takes a tenth of the time of a small job.
         num_segments = len(channels) * config.exclusive_buffers_per_channel + config.floating_buffers_per_gate
         memory = num_segments * config.segment_size_bytes
         self._network = NetworkEnvironment(replace(config, network_memory_bytes=memory), self.client.loop)
@@ -183,7 +183,7 @@ _NOTICE_TIMEOUT_S: Final = 60.0
 # Then the JobManager is told.  It knows of a TaskManager that was killed within milliseconds, and not of a connection
 # to this reader.
 _REPORT_AFTER_S: Final = 1.0
-# That this reader ended, and of which it had read nothing: starting the job once more does not help.
+# Runs that this reader ended without having read anything of them: starting the job once more does not help.
 _MAX_FRUITLESS_RUNS: Final = 3
 
 
@@ -209,7 +209,7 @@ class CollectedValues(Iterator[Any]):
         self._is_released = False  # Guarded by _lock.
         self._has_job_finished = False  # Written by release(), before it wakes the reader.
         self._wakeup = Latch()  # one per wait
-        self._news: deque[News] = deque()  # what the reader has not heard yet.  Guarded by _lock.
+        self._news: deque[News] = deque()  # not yet taken by the reader.  Guarded by _lock.
         self._attempt = run.attempt
         self._buffer = ResultBuffer(len(run.channels), guarantee or Guarantee.NONE)
         if run.attempt:  # the job restarted before this reader came
@@ -402,7 +402,7 @@ class CollectedValues(Iterator[Any]):
         return left_s
 
     def _prepare_to_wait(self) -> None:
-        self._wakeup = Latch()  # before the looks at what would have opened the former one
+        self._wakeup = Latch()  # before the reads of everything that would have opened the former latch
         if self._is_released and not self._has_job_finished:
             raise FlowletError("the results were released while they were read")
         if self._end_of_job.done() and not self._has_finished():

@@ -52,7 +52,7 @@ _DESCRIPTORS_OF_CHILD: Final = 8  # its pipes, its end, its connections
 _HOST: Final = "127.0.0.1"
 _READY_TIMEOUT_S: Final = 60.0  # a TaskManager needs under a second; a loaded machine needs more
 _STOP_TASKS_S: Final = 1.5
-_STOP_EXECUTOR_S: Final = 5.0  # of that and its connections, which linger a second
+_STOP_EXECUTOR_S: Final = 5.0  # for a TaskManager in this process and its connections, which linger a second
 _STOP_JOB_MANAGER_S: Final = 5.0  # it promises 2 s
 
 

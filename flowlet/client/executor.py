@@ -75,7 +75,7 @@ async def keep_job_alive(
         await sleep(max(0.0, due_s - clock()))
 
 
-_MAX_JOB_BYTES: Final = MAX_MESSAGE_BYTES - 1024  # the rest is more than what is added until it is sent
+_MAX_JOB_BYTES: Final = MAX_MESSAGE_BYTES - 1024  # the difference is more than the message gains until it is sent
 
 
 class Target(Protocol):

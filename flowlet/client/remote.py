@@ -53,7 +53,7 @@ _log = LogLines(__name__)
 LONG_POLL_S: Final = 10.0
 _SUBMIT_TIMEOUT_S: Final = 80.0  # it checks a directory of checkpoints for up to 20 s
 _REPORT_TIMEOUT_S: Final = 10.0  # of a sign of life: the next one follows anyway
-_START_TIMEOUT_S: Final = 30.0  # of what takes a millisecond, on a machine that does nothing else
+_START_TIMEOUT_S: Final = 30.0  # for a step of a millisecond, on a busy machine
 _DISCONNECT_TIMEOUT_S: Final = 5.0  # it takes milliseconds
 _SAVEPOINT_TIMEOUT_S: Final = 30.0
 _FIRST_PAUSE_MS: Final = 100  # so that a JobManager that is back soon is found soon
@@ -323,7 +323,7 @@ class JobManagerApi:
             if answer.status != _NO_CONTENT:
                 return msgspec.json.decode(answer.body)
             if deadline_s is not None:
-                # Not what was asked for: a JobManager may answer sooner, and one that is gone late.
+                # By the clock, not by the time asked for: a JobManager may answer sooner, and one that is gone late.
                 left_s = deadline_s - self.monotonic()
                 if left_s <= 0:
                     return None

@@ -170,7 +170,7 @@ class RunningJob:
                 f"{error}; job {self.name!r} may be lost with its JobManager: look there for it once one answers, or "
                 "run it again"
             ) from None
-        except FlowletError as error:  # what led to it says no more
+        except FlowletError as error:  # the error below it tells no more
             raise error from None
         if document is None:
             raise TimeoutError(f"job {self.name!r} has not ended within {timeout:g} s")

@@ -163,7 +163,7 @@ class CheckpointSettings:
         {"delete_on_cancellation": False, "retain_on_cancellation": True, "no_externalized_checkpoints": False},
         default="NO_EXTERNALIZED_CHECKPOINTS",
     ).field()
-    is_retained_on_failure: bool = choice(  # of the option of the field above
+    is_retained_on_failure: bool = choice(  # the field above reads this option, too
         RETENTION,
         {"delete_on_cancellation": True, "retain_on_cancellation": True, "no_externalized_checkpoints": False},
         default="NO_EXTERNALIZED_CHECKPOINTS",

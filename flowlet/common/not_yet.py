@@ -22,8 +22,8 @@ def reasons_by_name(table: str) -> dict[str, str]:
     return {name: " ".join(reason.split()) for reason, names in rows for name in names.split()}
 
 
-# What PyFlink had before version 2, or Flink has, or is not supported yet: attributes, modules and classes, and what to
-# use in their place.
+# Names that PyFlink had before version 2, or Flink has, or that are not supported yet: attributes, modules and classes,
+# and what to use in their place.
 _INSTEAD: Final = reasons_by_name("""
 PyFlink calls it get_metrics_group()
     get_metric_group

@@ -114,8 +114,8 @@ class TypedDeserializationSchema(DeserializationSchema):
     A subclass has ``_decode``, which gives the text or its parts, and ``_read``, which makes a value of them.
     """
 
-    _what: ClassVar[str]  # a message is, in errors
-    _errors: ClassVar[tuple[type[Exception], ...]]  # of what does not fit
+    _what: ClassVar[str]  # the name of a message, in errors
+    _errors: ClassVar[tuple[type[Exception], ...]]  # the errors of a message that does not fit
     _decode: Callable[[bytes], Any]
     _read: Callable[[Any], Any]
 

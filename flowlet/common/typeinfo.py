@@ -51,7 +51,7 @@ class TypeInformation:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if cls.__module__.partition(".")[0] == "flowlet":  # a user's class says itself what it is compared by
+        if cls.__module__.partition(".")[0] == "flowlet":  # a user's class defines its own comparison
             cls._compared += cls.__dict__.get("__slots__", ())
 
     def _parts(self) -> tuple[object, ...]:

@@ -207,7 +207,7 @@ class ExecutionGraph:
         self._effects = []
         return effects
 
-    # What has happened; a call that does not fit only increments a counter.
+    # Events; a call that does not fit only increments a counter.
 
     def slots_allocated(self, locations: Mapping[bytes, str]) -> None:
         """Deploy every attempt that waits for a slot; ``locations`` has the TaskManager id of each."""
@@ -287,7 +287,7 @@ class ExecutionGraph:
         if execution is None or execution.tm_id != tm_id:
             self.num_ignored_events += 1
         elif state is execution.state and not state.is_terminal:
-            return  # confirms our own order
+            return  # the report only confirms an order of ours
         elif state not in EXECUTION_TRANSITIONS[execution.state]:
             self.num_ignored_events += 1
         else:

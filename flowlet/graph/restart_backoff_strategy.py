@@ -148,7 +148,7 @@ class FailedRun:
     """Why a run ended; only its graph changes it."""
 
     root: FailureInfo
-    concurrent: deque[FailureInfo]  # what else failed until the run had ended, newest last
+    concurrent: deque[FailureInfo]  # further failures until the run had ended, newest last
     restarted_ms: int | None = None  # when the next run of the regions began; None: it has not, or never will
 
 

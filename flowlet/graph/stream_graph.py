@@ -59,7 +59,7 @@ class StreamNode:
     max_parallelism: int
     buffer_timeout_ms: int
     slot_sharing_group: str
-    transformation: OperatorTransformation  # what the operator does
+    transformation: OperatorTransformation  # the step that the operator carries out
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,7 +291,7 @@ class Dispatcher:
             self._try_start(self.jobs[job_id])
 
     def _try_start(self, master: JobMaster) -> None:
-        # What its tasks read was lost meanwhile; it asks again when that is there.
+        # Results that its tasks read were lost meanwhile; it asks again when they are there.
         if not master.graph.is_waiting_for_slots:
             self._stop_waiting(master)
             return

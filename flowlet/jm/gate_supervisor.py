@@ -111,7 +111,7 @@ class GateSupervisor:
     executions: Callable[[], Mapping[bytes, Execution]]
     fail: Callable[[Exception, str], None]
     _is_restored: bool = field(init=False, default=False)
-    _problem: StateRestoreError | None = field(init=False, default=None)  # of this run
+    _problem: StateRestoreError | None = field(init=False, default=None)  # why this run cannot restore its gates
 
     def __post_init__(self, job: messages.JobGraphMessage) -> None:
         # By vertex id.

@@ -28,7 +28,7 @@ Document = dict[str, object]
 _NO_METRICS: Final = messages.TaskMetrics()
 _MAX_RESTARTS: Final = 10  # of a document, which is asked for every second
 _MAX_CAUSE_CHARS: Final = 300
-# What a task counts from its start on, so that its attempts add up.
+# Counts of a task from its start on, which add up over its attempts.
 _COUNTERS: Final = (
     "num_records_in",
     "num_records_out",
@@ -158,8 +158,8 @@ def vertex_metrics_document(
     return [{"id": name, "value": value} for name, value in values.items() if not wanted or name in wanted]
 
 
-# What an operator drops on purpose, by reason: the fields of ``OperatorMetrics`` and their names over REST, which are
-# in Flink's style.
+# Records that an operator drops on purpose, by reason: fields of ``OperatorMetrics``, and their names over REST,
+# which are in Flink's style.
 _DROPPED: Final = {
     "num_late_records_dropped": "numLateRecordsDropped",
     "num_unassigned_records_dropped": "numUnassignedRecordsDropped",

@@ -105,7 +105,7 @@ class JobMaster:
         self._is_kept = self._is_end_kept = False  # by the job store
         self._why_not_kept: str | None = None
         self.metrics: dict[bytes, messages.TaskMetrics] = {}
-        self.former: dict[Subtask, Counter[str]] = {}  # what attempts before the newest one have counted
+        self.former: dict[Subtask, Counter[str]] = {}  # counts of the attempts before the newest one
         self.locations: dict[bytes, messages.RegisterTaskManager] = {}
         self.stuck: dict[bytes, messages.TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self.gates = GateSupervisor(

@@ -73,10 +73,10 @@ class SourceCoordinator:
     restored: bytes | None = None
     # Subtasks that asked before the enumerator was ready; None: it is ready.
     _waiting: list[int] | None = field(init=False, default_factory=list)
-    _state: bytes = field(init=False)  # what the enumerator begins with
+    _state: bytes = field(init=False)  # the state that the enumerator begins with
     _is_closed: bool = field(init=False, default=False)
     _timer: Cancellable | None = field(init=False, default=None)  # of the next search
-    # Subtasks that asked, and for which there is nothing yet.
+    # Subtasks that asked, and for which there are no splits yet.
     _without: set[int] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:

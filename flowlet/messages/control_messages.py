@@ -306,7 +306,7 @@ class TaskMetrics(msgspec.Struct, frozen=True):
     accumulated_busy_ms: int = 0
     accumulated_back_pressured_ms: int = 0  # soft and hard together
     current_input_watermark: int = -(2**63)
-    waiting_for: str | None = None  # what a suspended task waits for
+    waiting_for: str | None = None  # the name of the wait of a suspended task
     source_progress: float | None = None  # 0 to 1; None: the source does not know how much there is to read
     accumulated_soft_back_pressured_ms: int = 0  # suspended in the mailbox, because no buffer is available
     accumulated_hard_back_pressured_ms: int = 0  # blocked inside a write, because no buffer is available
@@ -343,7 +343,7 @@ class FailureInfo(msgspec.Struct, frozen=True):
     record_preview: str | None = None
     tm_id: str = ""
     timestamp_ms: int = 0
-    suppresses_restarts: bool = False  # it would only happen again, such as a state that cannot be restored
+    suppresses_restarts: bool = False  # a restart would only fail again, as with a state that cannot be restored
 
 
 def exception_type_of(kind: type[BaseException]) -> str:
@@ -406,7 +406,7 @@ class TaskStuck(FromTask, frozen=True):
     """
 
     waited_ms: int  # since it was cancelled
-    operator: str | None  # whose function it is in, if that is known
+    operator: str | None  # the operator whose function the thread is in, if that is known
     stack: str
 
 

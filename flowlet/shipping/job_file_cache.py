@@ -191,7 +191,7 @@ class _Folder:
     name: str
     making: threading.Lock = field(default_factory=threading.Lock)
     path: Path | None = None  # Written by the thread that holds ``making``; None: not made yet.
-    num_bytes: int = 0  # as ``path``
+    num_bytes: int = 0  # Written with ``path``.
     num_uses: int = 0  # Guarded by the cache's lock.
 
 

@@ -85,7 +85,7 @@ class MainObjects:
         found = self._opened.get(pickled, _UNOPENED)
         if found is not _UNOPENED:
             return found
-        with classes_stay():  # of a class that the task has already its own objects are
+        with classes_stay():  # a class that the task has already stays
             opened = load_object(pickled, f"{name} of the main module")
         if len(self._opened) >= _MAX_OPENED:
             self._opened.clear()
@@ -240,7 +240,7 @@ class ShippedCode(importlib.abc.MetaPathFinder):
         loaded = _loaded({top for top in sources if not self._users.get(top)})
         if not all(_is_version(module, sources[_top(name)].get(name)) for name, module in loaded):
             for name, _ in loaded:
-                sys.modules.pop(name, None)  # who holds an old module keeps it
+                sys.modules.pop(name, None)  # code that holds an old module keeps it
 
     def _take(self, paths: JobPaths, wanted: Mapping[str, Path | Modules], folders: Sequence[Path]) -> None:
         self._origins |= wanted

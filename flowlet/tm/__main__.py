@@ -8,7 +8,7 @@ from typing import Final
 
 from flowlet.rpc.early_signals import end_at_signals
 
-# What sets options of a TaskManager beside its command line.  A child that finds one of them parses its options with
+# The settings of a TaskManager beside its command line.  A child that finds one of them parses its options with
 # typer.
 _VARIABLES: Final = (
     "FLOWLET_CONF_DIR",

@@ -28,7 +28,7 @@ from flowlet.tm.latency.latency_policy import (
 from flowlet.tm.taskmanager_process import EXIT_FAILURE, PROGRAM, TaskManagerSettings, run_taskmanager
 from netstack.errors import NetstackError
 
-# What typer needs to know of each field of ``TaskManagerSettings``, whose types and defaults are those of the options.
+# The typer options of the fields of ``TaskManagerSettings``; types and defaults are those of the fields.
 _OPTIONS: Final[Mapping[str, Any]] = {
     # The cluster.
     "jobmanager": typer.Option(envvar=JOB_MANAGER_VARIABLE, help="Where the JobManager listens, host:port."),

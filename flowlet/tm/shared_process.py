@@ -88,7 +88,7 @@ class StandardDescriptors:
 
     def __init__(self, descriptors: Sequence[int] = _STANDARD) -> None:
         self._duplicates = {each: duplicate for each in descriptors if (duplicate := _duplicate(each)) is not None}
-        self._foreign: set[int] = set()  # those that belong to something else, as was told
+        self._foreign: set[int] = set()  # descriptors that belong to something else, and were reported
 
     def duplicate_of(self, descriptor: int) -> int | None:
         """Return the number of the duplicate, which executed programs do not inherit; None: the descriptor was closed

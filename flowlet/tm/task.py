@@ -114,7 +114,7 @@ class Task:
         other tasks.
         """
         self.state = ExecutionState.DEPLOYING
-        # What it ships may take minutes to come, and to be installed; its consumers wait.
+        # Its files may take minutes to come, and to be installed; its consumers wait.
         self._executor.network.partition_manager.announce(results_of(self.descriptor))
         try:
             self._thread.start()

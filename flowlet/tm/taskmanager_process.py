@@ -63,7 +63,7 @@ _log = LogLines(__name__)
 
 PROGRAM: Final = "python -m flowlet.tm"
 EXIT_FAILURE: Final = 2
-# What tasks import when they need it, for a program that has one TaskManager in its own process and may not need it.
+# Modules that tasks import when they need them; a program with a TaskManager in its own process may never need them.
 _TASK_MODULES: Final = (
     "cryptography.hazmat.primitives.ciphers.aead",
     "numpy",
@@ -240,7 +240,7 @@ def run(process: "_Process") -> None:
     SHIPPED_CODE.owns_process = True
     with SharedProcess(SHIPPED_CODE.brings) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
         if sys.stderr is not None:
-            faulthandler.enable()  # after standard error is what it stays
+            faulthandler.enable()  # after standard error has its final descriptor
         failure = runner.run(process.run(shared))
     if failure is not None:
         raise FlowletError(failure)

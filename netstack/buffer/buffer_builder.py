@@ -71,7 +71,7 @@ class BufferConsumer:
     ) -> None:
         self._lease = lease
         self._marker = marker
-        self._seen = marker.position  # the marker as of the last look: ``is_finished`` answers from it
+        self._seen = marker.position  # the position at the last look; ``is_finished`` reads it
         self._read = 0
         self._is_closed = False
         self.data_type = data_type
@@ -276,7 +276,7 @@ class BufferBuilder:
         return position
 
 
-_PIECE_BYTES: Final = 32 * 1024  # of bytes that are made of a content: a segment of the default size
+_PIECE_BYTES: Final = 32 * 1024  # size of a buffer of a content's bytes: a segment of the default size
 
 
 class ContentBuffer(NetworkBuffer):
@@ -340,14 +340,14 @@ class SegmentConsumer(BufferConsumer):
 
     __slots__ = ("_made_lease", "_segment", "recycler")
 
-    # Instead of slots, which would have to be filled once per buffer.  bench: transport.
+    # Class attributes in place of slots, which would have to be filled once per buffer.  bench: transport.
     data_type = DataType.DATA_BUFFER
     is_buffer = True
     is_compressed = False
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler, partial_record_length: int = 0) -> None:
         self._segment = segment
-        self.recycler = recycler  # gets the segment when nobody uses it any more
+        self.recycler = recycler  # takes the segment back when nobody uses it any more
         self._made_lease: BufferLease | None = None
         self._seen = 0
         self._read = 0

@@ -33,7 +33,7 @@ from netstack.wire.messages import DataType
 if TYPE_CHECKING:
     from netstack.buffer.network_buffer_pool import NetworkBufferPool
 
-NO_SUBPARTITION: Final = -1  # a request that no subpartition's maximum counts
+NO_SUBPARTITION: Final = -1  # a request that counts for no subpartition's maximum
 PARK_SLICE_S: Final = 1.0  # a parked thread looks around this often, even if a wake-up were lost
 
 
@@ -76,7 +76,7 @@ class ParkedThreads:
         # A thread waits for its own lock; the thread that takes this lock out of the line releases it.
         self.line: deque[threading.Lock] = deque()
         self.observer: BlockingObserver | None = None  # Written by the owner of the pool before its first request.
-        self._total_ns = 0  # of the waits that are over
+        self._total_ns = 0  # sum of the waits that are over
         self._since_ns: dict[int, int] = {}  # thread id -> when it parked
 
     def begin(self) -> threading.Lock:
@@ -373,7 +373,7 @@ class LocalBufferPool(BufferRecycler):
 
     def recycle(self, segment: MemorySegment, subpartition: int = NO_SUBPARTITION) -> None:
         """Take one segment back; ``subpartition``: the one that it was requested for."""
-        if self._ledger is None:  # Beside a free one, where nobody waits and no limit is met: half the time.
+        if self._ledger is None:  # Fast path, half the time: another one is free, nobody waits, and no limit is met.
             with self._lock:
                 is_plain = (
                     self._free
@@ -396,7 +396,7 @@ class LocalBufferPool(BufferRecycler):
     def recycle_runs(self, runs: Sequence[tuple[int, Sequence[MemorySegment]]]) -> None:
         """Take segments back, from any thread, at any time, in one lock round; a woken thread finds all of them."""
         segments = runs[0][1] if len(runs) == 1 else [segment for _, run in runs for segment in run]
-        if self._ledger is not None:  # before anything changes: it refuses what was recycled already
+        if self._ledger is not None:  # before anything changes: the ledger refuses segments that were recycled already
             for segment in segments:
                 self._ledger.give_back(segment.index)
         calls: list[Callable[[], object]] = []
@@ -421,7 +421,7 @@ class LocalBufferPool(BufferRecycler):
                         calls.append(partial(self._parent.hand_out, self._parent.take_back(self, (segment,))))
                     elif listener is not None:
                         calls.append(partial(self._serve, listener, segment))
-            if len(segments) > 1:  # A single one wakes one thread: more would find nothing.
+            if len(segments) > 1:  # A single segment wakes one thread: a second thread would find nothing.
                 self._parked.wake_more_locked(num_parked, len(self._free), wakeups)
         if calls or wakeups:
             # All of them: a callback of a future, or a listener, may raise, and the thread that parks for the segment
@@ -462,7 +462,7 @@ class LocalBufferPool(BufferRecycler):
         self._counts[subpartition] = count - num_segments
         if count >= self._max_per_channel > count - num_segments:
             self._num_full -= 1
-            if self._free:  # the segment itself may go elsewhere
+            if self._free:  # the recycled segment itself may go to another pool
                 self._announce_locked(wakeups)
 
     def _announce_locked(self, wakeups: list[Callable[[], object]]) -> None:

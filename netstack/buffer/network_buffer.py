@@ -198,7 +198,7 @@ class FreeingBufferRecycler(BufferRecycler):
 FREEING_RECYCLER: Final = FreeingBufferRecycler()
 
 
-_POISON: Final = b"\xdd"  # what a freed segment is filled with when NETSTACK_DEBUG=1
+_POISON: Final = b"\xdd"  # fills freed segments when NETSTACK_DEBUG=1
 _DEBUG: Final = is_debug()
 _LAST: Final = True  # the token of the last holder
 _OTHER: Final = False
@@ -216,7 +216,7 @@ class BufferLease:
     __slots__ = ("_tokens", "_trail", "position", "recycler", "segment")
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
-        self.recycler = recycler  # gets the segment in the end
+        self.recycler = recycler  # takes the segment back in the end
         self.segment = segment
         self.position = 0  # Written by the segment's builder, see there; here, because both are needed once per buffer.
         self._tokens = [_LAST]
@@ -449,7 +449,7 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
         recycler = lease.recycler
         tokens = lease._tokens
         if not tokens:
-            calls.append(lease.release)  # which says what is wrong
+            calls.append(lease.release)  # raises the error that names the fault
             continue
         token = tokens.pop()
         if _DEBUG:

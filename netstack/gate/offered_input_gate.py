@@ -78,7 +78,7 @@ class ProducerQuota:
 
 
 ChannelFactory = Callable[[SingleInputGate, int, SubpartitionOffer, OfferedPartitionClient], RemoteInputChannel]
-# What a channel that left has moved stays in the gate's numbers.
+# Numbers of a channel that left which stay in the gate's.
 _SUMMED = ("num_bytes_in_remote", "num_buffers_in", "num_credits_granted")
 
 

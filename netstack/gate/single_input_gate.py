@@ -284,7 +284,7 @@ class SingleInputGate(GateChannels):
         with self._lock:
             if is_more and not channel.is_queued and self._lifecycle is not _RELEASED:
                 channel.is_queued = True
-                # Without data its turn is still to come.
+                # A channel that gave no data keeps its turn.
                 (queue.rest.append if buffers else queue.rest.appendleft)(channel)
             more_priority_events = bool(queue.priority)
             more_available = more_priority_events or bool(queue.rest)
@@ -386,7 +386,7 @@ class SingleInputGate(GateChannels):
                 for each in buffers:
                     buffer = self._decompress(channel, each) if each.is_compressed else each
                     items.append(_new(BufferOrEvent, (index, buffer, None, True, more_priority_events, buffer.size)))
-            except NetstackError as error:  # of this buffer: what was found before it, and elsewhere, is not lost
+            except NetstackError as error:  # of this buffer: buffers before it, and of other channels, are not lost
                 recycle_all(buffers[len(items) - num_before + 1 :])
                 channel.fail(error)
                 more_available = True
@@ -412,7 +412,7 @@ class SingleInputGate(GateChannels):
         queue = self._queue
         if found.buffer.data_type is _PRIORITY:
             channel.last_priority_sequence_number = found.sequence_number
-            # Told of while it was polled: it is in hand, and nothing else was told of.
+            # This event was told of while it was polled, and no later one was: the channel has no other.
             told = channel.prioritized_by
             if channel.is_prioritized and told is not None and not is_before(found.sequence_number, told):
                 queue.priority.remove(channel)

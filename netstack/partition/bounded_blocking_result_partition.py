@@ -265,7 +265,7 @@ class BoundedBlockingSubpartition:
     """
 
     takes_contents = False  # everything goes to a file
-    num_queued_buffers = 0  # what is in a file takes no memory
+    num_queued_buffers = 0  # elements in a file take no memory
     num_queued_bytes = 0
 
     def __init__(

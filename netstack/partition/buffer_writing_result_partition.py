@@ -123,7 +123,7 @@ class ResultPartitionState(Enum):
 
 
 _OPEN: Final = ResultPartitionState.OPEN
-ALL: Final = -1  # in place of a subpartition: what is written once for every one of them
+ALL: Final = -1  # in place of a subpartition: data that is written once for all of them
 _SUBPARTITION_RELEASED: Final = SubpartitionState.RELEASED
 
 

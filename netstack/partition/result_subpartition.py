@@ -77,7 +77,7 @@ class BufferAndBacklog(NamedTuple):
 
     buffer: NetworkBuffer
     backlog: int
-    next_data_type: DataType  # of what can be polled next, NONE if nothing can
+    next_data_type: DataType  # of the next element that can be polled; NONE if there is none
     sequence_number: int
 
 
@@ -403,12 +403,12 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         self._views: dict[int, ResultSubpartitionView] = {}  # Complete before ``start``.
         self._lock = threading.Lock()
         # All below guarded by _lock.
-        self._ready: dict[int, None] = {}  # who was told and is not being read: an ordered set
+        self._ready: dict[int, None] = {}  # subpartitions that have data and are not being read: an ordered set
         self._cache: deque[tuple[BufferAndBacklog, int]] = deque()
-        self._unfinished: int | None = None  # whose record may go on in its next buffer
+        self._unfinished: int | None = None  # the subpartition whose record may go on in its next buffer
         self._sequence_number = 0
         self._is_looking_ahead = False
-        self._was_missed = False  # another thread came meanwhile
+        self._was_missed = False  # another thread came while one looked ahead
         self._state = UnionViewState.OPENING  # A bare read may be one pass stale.
 
     def __repr__(self) -> str:
@@ -444,7 +444,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
             if self._state not in _CAN_BE_READ:
                 return
             is_told = self._state is UnionViewState.STARTED
-            if is_gone:  # told even if it stands in line, where the reader may not look again
+            if is_gone:  # told even if it stands in line: the reader may not look there again
                 cached = self._drop_locked()
             elif subpartition in self._ready:
                 return

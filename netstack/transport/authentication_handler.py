@@ -77,7 +77,7 @@ def refuse_certificate(tls: TlsConfig, channel: Channel) -> AuthenticationError 
 
 _log = LogLines(__name__)
 
-_MAX_REASON_CHARACTERS = 200  # it may quote what a stranger sent
+_MAX_REASON_CHARACTERS = 200  # the text may quote a stranger's message
 
 
 @dataclass(eq=False)

@@ -167,7 +167,7 @@ class FrameDecoder:
         self._pending: BufferResponse | None = None
         self._num_missing = 0
         self._rest = _NO_PAYLOAD
-        # Of a sealed connection: what the seal of the pending message covers.
+        # Of a sealed connection: the bytes that the seal of the pending message covers.
         self._head = b""
         self._payload = _NO_PAYLOAD
         self.accept(ALL_MESSAGE_IDS if accepted_ids is None else accepted_ids)
@@ -396,7 +396,7 @@ class FrameDecoder:
         self._start, self._needed = start, FRAME_HEADER_BYTES
         if end - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(staging, start)
-            if length < FRAME_HEADER_BYTES:  # its other bytes will never come: waiting for them holds the connection
+            if length < FRAME_HEADER_BYTES:  # waiting for the rest of the header would hold the connection for ever
                 raise RemoteProtocolError(f"a frame of {length} bytes, the least is {FRAME_HEADER_BYTES}")
 
     def _decode_run(self, start: int, length: int, messages: list[Decoded]) -> tuple[int, int]:

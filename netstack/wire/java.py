@@ -39,7 +39,7 @@ class FieldsOf(Generic[T]):
         self._makers = makers
         # All values by one call in C, if there are several: an announcement of credit is sent per read.
         self._get = attrgetter(*self._names) if len(declared) > 1 else self._get_few
-        # If the class takes just what is sent, its arguments by position: by name it takes twice as long.
+        # If the class takes just the fields that are sent, by position: by name it takes twice as long.
         taken = list(vars(kind)["__dataclass_fields__"])
         self._is_plain = sorted(taken) == sorted(self._names) and not makers
         order = [self._names.index(name) for name in taken if self._is_plain]

@@ -147,7 +147,7 @@ def _decode_text(name: str, data: bytes) -> str:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise RemoteProtocolError(f"the {name} is not UTF-8 text") from error
-    _encode_text(name, text)  # refuses what may not be sent
+    _encode_text(name, text)  # raises for a text that may not be sent
     return text
 
 
@@ -284,7 +284,7 @@ def _checked(receiver: InputChannelID) -> InputChannelID:
 
 def _encode_error(error: ErrorResponse) -> bytes:
     about = "" if error.about is None else f" {_checked(error.about).hex()}"
-    # A lone surrogate (from a path that is not text) would raise in whatever prints the message.
+    # A lone surrogate (from a path that is not text) would raise where the message is printed.
     message = error.message[:_MAX_ERROR_CHARACTERS].encode("utf-8", "replace").decode()
     text = f"[{error.code.name}{about}] {message}"
     end = b"\x00" if error.receiver is None else b"\x01" + _checked(error.receiver)

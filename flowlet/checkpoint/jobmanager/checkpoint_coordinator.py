@@ -101,7 +101,8 @@ class CheckpointCoordinator:
         # Tasks that wait for their last checkpoint would end with another one, and the savepoint would come too late.
         self._is_stop_near = False
         self.written: dict[int, str] = {}  # ids whose manifest is being written, with the location of a savepoint
-        self._litter: dict[int, str] = {}  # failed since the run began, as above: a TaskManager may still write to them
+        # Failed since the run began, with locations as above: a TaskManager may still write to them.
+        self._litter: dict[int, str] = {}
         # By attempt that waits for its last checkpoint: the lowest id that it may have.
         self._awaited: dict[bytes, int] = {}
         self._last_end_ms: int | None = None
@@ -194,7 +195,7 @@ class CheckpointCoordinator:
 
     def run_ended(self) -> None:
         """End the run: its attempts are being cancelled, or have ended, and get no more orders."""
-        self._run = None  # first: nobody gets an order any more
+        self._run = None  # first: no attempt gets an order any more
         self._fail_all(list(self.pending.values()), _Reason.CHECKPOINT_COORDINATOR_SUSPEND)
         self._refuse_waiting_savepoints()
 

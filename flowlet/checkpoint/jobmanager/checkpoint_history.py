@@ -47,7 +47,7 @@ class CompletedCheckpoints:
         self._directory = "" if settings is None else settings.directory
         assert self._num_retained >= 1, "CheckpointSettings allow no less"
         self._topology = topology
-        self.former: FormerCheckpoint | None = None  # what the job starts from until it has one of its own
+        self.former: FormerCheckpoint | None = None  # the job starts from it until it has one of its own
         self._manifests: list[CheckpointManifest] = []
         # Shared files by path: the newest checkpoint, pending or complete, that names each.
         self._last_named: dict[str, int] = {}

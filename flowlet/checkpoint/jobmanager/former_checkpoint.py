@@ -69,7 +69,7 @@ class FormerCheckpoint:
         self._new = {each.vertex_id: each for each in self.topology.vertices}
         if place is not None:
             self._check()
-        self._edges: dict[str, list[RestoredEdge]] = {}  # those with data in flight, by the vertex that processes these
+        self._edges: dict[str, list[RestoredEdge]] = {}  # edges with data in flight, by the vertex that processes it
         self._place_edges()
 
     def __repr__(self) -> str:

@@ -284,7 +284,7 @@ class JobKeeper:
         self._store = store
         self._call_in_background = call_in_background
         self._queues: dict[str, deque[tuple[Callable[[], None], Done]]] = {}  # by job id; the first one is under way
-        self._progress: dict[str, StoredProgress] = {}  # as the last write that was queued says
+        self._progress: dict[str, StoredProgress] = {}  # as in the last write that was queued
         self._ids_below: dict[str, int] = {}  # on disk
         self._is_closed = False
 

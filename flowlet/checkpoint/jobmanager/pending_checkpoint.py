@@ -107,7 +107,7 @@ class CheckpointTopology:
 
     def _edge_reads_from(self, edge: TopologyEdge, reader: Subtask, among: Set[Subtask]) -> bool:
         if not edge.is_pointwise:
-            return True  # it reads from every subtask of the source, and one of them is there
+            return True  # it reads from every subtask of the source, and one of them is in the set
         source = edge.entry.source
         producers = producers_of(reader.subtask, self.parallelisms[source], self.parallelisms[reader.vertex_id])
         return any(Subtask(source, index) in among for index in producers)
@@ -246,7 +246,7 @@ class PendingCheckpoint:
         """Take in the part of a missing subtask."""
         self.missing.remove(message.attempt)
         subtask = self.participants[message.attempt]
-        # Whose part it is follows from the attempt: a TaskManager speaks for its own alone.
+        # The attempt tells whose part it is: a TaskManager reports only its own attempts.
         part = msgspec.structs.replace(message.part, vertex_id=subtask.vertex_id, subtask=subtask.subtask)
         self._entries[subtask] = part
         num_bytes = sum(each.num_bytes for each in (part.state, part.channels) if each is not None)

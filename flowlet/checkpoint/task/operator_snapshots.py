@@ -132,7 +132,7 @@ def _naming(operator: str) -> Iterator[None]:
         yield
     except FlowletError as error:
         if type(error) is not FlowletError:
-            raise  # it says more
+            raise  # an error of its own class tells more
         raise FlowletError(f"operator {operator!r}: {error}") from error.__cause__
 
 

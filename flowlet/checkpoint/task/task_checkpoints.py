@@ -110,7 +110,7 @@ class TaskCheckpoints:
     # Aborted before their barriers arrived; at most max_concurrent.
     _aborted: set[int] = field(init=False, default_factory=set)
     _newest_aborted: int = field(init=False, default=-1)
-    _alignment_timer: tuple[int, Cancellable] | None = field(init=False, default=None)  # of which checkpoint
+    _alignment_timer: tuple[int, Cancellable] | None = field(init=False, default=None)  # and its checkpoint
     _is_closed: bool = field(init=False, default=False)
     _lock: threading.Lock = field(init=False)
     _snapshots: dict[int, AsyncSnapshot] = field(init=False, default_factory=dict)  # Guarded by _lock.

@@ -78,7 +78,7 @@ BY_NAME: Final = {name: row for row in KNOWN for name in row.names}
 _SURE: Final = 0.9
 _LIKELY: Final = 0.6
 
-# What counts for savepoints, too.
+# The settings that count for savepoints, too.
 _OF_ANY_CHECKPOINT: Final = ("is_exactly_once", "timeout_ms", "after_tasks_finish")
 _NO_CHECKPOINTS: Final = f"no checkpoints are taken: set {CHECKPOINT_INTERVAL!r} too, or leave it out"
 

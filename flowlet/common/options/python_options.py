@@ -85,7 +85,7 @@ class DependencySettings:
         lambda found: parse_text(found).partition(_BEFORE_TARGET)[0] or None,
         "the path of a requirements file, and perhaps # and a folder of packages",
     ).field()
-    packages: str | None = Option(  # of the option of the field above
+    packages: str | None = Option(  # the field above reads this option, too
         _REQUIREMENTS, lambda found: found.partition(_BEFORE_TARGET)[2] or None, ""
     ).field()
     archives: tuple[ArchivePath, ...] = Option(

@@ -174,7 +174,7 @@ class ChannelReceiver(InputChannel):
                     for buffer in buffers:
                         self._in_flight.note_buffer_locked(buffer)
                 rest.extend(zip(buffers, range(sequence_number, end), strict=True))
-                # None is left that was there before: the task may have polled it without a look at what came behind it.
+                # No older buffer is left: the task may have polled the last one before this run was queued behind it.
                 is_first = len(rest) <= num_buffers
                 is_missing = self.buffer_manager.require_locked(backlog)
         if not is_taken:

@@ -378,7 +378,7 @@ class InputChannel(ABC):
         self.num_subpartitions = self.last_subpartition - self.subpartition + 1
         self.is_queued = False  # Guarded by the gate's lock.
         self.is_prioritized = False  # Guarded by the gate's lock.
-        # Which priority event was told of last; None: the gate knows of one by itself.  Guarded by the gate's lock.
+        # The priority event that was told of last; None: the gate knows of one by itself.  Guarded by the gate's lock.
         self.prioritized_by: int | None = None
         self.last_priority_sequence_number: int | None = None  # Guarded by the gate's lock.
         # Written by the task thread.
@@ -392,10 +392,10 @@ class InputChannel(ABC):
         self._lock = threading.Lock()
         # Guarded by _lock for writes; a bare read may be one pass stale.
         self._error: NetstackError | None = None
-        self._not_found: PartitionNotFoundError | None = None  # what the producer said last
+        self._not_found: PartitionNotFoundError | None = None  # the producer's last answer
         self.lifecycle = Lifecycle.CREATED
         self._in_flight = InFlightRecorder(self._lock, NO_CHANNEL_STATE, InputChannelInfo(0, self.index))
-        self._queued: Iterable[SequenceBuffer] = ()  # what was received and is not polled
+        self._queued: Iterable[SequenceBuffer] = ()  # received, but not polled yet
 
     def __repr__(self) -> str:
         state = self._describe() if self._error is None else f"failed: {self._error}"
