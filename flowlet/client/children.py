@@ -160,7 +160,7 @@ class OutputForwarder:
             # waits for what TaskManagers print; ended by close(), which wakes it
             for key, _ in self._selector.select():
                 if key.data is None:
-                    os.eventfd_read(self._wake_fd)
+                    os.eventfd_read(self._wake_fd)  # before the orders are taken: a later one wakes the next pass
                 else:
                     self._forward(key.data)
             with self._lock:

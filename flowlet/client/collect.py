@@ -344,7 +344,7 @@ class CollectedValues(Iterator[Any]):
         with self._lock:
             self._reader = reader
             is_released = self._is_released
-        if is_released:
+        if is_released:  # meanwhile: the release has closed the former reader, and does not know this one
             reader.close()
 
     def _poll(self) -> float | None:
@@ -431,7 +431,7 @@ class CollectedValues(Iterator[Any]):
         """Add news, and wake the reader; on the loop thread."""
         with self._lock:
             if isinstance(news, int) and self._news and isinstance(self._news[-1], int):
-                self._news.pop()
+                self._news.pop()  # A newer complete checkpoint stands for an older one that the reader has not taken.
             self._news.append(news)
         self._wake()
 

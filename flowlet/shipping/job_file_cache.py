@@ -259,7 +259,7 @@ class JobFileCache:
                 folder.num_uses -= 1
             unused = {key: folder for key, folder in self._folders.items() if not folder.num_uses}
             num_bytes = sum(folder.num_bytes for folder in unused.values())
-            for key, folder in unused.items():
+            for key, folder in unused.items():  # without ``path``: its making failed
                 if folder.path is None or key.startswith(_WORK) or num_bytes > _MAX_UNUSED_BYTES:
                     del self._folders[key]
                     num_bytes -= folder.num_bytes

@@ -129,7 +129,7 @@ class Task:
         """Ask the task to end; in every state, idempotent."""
         if self._cancelled.is_set() or self.state.is_terminal:
             return
-        with self._lock:
+        with self._lock:  # either this sees the stream task, or the thread that makes it sees the cancellation
             self._cancelled.set()
             stream_task = self._stream_task
         self._checkpointing.close()

@@ -100,6 +100,7 @@ class SnapshotPool:
         with self._changed:
             if self._is_closed:
                 return
+            # Each waiting call has an idle thread that was notified: only further idle threads are free.
             if self._num_idle <= len(self._calls) and len(self._threads) < self._num_threads:
                 # A daemon: a file system that does not answer must not keep the process from its end.
                 thread = threading.Thread(target=self._run, name=f"{self._name} {len(self._threads) + 1}", daemon=True)
@@ -428,7 +429,7 @@ class TaskCheckpointing:
         self, checkpoint_id: int, durations: messages.CheckpointDurations, state: SubtaskState, begun_ns: int
     ) -> None:
         with self._lock:
-            if checkpoint_id not in self._unsent:
+            if checkpoint_id not in self._unsent:  # aborted, or the task ended, while the call waited for a thread
                 return
         try:
             part = self._keep(checkpoint_id, state)

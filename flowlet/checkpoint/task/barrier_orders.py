@@ -5,7 +5,7 @@
 Side:   pure.
 Source: Flink ``CheckpointException``, ``CheckpointFailureReason`` (the reasons of a task); the calls in and out of
         Flink's ``CheckpointBarrierHandler`` and ``BarrierHandlerState.Controller``.
-Absent: the reasons of the coordinator, which does not exist yet.
+Absent: the reasons of the coordinator (``CoordinatorFailureReason``).
 Units:  timestamps and delays in milliseconds.
 """
 

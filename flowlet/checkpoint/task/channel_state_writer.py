@@ -167,9 +167,9 @@ class InMemoryChannelStateWriter:
         with self._lock:
             found = self._open.get(checkpoint_id)
             if found is not None and _OUTPUTS in found.sides:
-                found.num_pending += 1
+                found.num_pending += 1  # before the callback, which may be called at once
             else:
-                found = None
+                found = None  # nobody wants the data, but the callback recycles its buffers
         data.end.add_done_callback(partial(self._on_output_data, checkpoint_id, subpartition, found, data))
 
     def _on_output_data(
@@ -177,7 +177,7 @@ class InMemoryChannelStateWriter:
     ) -> None:
         pieces, cause = _copies(data.take()), data.error
         with self._lock:
-            if found is None or self._open.get(checkpoint_id) is not found:
+            if found is None or self._open.get(checkpoint_id) is not found:  # not wanted, or aborted meanwhile
                 return
             found.num_pending -= 1
             if pieces:
