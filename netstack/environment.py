@@ -115,7 +115,7 @@ class NetworkEnvironment:
         return self._server is not None and self._server.has_lost_port
 
     def reader_statistics(self) -> list[ViewReaderStatistics]:
-        """One row per remote reader of this process's partitions, for a dump; loop thread.
+        """Make one row per remote reader of this process's partitions, for a dump; loop thread.
 
         ``SingleInputGate.channel_statistics`` has the consumer's side of these channels.
         """

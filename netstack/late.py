@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, **parameters: bool) -> Any:
-        """The class with fields for its annotations; ``parameters`` are those of ``dataclasses.dataclass``."""
+        """Make the class with fields for its annotations; ``parameters`` are those of ``dataclasses.dataclass``."""
         return (lambda each: _with_fields(each, parameters)) if cls is None else _with_fields(cls, parameters)
 
 

@@ -404,7 +404,7 @@ class OfferedPartition:
         return f"<OfferedPartition {[stage.name for stage in self._stages]}{failed}, {self.partition!r}>"
 
     def late_subtasks(self, stage: Stage) -> list[int]:
-        """The subtasks that have not reached ``stage``; any thread."""
+        """List the subtasks that have not reached ``stage``; any thread."""
         with self._changed:
             return [subtask for subtask, reached in enumerate(self._stages) if reached < stage]
 

@@ -241,7 +241,7 @@ class LastRow:
 
 
 def _terminal_of_stderr() -> int | None:
-    """The descriptor of standard error if it is a terminal with a screen."""
+    """Return the descriptor of standard error if it is a terminal with a screen."""
     try:
         fd = sys.stderr.fileno()
         return fd if os.isatty(fd) and os.environ.get("TERM", "") not in _NO_SCREENS else None

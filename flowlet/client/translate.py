@@ -339,7 +339,7 @@ def _key_groups_behind(graph: StreamGraph, node: StreamNode) -> KeyGroups | None
         return None  # nobody opens it at a producer
     shapes = set()
     for edge in edges:
-        # The same object: two selectors that look alike may differ in what they close over.
+        # Identity, not equality: two selectors that look alike may differ in what they close over.
         if (
             edge.target is None
             or not isinstance(edge.partitioner, KeyGroups)

@@ -107,7 +107,7 @@ class ExecutionConfig(ExplainsMissing):
         self._options = Configuration()
 
     def get_parallelism(self) -> int:
-        """The default number of subtasks of an operator, or ``PARALLELISM_DEFAULT``."""
+        """Return the default number of subtasks of an operator, or ``PARALLELISM_DEFAULT``."""
         return self._found.parallelism or ExecutionConfig.PARALLELISM_DEFAULT
 
     def set_parallelism(self, parallelism: int) -> "ExecutionConfig":
@@ -119,7 +119,7 @@ class ExecutionConfig(ExplainsMissing):
         return self._set("parallelism", parallelism)
 
     def get_max_parallelism(self) -> int:
-        """The default number of key groups, or ``PARALLELISM_DEFAULT``."""
+        """Return the default number of key groups, or ``PARALLELISM_DEFAULT``."""
         return self._found.max_parallelism or ExecutionConfig.PARALLELISM_DEFAULT
 
     def set_max_parallelism(self, max_parallelism: int) -> "ExecutionConfig":
@@ -170,7 +170,7 @@ class ExecutionConfig(ExplainsMissing):
         return DEFAULT_CANCELLATION_TIMEOUT_MS if timeout_ms is None else timeout_ms
 
     def get_global_job_parameters(self) -> dict[str, str]:
-        """The parameters that all functions of the job can read."""
+        """Return the parameters that all functions of the job can read."""
         return dict(view_of(JobSettings, self._options).parameters)
 
     def set_global_job_parameters(self, global_job_parameters_dict: Any) -> "ExecutionConfig":

@@ -30,7 +30,7 @@ class RestartStrategyConfiguration:
         return self._description
 
     def options(self) -> Mapping[str, str]:
-        """The options that set this strategy; not in PyFlink."""
+        """Return the options that set this strategy; not in PyFlink."""
         return dict(self._options)
 
     def __eq__(self, other: object) -> bool:

@@ -37,8 +37,8 @@ class TimestampAssigner(ABC):
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """The event time of a record in milliseconds since the epoch; ``record_timestamp`` is the source's, -2**63 if
-        it gave none.
+        """Return the event time of a record in milliseconds since the epoch; ``record_timestamp`` is the source's,
+        -2**63 if it gave none.
         """
 
 

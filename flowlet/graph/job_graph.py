@@ -109,7 +109,7 @@ class JobGraph:
     settings: JobSettings = field(default_factory=JobSettings)
 
     def external_edges(self) -> list[JobEdge]:
-        """The edges that the client reads."""
+        """List the edges that the client reads."""
         return [edge for edge in self.edges if edge.target is None]
 
     def topological_order(self) -> list[JobVertex]:

@@ -148,7 +148,7 @@ class GateWrites:
         self._num_remembered = 0
 
     def snapshot(self) -> WritesState:
-        """The reports of drivers, for a checkpoint."""
+        """Return the reports of drivers, for a checkpoint."""
         said = [
             (key, write) for key, write in self._writes.items() if write.is_aborted or write.num_committed is not None
         ]

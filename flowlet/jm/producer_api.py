@@ -43,7 +43,7 @@ class ProducerApi:
     clock: WallClock
 
     def routes(self) -> list[Route]:
-        """The routes, for the application of ``RestApi``."""
+        """List the routes, for the application of ``RestApi``."""
         return [
             Route("GET", f"{_BASE}/partition", self.partition),
             Route("GET", f"{_BASE}/place", self.place),

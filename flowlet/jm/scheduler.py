@@ -169,7 +169,7 @@ class SlotPool:
         return sum(self.free_by_task_manager().values())
 
     def free_by_task_manager(self) -> dict[str, int]:
-        """The number of free slots of each TaskManager, in the order of registration."""
+        """Return the number of free slots of each TaskManager, in the order of registration."""
         held = Counter(tm_id for slots in self._taken.values() for tm_id in slots)
         return {tm_id: num_slots - held[tm_id] for tm_id, num_slots in self._slots.items()}
 

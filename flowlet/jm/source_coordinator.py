@@ -198,7 +198,7 @@ class _Group:
     watermarks: dict[Subtask, int] = field(default_factory=dict)
 
     def combined_watermark(self) -> int:
-        """The smallest watermark; ``MAX_TIMESTAMP`` if no subtask holds it back."""
+        """Return the smallest watermark; ``MAX_TIMESTAMP`` if no subtask holds it back."""
         return min(self.watermarks.values(), default=MAX_TIMESTAMP)
 
 

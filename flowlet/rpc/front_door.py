@@ -87,7 +87,7 @@ class FrontDoor:
         return _Visitor(self)
 
     def statistics(self) -> AdmissionStatistics:
-        """The numbers of connections that wait now, and of connections that were cut for others."""
+        """Return the numbers of connections that wait now, and of connections that were cut for others."""
         return self._admission.statistics()
 
     def close(self) -> None:

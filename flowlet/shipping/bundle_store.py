@@ -134,7 +134,7 @@ class FileKeeper:
         return f"<FileKeeper {len(self._sizes)} parts, {sum(self._sizes.values())} bytes>"
 
     async def missing(self, digests: Collection[bytes]) -> list[bytes]:
-        """The digests of parts that are not here.  Raises StorageError: the directory cannot be read."""
+        """List the digests of parts that are not here.  Raises StorageError: the directory cannot be read."""
         await self._read_directory()
         return [each for each in digests if not self._touch(each)]
 

@@ -180,7 +180,7 @@ class StateFiles(ABC):
 
     @abstractmethod
     def _folder(self, checkpoint_id: int) -> Folder:
-        """The folder of a checkpoint's files."""
+        """Return the folder of a checkpoint's files."""
 
     @abstractmethod
     def _place(self, path: str) -> tuple[Folder, str]:

@@ -227,7 +227,9 @@ class LocalBufferPool(BufferRecycler):
         return num_available if self.max_buffers is None else min(num_available, self.max_buffers - self.num_required)
 
     def available_future(self) -> AvailabilityFuture:
-        """The future that is done while the pool is available (or destroyed), else completed when it becomes so."""
+        """Return the future that is done while the pool is available (or destroyed), else completed
+        when it becomes so.
+        """
         with self._lock:
             return self._availability.future
 

@@ -107,7 +107,7 @@ class Admission(Generic[C]):
         return f"<Admission {len(self._hosts)} connections, {len(self._unauthenticated)} unauthenticated>"
 
     def statistics(self) -> AdmissionStatistics:
-        """Connections now, and cuts and refusals since the start."""
+        """Return the numbers of connections now, and of cuts and refusals since the start."""
         return AdmissionStatistics(len(self._hosts), len(self._unauthenticated), self._num_evicted, self._num_refused)
 
     def arrive(self, connection: C, host: str) -> list[C] | None:

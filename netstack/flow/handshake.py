@@ -181,7 +181,9 @@ class Handshake:
         return isinstance(self._mine, Hello) and self._mine.role == Role.CONSUMER
 
     def seal_keys(self) -> tuple[bytes, bytes] | None:
-        """The keys of the seals of this end's frames and the peer's, 32 bytes each; None with TLS, which needs none."""
+        """Return the keys of the seals of this end's frames and the peer's, 32 bytes each; None with TLS, which needs
+        none.
+        """
         if self._tls_binding:
             return None
         keys = [

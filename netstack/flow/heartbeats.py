@@ -31,7 +31,7 @@ class Backoff:
     jitter: float = 0.0
 
     def delay(self, num_failures: int, chance: float = 0.0) -> float:
-        """The delay after ``num_failures``, at least one; ``chance``, up to 1: how much of the jitter counts."""
+        """Return the delay after ``num_failures``, at least one; ``chance``, up to 1: how much of the jitter counts."""
         try:
             delay = min(self.first * self.factor ** (num_failures - 1), self.longest)
         except OverflowError:
@@ -39,7 +39,7 @@ class Backoff:
         return delay * (1 - self.jitter * chance)
 
     def delays(self, chance: Callable[[], float] = float) -> Iterator[float]:
-        """The delay after each failure, without end."""
+        """Give the delay after each failure, without end."""
         return (self.delay(num_failures, chance()) for num_failures in count(1))
 
 

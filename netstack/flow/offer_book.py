@@ -94,7 +94,7 @@ class OfferBook:
         return self.is_sealed and not self._open
 
     def counts(self) -> OfferCounts:
-        """The counters now."""
+        """Return the counters now."""
         return OfferCounts(len(self._open), self._num_completed, self._num_aborted, self._num_refused)
 
     def admit(self, offer: SubpartitionOffer) -> Refusal | None:

@@ -149,7 +149,7 @@ class UnknownInputChannel(InputChannel):
             self._enter_locked(_RELEASED)
 
     def statistics(self) -> ChannelStatistics:
-        """One row of a dump."""
+        """Make one row of a dump."""
         return self._statistics("unknown")
 
     def _describe(self) -> str:
@@ -408,5 +408,5 @@ class GateChannels:
             return list(self._by_index) if self._enter_locked(_RELEASED) else None
 
     def channel_statistics(self) -> list[ChannelStatistics]:
-        """One row per channel, for a dump; any thread."""
+        """Make one row per channel, for a dump; any thread."""
         return [channel.statistics() for channel in list(self._by_index)]

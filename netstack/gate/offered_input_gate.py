@@ -144,7 +144,7 @@ class OfferedInputGate(SingleInputGate):
         return self._book.is_finished
 
     def counts(self) -> OfferCounts:
-        """The numbers of offers that came and went so far; any thread."""
+        """Return the numbers of offers that came and went so far; any thread."""
         with self._book_lock:
             return self._book.counts()
 
@@ -230,7 +230,7 @@ class OfferedInputGate(SingleInputGate):
     # ---------------------------------------------------------------- task thread
 
     def offer_of(self, channel_index: int) -> SubpartitionOffer:
-        """The offer that an open channel reads."""
+        """Return the offer that an open channel reads."""
         with self._book_lock:
             return self._places[channel_index].offer
 
@@ -248,7 +248,7 @@ class OfferedInputGate(SingleInputGate):
             place.client.order(channel, held)
 
     def take_completed(self) -> list[SubpartitionOffer]:
-        """The offers whose partitions were completed since the last call.  Task thread."""
+        """Take the offers whose partitions were completed since the last call.  Task thread."""
         completed = self._completed
         self._completed = []
         return completed
@@ -351,7 +351,7 @@ class OfferedInputGate(SingleInputGate):
         run_all([partial(place.client.refuse, place.offer, RefusalCode.GATE_ENDED, text) for place in places])
 
     def statistics(self) -> GateStatistics:
-        """The numbers so far, those of channels that left included; any thread."""
+        """Return the numbers so far, those of channels that left included; any thread."""
         now = super().statistics()
         with self._book_lock:
             gone = dict(self._gone)

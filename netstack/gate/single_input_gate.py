@@ -123,15 +123,15 @@ class SingleInputGate(GateChannels):
     # ---------------------------------------------------------------- polling
 
     def available_future(self) -> AvailabilityFuture:
-        """The future that is done if a poll may find something (or the gate is finished or closed), else completed when
-        it may.
+        """Return the future that is done if a poll may find something (or the gate is finished or closed), else
+        completed when it may.
         """
         with self._lock:
             return self._availability.future
 
     def priority_event_available_future(self) -> AvailabilityFuture:
-        """The future that is done while a priority event can be polled (or the gate is closed), else completed when one
-        comes.
+        """Return the future that is done while a priority event can be polled (or the gate is closed), else completed
+        when one comes.
         """
         with self._lock:
             return self._priority_availability.future
@@ -502,7 +502,7 @@ class SingleInputGate(GateChannels):
             channel.is_prioritized = True
 
     def _become_available_locked(self, *, with_priority: bool) -> list[AvailabilityFuture]:
-        """The futures to complete after the lock: of priority events, if ``with_priority``, and of data."""
+        """Return the futures to complete after the lock: of priority events, if ``with_priority``, and of data."""
         found = [self._priority_availability.unavailable_to_reset_available()] if with_priority else []
         found.append(self._availability.unavailable_to_reset_available())
         return [future for future in found if future is not None]
@@ -547,7 +547,7 @@ class SingleInputGate(GateChannels):
         run_all([*calls, partial(self._make_available, with_priority=True)])
 
     def statistics(self) -> GateStatistics:
-        """The numbers so far; any thread."""
+        """Return the numbers so far; any thread."""
         return gate_statistics(list(self._by_index), self._num_finished)
 
     def check_invariants(self) -> None:

@@ -348,7 +348,7 @@ def _end(channel: ChannelReceiver, error: NetstackError) -> None:
 
 
 def _loss_of(error: Exception) -> BaseException | None:
-    """The operating system's error of a lost connection that ``error`` is or wraps, or None."""
+    """Find the operating system's error of a lost connection that ``error`` is or wraps, or None."""
     cause = error.__cause__ if isinstance(error, ConnectionLostError) else error
     if isinstance(cause, ConnectionError) or (isinstance(cause, OSError) and cause.errno in _LOST):
         return cause

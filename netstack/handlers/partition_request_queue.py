@@ -108,7 +108,7 @@ class PartitionRequestQueue(ChannelHandler):
         return len(self._readers) >= self._max_readers
 
     def reader(self, receiver: InputChannelID) -> CreditBasedSequenceNumberingViewReader | None:
-        """The reader of ``receiver``, or None."""
+        """Return the reader of ``receiver``, or None."""
         return self._readers.get(receiver)
 
     def notify_reader_non_empty_threadsafe(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
@@ -172,7 +172,7 @@ class PartitionRequestQueue(ChannelHandler):
                 self._unannounced[reader] = None
 
     def statistics(self) -> list[ViewReaderStatistics]:
-        """One row per reader of the connection; loop thread."""
+        """Make one row per reader of the connection; loop thread."""
         return [reader.statistics(is_queued=reader in self._ready) for reader in self._readers.values()]
 
     # ---------------------------------------------------------------- orders of the receivers
@@ -253,8 +253,8 @@ class PartitionRequestQueue(ChannelHandler):
                 reader.release()
 
     def _open_reader(self, receiver: InputChannelID, what: str) -> CreditBasedSequenceNumberingViewReader | None:
-        """The reader for the order ``what``; None if it has ended (the order was on its way) or is unknown (the peer is
-        told that).
+        """Return the reader for the order ``what``; None if it has ended (the order was on its way) or is unknown (the
+        peer is told that).
         """
         reader = self._readers.get(receiver)
         if reader is None or not (reader.has_view or reader.is_released):

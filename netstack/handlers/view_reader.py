@@ -129,7 +129,7 @@ class CreditBasedSequenceNumberingViewReader:
         return found
 
     def peek_next_subpartition(self) -> int:
-        """The subpartition of the next element of a reader of a range."""
+        """Return the subpartition of the next element of a reader of a range."""
         assert self._view is not None, "an available reader has a view"
         return self._view.peek_next_subpartition()
 

@@ -201,7 +201,7 @@ class EventLoopThread:
             )
 
     def statistics(self) -> EventLoopStatistics:
-        """Counters since the start."""
+        """Return the counters since the start."""
         return EventLoopStatistics(self._num_executed, self._num_wakeups, len(self._queue))
 
     # ---------------------------------------------------------------- waking
@@ -360,7 +360,7 @@ class LoopClock(Protocol):
     """The clock of an event loop, and its calls at a given time; in seconds."""
 
     def time(self) -> float:
-        """The time now."""
+        """Return the time now."""
 
     def call_at(self, when: float, callback: Callable[[], object], /) -> asyncio.TimerHandle:
         """Call ``callback`` at a time."""

@@ -194,7 +194,9 @@ class BufferWritingResultPartition:
         return self._num_buffers_out
 
     def available_future(self) -> AvailabilityFuture:
-        """The future that is done while a buffer is free (or the pool is gone), else completed when one comes."""
+        """Return the future that is done while a buffer is free (or the pool is gone), else completed
+        when one comes.
+        """
         return self._pool.available_future()
 
     def observe_blocking(self, observer: BlockingObserver) -> None:
@@ -494,7 +496,7 @@ class BufferWritingResultPartition:
             subpartition.flush()
 
     def statistics(self) -> ResultPartitionStatistics:
-        """The numbers so far."""
+        """Return the numbers so far."""
         return ResultPartitionStatistics(
             num_bytes_out=sum(self._num_bytes),
             num_buffers_out=self._num_buffers_out,

@@ -151,7 +151,9 @@ class ResultSubpartitionView(ABC):
         """
 
     def peek_next_subpartition(self) -> int:
-        """The index of the next element's subpartition; -1 if there is none.  Only a view of several has to look."""
+        """Return the index of the next element's subpartition; -1 if there is none.  Only a view of several has to
+        look.
+        """
         return self._subpartition.index
 
     @abstractmethod
@@ -476,7 +478,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
             return BufferAndBacklog(found.buffer, self._backlog_locked(), next_data_type, sequence_number)
 
     def peek_next_subpartition(self) -> int:
-        """The index of the next element's subpartition; -1 if there is none."""
+        """Return the index of the next element's subpartition; -1 if there is none."""
         self._look_ahead()
         with self._lock:
             return self._cache[0][1] if self._cache else -1
@@ -544,7 +546,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         return len(self._cache) + sum(view.num_queued_buffers for view in self._views.values())
 
     def resume_consumption(self) -> None:
-        """Refuse: with several subpartitions it is not known which one is meant.
+        """Refuse: it is not known which of several subpartitions is meant.
 
         Raises:
             LocalProtocolError: always.

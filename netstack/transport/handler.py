@@ -36,10 +36,10 @@ class ChannelHandler:
     """
 
     def handler_added(self, ctx: "ChannelHandlerContext") -> None:
-        """Begin: the pipeline was made, and ``ctx`` is this handler's place in it."""
+        """Hear that the pipeline was made; ``ctx`` is this handler's place in it."""
 
     def handler_removed(self, ctx: "ChannelHandlerContext") -> None:
-        """End: the channel ended; the last call."""
+        """Hear that the channel has ended; the last call."""
 
     def channel_active(self, ctx: "ChannelHandlerContext") -> None:
         """Hear that the channel is connected."""
@@ -347,7 +347,7 @@ class Channel(ABC):
         return ""
 
     def direct_writer(self) -> DirectWriter | None:
-        """The channel's ``DirectWriter``, or None; the channel closes it."""
+        """Return the channel's ``DirectWriter``, or None; the channel closes it."""
         return self.direct
 
     @abstractmethod

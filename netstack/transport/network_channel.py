@@ -140,7 +140,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         return None if self._transport is None else self._transport.get_extra_info(name)
 
     def direct_writer(self) -> DirectWriter | None:
-        """The ``DirectWriter``, made at the first call; None with TLS and before the connection is made."""
+        """Return the ``DirectWriter``, made at the first call; None with TLS and before the connection is made."""
         if self.direct is None and self._transport is not None and self._loop is not None and not self._is_tls:
             sock = _duplicate(self._extra("socket"))
             if sock is not None:
@@ -352,7 +352,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     # ---------------------------------------------------------------- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin: the socket is connected."""
+        """Begin the channel: the socket is connected."""
         tcp = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
         if self._state is not _State.CONNECTING:
             tcp.abort()
@@ -410,7 +410,7 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         return False  # The transport closes itself when it has written its own bytes.
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End: the transport is gone."""
+        """End the channel: the transport is gone."""
         if self._state is _State.CLOSED:
             return
         if exc is not None and self._state is _State.OPEN:

@@ -158,7 +158,9 @@ class NetworkServer:
         return not all(guard.is_intact for guard in guards if isinstance(guard, ClosedInChildren))
 
     def admission_statistics(self) -> AdmissionStatistics:
-        """The numbers of connections now, and of connections that were cut or refused because there were too many."""
+        """Return the numbers of connections now, and of connections that were cut or refused because there were too
+        many.
+        """
         return self._group.admission.statistics()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:

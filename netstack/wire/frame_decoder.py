@@ -205,7 +205,7 @@ class FrameDecoder:
         self._needed = FRAME_HEADER_BYTES
 
     def get_buffer(self) -> memoryview:
-        """The memory that the next bytes are read into, at least one byte."""
+        """Return the memory that the next bytes are read into, at least one byte."""
         self._is_direct = len(self._rest) >= self.direct_read_bytes
         if self._is_direct:
             return self._rest

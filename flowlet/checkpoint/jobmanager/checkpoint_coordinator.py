@@ -299,7 +299,7 @@ class CheckpointCoordinator:
     # Triggers
 
     def _early_ms(self) -> int:
-        """The earliest time at which a checkpoint may be triggered before its time."""
+        """Return the earliest time at which a checkpoint may be triggered before its time."""
         share = _EARLY_SHARE if self._last_failed <= self._last_completed else 1
         share_ms = min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS)
         pause_ms = max(self.settings.min_pause_ms, share_ms, self._last_duration_ms)

@@ -146,7 +146,7 @@ class CheckpointHistory:
         self._newest["savepoint" if record.failure is None and record.savepoint is not None else end] = record
 
     def find(self, checkpoint_id: int) -> PendingCheckpoint | None:
-        """Find one of the last checkpoints that have ended; None: it has not, or too many have since."""
+        """Find one of the last checkpoints that have ended; None: it has not ended, or too many have ended since."""
         return next((each for each in self._ended if each.checkpoint_id == checkpoint_id), None)
 
     def restored(self, checkpoint_id: int, now_ms: int) -> None:

@@ -177,7 +177,7 @@ class FormerCheckpoint:
         )
 
     def _in_flight(self, vertex_id: str) -> list[SubtaskEntry]:
-        """The data in flight of the subtasks of a vertex, by subtask; subtasks without any are left out."""
+        """Return the data in flight of the subtasks of a vertex, by subtask; subtasks without any are left out."""
         return [
             SubtaskEntry(vertex_id, subtask, channels=entry.channels)
             for subtask, entry in sorted(self._entries.get(vertex_id, {}).items())

@@ -239,8 +239,8 @@ class JobCheckpoints:
             log.info("checkpoint retained", job=self.job_id, status=status.name, path=path)
 
     def retained_path(self, status: JobStatus) -> str | None:
-        """The path of the newest complete checkpoint if it stays when the job ends in this status, or is about to;
-        None: none stays.
+        """Return the path of the newest complete checkpoint if it stays when the job ends in this status, or is about
+        to; None: none stays.
         """
         newest, settings = self._completed.newest, self.settings
         if newest is None or settings is None:
@@ -255,8 +255,8 @@ class JobCheckpoints:
         return self._completed.path_of(newest.checkpoint_id) if is_retained else None
 
     def restored_state(self, vertex_id: str, subtask: int) -> messages.RestoredState | None:
-        """The state that a subtask of the next run begins with: its part of the newest complete checkpoint; None: there
-        is none.
+        """Return the state that a subtask of the next run begins with: its part of the newest complete checkpoint;
+        None: there is none.
         """
         restored = self._completed.restored
         return None if restored is None else restored.restored_state(vertex_id, subtask)

@@ -238,7 +238,7 @@ class SavepointApi:
     long_poll_s: Callable[[Request], float]
 
     def routes(self) -> list[Route]:
-        """The routes, for the application of ``RestApi``."""
+        """List the routes, for the application of ``RestApi``."""
         return [
             Route("POST", "/jobs/{job_id}/savepoints", self.trigger),
             Route("GET", "/jobs/{job_id}/savepoints/{request_id}", self.status),

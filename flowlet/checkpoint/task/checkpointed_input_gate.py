@@ -83,7 +83,7 @@ class CheckpointedInputGate:
         return not self._kept and self._gate.is_finished
 
     def available_future(self) -> AvailabilityFuture:
-        """The future that is done when a poll may find something, or the gate is finished or closed."""
+        """Return the future that is done when a poll may find something, or the gate is finished or closed."""
         return AVAILABLE if self._kept else self._gate.available_future()
 
     @property

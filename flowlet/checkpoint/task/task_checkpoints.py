@@ -136,7 +136,7 @@ class TaskCheckpoints:
         self._stop_source = stop
 
     def metrics(self) -> dict[str, int]:
-        """The fields of ``TaskMetrics`` that tell of checkpoints; any thread."""
+        """Return the fields of ``TaskMetrics`` that tell of checkpoints; any thread."""
         statistics = self.responder.statistics
         handler = self._handler
         return {

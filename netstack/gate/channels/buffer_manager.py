@@ -305,7 +305,7 @@ class BufferManager(BufferRecycler):
     # ---------------------------------------------------------------- helpers
 
     def _num_missing_locked(self) -> int:
-        """The number of floating buffers to ask for now; 0 while the channel stands in line."""
+        """Return the number of floating buffers to ask for now; 0 while the channel stands in line."""
         if self.is_waiting or self.pool is None or self._is_released:
             return 0
         return self.num_required - len(self._exclusive) - len(self._floating)

@@ -180,7 +180,7 @@ class InFlightRecorder:
         return last is not None and last[1] == sequence_number and self.has_barrier_received
 
     def in_flight_locked(self, queued: Iterable[SequenceBuffer]) -> list[NetworkBuffer]:
-        """The data in ``queued`` before the last barrier, or all; the caller gets a reference of each."""
+        """Return the data in ``queued`` before the last barrier, or all; the caller gets a reference of each."""
         buffers = []
         for buffer, sequence_number in queued:
             if not buffer.is_buffer:
@@ -582,7 +582,7 @@ class InputChannel(ABC):
 
     @abstractmethod
     def statistics(self) -> ChannelStatistics:
-        """One row of a dump; any thread."""
+        """Make one row of a dump; any thread."""
 
     def _statistics(self, kind: str, **numbers: int) -> ChannelStatistics:
         """Make the row of this channel, with the ``numbers`` that only its kind has."""

@@ -213,7 +213,7 @@ class LocalInputChannel(InputChannel):
         return 0 if view is None or self.is_released else view.num_queued_buffers
 
     def statistics(self) -> ChannelStatistics:
-        """One row of a dump; any thread."""
+        """Make one row of a dump; any thread."""
         view = self._view
         backlog = 0 if view is None or self.is_released else view.backlog
         return self._statistics("local", sender_backlog=backlog)

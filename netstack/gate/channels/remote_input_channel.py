@@ -279,7 +279,7 @@ class RemoteInputChannel(ChannelReceiver):
         return 0 if self.is_released else max(0, self.num_bytes_received - self.num_bytes_in)
 
     def statistics(self) -> ChannelStatistics:
-        """One row of a dump; any thread."""
+        """Make one row of a dump; any thread."""
         manager = self.buffer_manager
         return self._statistics(
             "remote",
