@@ -132,7 +132,7 @@ class ChildSupervisor:
             return
         self._is_stopping = True
         os.eventfd_write(self._wake_fd, 1)
-        if self._thread.ident is not None:
+        if self._thread.ident is not None:  # else it was not started
             self._thread.join(_JOIN_TIMEOUT_S)
         if self._thread.is_alive():
             _log.warning(
@@ -156,7 +156,7 @@ class ChildSupervisor:
         self._forwarder.close()
         for child in (*children, *self._unread):
             child.close_output()
-        if not self._thread.is_alive():
+        if not self._thread.is_alive():  # else it still selects on them
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             self._selector.close()

@@ -133,8 +133,7 @@ class EmbeddedCluster(ClusterClient):
         in this process alone.
 
         ``checkpoint_secret``: of the manifests of checkpoints; None: a new one, for this cluster alone.  ``python``:
-            the interpreter of
-        children; None: this one.
+        the interpreter of children; None: this one.
 
         Raises:
             FlowletError: a TaskManager could not be started.

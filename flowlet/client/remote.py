@@ -225,7 +225,7 @@ class JobManagerApi:
         """Tell that the client of an attached job is there, for ``held_s``; 404 or 409 if the job is over.
 
         Sent once: the next one follows anyway.  If the connection ends meanwhile, the JobManager knows that the client
-            has.
+        has ended, too.
         """
         path = f"/jobs/{job_id}/clientHeartbeat?timeout_ms={round(held_s * 1000)}"
         (await self.rpc.request("PATCH", path, timeout_s=held_s + _REPORT_TIMEOUT_S)).raise_for_status()
@@ -474,7 +474,7 @@ class ClusterClient:
                 raise FlowletError("the connection to the cluster was closed")
             future = self.loop.submit(coroutine)
             self._pending.add(future)
-        future.add_done_callback(self._forget)
+        future.add_done_callback(self._forget)  # outside the lock, which it takes: at once, if the future is done
         return future
 
     def _forget(self, future: "concurrent.futures.Future[Any]") -> None:
@@ -505,7 +505,7 @@ class ClusterClient:
                 if self.is_closed:
                     return
                 self.is_closed = True
-                pending = list(self._pending)
+                pending = list(self._pending)  # cancelled outside the lock, which ``_forget`` takes
             atexit.unregister(self.close)
             for future in pending:
                 future.cancel()

@@ -91,9 +91,8 @@ class JobClient(ExplainsMissing):
         savepoint's directory.
 
         ``advance_to_end_of_event_time``: all timers of event time fire and the operators finish before the savepoint is
-            taken, because the
-        job will not go on.  Otherwise a job that starts from the savepoint goes on exactly there.  Errors as in
-        ``trigger_savepoint``.
+        taken, because the job will not go on.  Otherwise a job that starts from the savepoint goes on exactly there.
+        Errors as in ``trigger_savepoint``.
         """
         return self._job.stop_with_savepoint(savepoint_directory, drain=advance_to_end_of_event_time)
 

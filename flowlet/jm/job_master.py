@@ -204,6 +204,7 @@ class JobMaster:
         self._tell(self.graph.slots_allocated, {attempt: location.tm_id for attempt, location in locations.items()})
         self.gates.run_deployed()
         self._alignment.start()
+        # After the deployment: a TaskManager ignores messages for tasks that it does not know.
         for coordinator in coordinators.values():
             coordinator.start()
 

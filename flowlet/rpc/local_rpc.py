@@ -70,7 +70,7 @@ class LocalServer:
     async def close(self, grace_s: float) -> None:
         """End all requests and sessions; they have ``grace_s`` seconds to end by themselves.  Idempotent."""
         self._refuses_sessions = True
-        if self._tasks:
+        if self._tasks:  # The pipes stay open meanwhile: the last answers go through them.
             await asyncio.wait(self._tasks, timeout=grace_s)
         late = self._tasks | self._pipes
         for task in late:
@@ -155,7 +155,8 @@ class PipeRpc(requests.RpcGateway):
         finally:
             del self._answers[number]
             if answer.cancelled() or not answer.done():
-                self._pipe.tell(_ABANDON, number)  # nobody waits for the answer any more
+                # Nobody waits for the answer any more.  ``tell``: a caller that was cancelled must not wait for room.
+                self._pipe.tell(_ABANDON, number)
             else:
                 answer.exception()  # the connection's end was told by the sender already
 
@@ -315,6 +316,7 @@ class _Pipe:
             return  # it has ended
         if kind == _END:
             session.end(f"it closed the connection: {content}")
+        # A full session holds up the whole pipe, requests, too: only so does its sender wait.
         if kind == _END or not await session.put(content):
             del self._sessions[number]
 

@@ -155,7 +155,7 @@ class FileKeeper:
     async def _put(self, digest: bytes, content: bytes) -> None:
         await self._read_directory()
         async with self._changing:
-            if self._touch(digest):
+            if self._touch(digest):  # maybe written while this call waited for its turn
                 return
             await self._make_room(len(content))
             await self.run_in_background(lambda: self.parts.put(digest, content), THREAD_NAME)
@@ -214,7 +214,7 @@ class FileKeeper:
             raise FilesFullError(
                 f"the files of running jobs have {self.max_bytes} bytes, which is the limit of the JobManager"
             )
-        for digest in removed:
+        for digest in removed:  # before their files are gone, so that ``missing`` names them from now on
             del self._sizes[digest]
 
         def remove_all() -> None:

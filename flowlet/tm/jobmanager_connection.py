@@ -116,7 +116,7 @@ class JobManagerConnection:
         while True:
             contact_before = self._last_contact
             reason = await self._try_session()
-            if self._last_contact != contact_before:
+            if self._last_contact != contact_before:  # it had registered: only such a session sets the time
                 pauses_s = backoff_s.delays()
                 _log.info("lost the JobManager", reason=reason)
                 await self.listener.session_lost(reason)

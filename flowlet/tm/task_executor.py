@@ -140,7 +140,7 @@ class TaskExecutor:
     async def stop(self, timeout_s: float) -> list[Task]:
         """Cancel all tasks and close everything; return the tasks that did not end within ``timeout_s``."""
         stuck = await self._cancel_all(timeout_s)
-        if self._session is not None:
+        if self._session is not None:  # after the tasks, whose last states go through it
             self._session.cancel()
             # waits for the cancelled session; ended by its next steps
             await asyncio.gather(self._session, return_exceptions=True)

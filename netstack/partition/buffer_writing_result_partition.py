@@ -109,10 +109,9 @@ class ResultPartitionState(Enum):
     released when every subpartition was consumed and its task closed it; one that fails, or is closed unfinished, at
     once::
 
-        OPEN -- finish --> FINISHING -- the end is written --> FINISHED -- close --> CLOSED -- all is consumed -->
-        RELEASED
-          |                    |                                  |                    |                              ^
-          `--------------------+------------------ release, fail, close unfinished ----+-----------------------------'
+        OPEN -- finish --> FINISHING -- end written --> FINISHED -- close --> CLOSED -- all consumed --> RELEASED
+          |                  |                            |                     |                           ^
+          `------------------+------ release, fail, ------+- close unfinished --+---------------------------'
     """
 
     OPEN = "open"
@@ -142,10 +141,10 @@ class ResultPartitionStatistics:
 class BufferWritingResultPartition:
     """The writing side of a partition: builders, buffers and their numbers.
 
-    State: all of ``_builders``, ``_trimmed_segment_bytes`` and the numbers is the task
-        thread's; ``statistics`` reads the numbers bare, one buffer stale.  Of ``ResultPartition``, which writes them
-        under its lock, it reads ``_state`` and ``_failure_cause`` bare, one buffer stale: what is emitted meanwhile is
-        dropped by the subpartitions.
+    State: all of ``_builders``, ``_trimmed_segment_bytes`` and the numbers is the task thread's; ``statistics`` reads
+        the numbers without a lock, one buffer stale.  It also reads ``_state`` and ``_failure_cause``, which
+        ``ResultPartition`` writes under its lock, without that lock, one buffer stale: the subpartitions drop data that
+        is emitted meanwhile.
     Ownership: owns ``buffer_pool``, which ends with ``close`` or ``release``; buffers in flight go home when they are
                recycled.
     """

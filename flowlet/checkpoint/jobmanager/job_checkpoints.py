@@ -65,9 +65,8 @@ class JobCheckpoints:
 
     Threading: the JobManager's loop.
     Life cycle: ``recover``, if ``starts_from`` is not empty; for each run of the tasks ``add_source``,
-        ``tasks_deployed``, then
-    ``task_state_changed``, then ``stop``; ``close`` when the job has ended: it removes all checkpoints that are not
-    retained.
+        ``tasks_deployed``, then ``task_state_changed``, then ``stop``; ``close`` when the job has ended: it removes all
+        checkpoints that are not retained.
 
     Args:
         recovered: the job, with what an earlier JobManager has completed.

@@ -5,8 +5,7 @@
 
 Side:   pure.
 Units:  timestamps in milliseconds of the wall clock, durations in nanoseconds, sizes in bytes.
-Source: Flink ``OperatorSnapshotFutures``, ``TaskStateSnapshot``,
-        ``ChannelStateWriteResult``.
+Source: Flink ``OperatorSnapshotFutures``, ``TaskStateSnapshot``, ``ChannelStateWriteResult``.
 Absent: handles to files: without a storage, state is kept as objects.
 """
 

@@ -362,12 +362,12 @@ class TaskDriver(StrEnum):
 class LatencyPolicy:
     """The measures taken; by default none, as in a user's own process.
 
-    ``keeps_awake``: the core never halts.  ``runs_light_tasks``: on the loop thread.  ``busy_poll_us``: how long the
-        loop polls for more
-    data before it sleeps; 0: not at all.  ``switch_interval_ms``: of the interpreter, unless a function keeps its lock;
-    None: unchanged.
-    ``follows_load``: the switch interval grows while several tasks are working.  ``has_quick_wakeups``: short time
-        slices and exact timers.
+    ``keeps_awake``: the core never halts.
+    ``runs_light_tasks``: on the loop thread.
+    ``busy_poll_us``: how long the loop polls for more data before it sleeps; 0: not at all.
+    ``switch_interval_ms``: of the interpreter, unless a function keeps its lock; None: unchanged.
+    ``follows_load``: the switch interval grows while several tasks are working.
+    ``has_quick_wakeups``: short time slices and exact timers.
     ``lowers_busy_tasks``: their threads get the lowest priority.
     """
 

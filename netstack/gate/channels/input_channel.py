@@ -15,9 +15,9 @@ Invariants: the first error of a channel wins, and surfaces at every poll after 
 Lock order: the channel's lock, which ``InFlightRecorder`` shares with it, is a leaf; ``_locked`` methods are called
             under it, the writer outside it.
 Units:      waits in milliseconds, sizes in bytes, times in nanoseconds.
-Source:     Flink ``InputChannel``: its ``subpartitionView`` or ``partitionRequestClient`` is
-            set once, ``isReleased`` once.  ``RemoteInputChannel.increaseBackoff``, for producers that keep a request
-            for a while before they say that they do not know the partition (1.18 and later), and ``shouldBeSpilled``.
+Source:     Flink ``InputChannel``: its ``subpartitionView`` or ``partitionRequestClient`` is set once, ``isReleased``
+            once.  ``RemoteInputChannel.increaseBackoff``, for producers that keep a request for a while before they say
+            that they do not know the partition (1.18 and later), and ``shouldBeSpilled``.
             ``PartitionRequestClient``, ``PartitionProducerStateProvider``, ``PrioritizedDeque``.
             ``ChannelStatePersister``; ``RemoteInputChannel.checkpointStarted``, ``getInflightBuffersUnsafe``.
 """
