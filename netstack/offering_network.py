@@ -303,7 +303,7 @@ class OfferingNetwork:
             except NetstackError:
                 if self._attempts.get(key) is attempt:
                     del self._attempts[key]
-                if attempt.access == access:
+                if attempt.access == access:  # else it was made with another token: try with this one
                     raise
 
     def _check_open(self, access: GateAccess) -> None:
@@ -455,7 +455,7 @@ class OfferedPartition:
     # ---------------------------------------------------------------- loop thread
 
     def over(self, handler: OfferingHandler, offer: SubpartitionOffer) -> None:
-        """Remember an offer that was sent over the connection of ``handler``."""
+        """Remember an offer that is about to be sent over the connection of ``handler``."""
         self._sent.append((handler, offer))
 
     def withdraw(self) -> None:

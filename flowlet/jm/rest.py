@@ -113,6 +113,7 @@ class RestApi:
         try:
             job = _job_graph_decoder.decode(request.body)
             await check_checkpoint_directory(job)
+            # Last, with no wait before ``submit``, from which on the job's parts are kept.
             await self.files.check(job.code.files)
             problem = await self.dispatcher.submit(job).wait_until_submitted()
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -272,7 +272,7 @@ class ShippedCode(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of a module that a job has brought as a source."""
-        place = self._origins.get(_top(name))
+        place = self._origins.get(_top(name))  # without the lock: one look-up is atomic
         module = None if place is None or isinstance(place, Path) else place.get(name)
         if module is None:
             return None

@@ -306,6 +306,7 @@ class _Process:
             try:
                 address = await executor.start(rpc)
                 jobmanager = f"{self.jobmanager_host}:{self.jobmanager_port}"
+                # Early enough for ``_announce``: the session begins with the next ``await``.
                 self._ready_line = f"TaskManager {executor.tm_id} listening on {address}, registered at {jobmanager}"
                 await self._stop.wait()  # waits for a signal; ended by it, or by the parent's death
             finally:

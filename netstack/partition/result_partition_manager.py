@@ -121,7 +121,7 @@ class ResultPartitionManager:
         self.task_events = TaskEventDispatcher() if task_events is None else task_events
         self._timers = timers
         self._lock = threading.Lock()
-        # All below guarded by _lock.
+        # All below guarded by _lock; single look-ups go without it.
         self._partitions: dict[ResultPartitionID, ResultPartition] = {}
         self._listeners: dict[ResultPartitionID, list[_Waiting]] = {}
         self._announced: set[ResultPartitionID] = set()
@@ -284,7 +284,7 @@ class ResultPartitionManager:
             if not waiting.is_over:
                 waiting.timer = timer
                 return
-        timer.cancel()
+        timer.cancel()  # the wait ended before it knew its timer
 
     def _on_time(self, waiting: _Waiting, on_timeout: Callable[[], None]) -> None:
         with self._lock:

@@ -183,7 +183,7 @@ class JobStore:
 
     def put_end(self, job_id: str, end: JobEnd) -> None:
         """Keep the end of a job, and nothing else of it.  Raises StorageError: the former files are still there."""
-        self._put(_END, job_id, end)
+        self._put(_END, job_id, end)  # first: if this process ends now, ``load`` finds both, and takes the end
         self._files.remove((job_id,), _JOB)
         self._files.remove((job_id,), _PROGRESS)
 
@@ -305,7 +305,7 @@ class JobKeeper:
     def recovered(self, job: RecoveredJob) -> None:
         """Take over a job that is in the store already; writes nothing."""
         completed = job.checkpoints[-1].checkpoint_id if job.checkpoints else -1
-        ids_below = job.next_checkpoint_id + ID_BLOCK
+        ids_below = job.next_checkpoint_id + ID_BLOCK  # reserved by the write of ``run_begins``, before any trigger
         self._progress[job.job.job_id] = StoredProgress(job.attempt - 1, completed, ids_below, list(job.unrestorable))
 
     def run_begins(self, job_id: str, attempt: int, done: Done) -> None:
@@ -398,4 +398,4 @@ class JobKeeper:
             self._begin_next(job_id)
         else:
             del self._queues[job_id]
-        done(problem)
+        done(problem)  # last: it may queue another write
