@@ -152,9 +152,7 @@ class JobMaster:
             self.fail_scheduling(problem)
 
     def end_kept(self) -> None:
-        """Release the job's checkpoints: the job store has the end of the job, or never will, so nobody needs them any
-        more.
-        """
+        """Release the job's checkpoints: the job store has the end of the job, or never will."""
         self.checkpoints.close(self.graph.status)
         self._is_end_kept = True
         self._wake_waiters()
@@ -451,9 +449,7 @@ class JobMaster:
         return self.graph.status is not JobStatus.RUNNING or self.graph.attempt_number != attempt
 
     async def wait_until(self, is_true: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until ``is_true``, which is asked after each change; False if it is not within ``timeout_s`` (None: for
-        ever).
-        """
+        """Wait until ``is_true``, asked after each change; False if not within ``timeout_s`` (None: for ever)."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not is_true():
@@ -474,9 +470,7 @@ class JobMaster:
         return next(vertex.name for vertex in self.job.vertices if vertex.id == vertex_id)
 
     def _elapsed_ms(self) -> int:
-        """Return the time by a clock that nobody sets: how long a job ran without a failure does not depend on the wall
-        clock.
-        """
+        """Return the time of a clock that nobody sets, which tells how long a job ran without a failure."""
         return round((time.monotonic() if self.timers is None else self.timers.time()) * 1000)
 
     def _tell(self, happened: Callable[P, None], /, *facts: P.args, **named: P.kwargs) -> None:

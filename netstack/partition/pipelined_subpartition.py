@@ -328,8 +328,7 @@ class PipelinedSubpartition:
     # ---------------------------------------------------------------- consumer
 
     def create_read_view(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView | None:
-        """Make the one view; ``listener`` is told at once if something is queued.  None if the subpartition was
-        released.
+        """Make the one view; ``listener`` is told at once if something is queued.  None: the subpartition was released.
 
         Raises:
             LocalProtocolError: there is a view already.
@@ -352,8 +351,7 @@ class PipelinedSubpartition:
         return PipelinedSubpartitionView(self, listener)
 
     def poll(self, reader: PipelinedSubpartitionView | None = None) -> BufferAndBacklog | None:
-        """Take the next element, or the committed bytes of the last one; empty buffers are skipped.  None if there is
-        nothing.
+        """Take the next element, or the committed bytes of the last one; skips empty buffers.  None: there is none.
 
         A blocked subpartition gives only priority events.
 

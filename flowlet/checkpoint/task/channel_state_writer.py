@@ -167,7 +167,8 @@ class InMemoryChannelStateWriter:
         with self._lock:
             found = self._open.get(checkpoint_id)
             if found is not None and _OUTPUTS in found.sides:
-                found.num_pending += 1  # before the callback, which may be called at once
+                # Before the callback, which may be called at once.
+                found.num_pending += 1
             else:
                 found = None  # nobody wants the data, but the callback recycles its buffers
         data.end.add_done_callback(partial(self._on_output_data, checkpoint_id, subpartition, found, data))

@@ -119,8 +119,7 @@ class InFlightRecorder:
         self._info = info
 
     def start_locked(self, checkpoint_id: int, queued: Iterable[SequenceBuffer]) -> None:
-        """Start a checkpoint of the task: note the data in ``queued`` before its barrier, or all if the barrier has not
-        come.
+        """Start a checkpoint of the task: note the data in ``queued`` before its barrier, or all if it has none yet.
 
         Raises:
             CheckpointSubsumedError: a later checkpoint's barrier is here already.
@@ -197,8 +196,8 @@ class InFlightRecorder:
         return buffers
 
     def hand_over_polled(self, buffers: Sequence[NetworkBuffer]) -> None:
-        """Give the writer the buffers that a local channel polled while ``is_pending``; the polling thread, outside the
-        lock.
+        """Give the writer the buffers that a local channel polled while ``is_pending``; polling thread,
+        no lock held.
         """
         self._writer.add_input_data(self.last_seen_barrier, self._info, buffers)
 
@@ -454,8 +453,7 @@ class InputChannel(ABC):
 
     @abstractmethod
     def next_buffer(self) -> BufferAndAvailability | None:
-        """Return the next buffer, which the caller recycles, and the kind of its successor; None if there is nothing.
-        Task thread.
+        """Return the next buffer, which the caller recycles, and its successor's kind; None: no buffer.  Task thread.
 
         Raises:
             NetstackError: what ``on_error`` got, or that the producer failed.
@@ -475,8 +473,7 @@ class InputChannel(ABC):
         """Return up to ``max_buffers`` data buffers, which the caller recycles, up to the next event; and whether more
         may be left.  Task thread.
 
-        None are found if ``next_buffer`` has to look: there is an event, an error or nothing, or buffers come one by
-        one.
+        None are found if ``next_buffer`` has to look: there is an event, an error or nothing, or buffers come singly.
         """
         return [], True
 
