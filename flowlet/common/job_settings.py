@@ -207,7 +207,7 @@ class GateSettings:
         acknowledge: when a write into a remote gate returns: when a checkpoint holds it, or when it is processed
             ([remote gates](remote-gates.md#in-jobs-with-checkpoints)).  Without checkpoints always when it is
             processed.
-        retries: whether attempts of a partition have the same rows, so that those that are in are skipped.
+        retries: whether all attempts of a partition bring equal rows, so that rows that are in are skipped.
     """
 
     acknowledge: Acknowledge = choice(

@@ -7,6 +7,7 @@ Side: any.
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -40,6 +41,12 @@ MAY_BE_TWICE: Final = frozenset(
         "WatermarkOutput",
     }
 )
+# A docstring begins with a verb or the thing, not with a riddle whose answer stands at its end.
+NO_BEGINNINGS: Final = re.compile(
+    r"(As|If|It|Nobody|Nothing|Of|See|That|They|Those|What|When|Where|Which|Who|Whoever)\b"
+)
+# Words that make a reader look back for what they stand for.
+BANNED_WORDS: Final = re.compile(r"\b(what comes|the same|of those|Nothing is|Whoever)\b")
 Trees = Mapping[str, ast.Module]
 """The modules of the product by name, without packages."""
 
@@ -145,6 +152,35 @@ def _with_function(tree: ast.Module, but: type[ast.AST] | None = None) -> Iterat
                 waiting.append((child, where))
 
 
+def docstrings(trees: Trees) -> Iterator[str]:
+    """Docstrings that begin with neither a verb nor the thing, or have a word that is banned."""
+    for name, tree in trees.items():
+        for where, node in _documented(tree, name):
+            text = ast.get_docstring(node) or ""
+            if NO_BEGINNINGS.match(text) or BANNED_WORDS.search(" ".join(text.split())):
+                yield where
+
+
+def _documented(
+    node: ast.AST, where: str
+) -> Iterator[tuple[str, ast.AsyncFunctionDef | ast.FunctionDef | ast.ClassDef | ast.Module]]:
+    """Whatever can have a docstring, with its name."""
+    if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef | ast.ClassDef):
+        where = f"{where}.{node.name}"
+    if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef | ast.ClassDef | ast.Module):
+        yield where, node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield from _documented(child, where)
+
+
+def comments(sources: Mapping[str, str]) -> Iterator[str]:
+    """Modules with a comment that has a banned word."""
+    for name, text in sources.items():
+        if any(BANNED_WORDS.search(line.partition("#")[2]) for line in text.splitlines()):
+            yield name
+
+
 def homeless(names: Iterable[str]) -> Iterator[str]:
     """Modules that lie in no room."""
     yield from (name for name in names if room_of(name) is None)
@@ -164,6 +200,8 @@ def rules(
         "protocols": lambda: protocols(trees),
         "tuple_assignments": lambda: tuple_assignments(trees),
         "nested_conditionals": lambda: nested_conditionals(trees),
+        "docstrings": lambda: docstrings(trees),
+        "comments": lambda: comments(files),
         "floors": lambda: violations_of(inside),
         "rooms": lambda: homeless(files),
         "promises": lambda: mutants_beyond({each.id: each.killed_by.partition("::")[0] for each in MUTANTS}),

@@ -13,6 +13,8 @@ from tests.house.rules import (
     MAX_MODULES,
     MIN_LINES,
     class_names,
+    comments,
+    docstrings,
     nested_conditionals,
     package_sizes,
     protocols,
@@ -148,3 +150,32 @@ def test_an_empty_list_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert list(tmp_path.iterdir()) == []
     assert known.known("rule") == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("What a task reads.", True),
+        ("See `f`.", True),
+        ("Nothing is read.", True),
+        ("Read from the same\nfile.", True),
+        ("Close the gate.", False),
+        ("The bytes that are left.", False),
+        ("Whether anybody waits.", False),
+        ("Offsets of a sum.", False),
+        ("Asynchronous.", False),
+    ],
+)
+def test_docstrings_begin_with_a_verb_or_the_thing(text: str, *, is_found: bool) -> None:
+    """In modules, classes and functions, nested ones too."""
+    quoted = f'"""{text}"""'
+    nested = f"class C:\n    async def f(self):\n        def g():\n            {quoted!s}".replace(
+        "\nfile", "\n            file"
+    )
+
+    assert list(docstrings(trees(a=quoted))) == (["a"] if is_found else [])
+    assert list(docstrings(trees(a=nested))) == (["a.C.f.g"] if is_found else [])
+
+
+def test_comments_have_no_banned_words() -> None:
+    assert list(comments({"a": "x = 1  # the same\n", "b": "x = 'the same'  # as before\n"})) == ["a"]

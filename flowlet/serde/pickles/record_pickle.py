@@ -83,7 +83,7 @@ def loads(data: bytes | memoryview) -> Any:
     Pickles of this version stay with C's unpickler alone.
     """
     try:
-        return pickle.loads(data)  # noqa: S301 - from an authenticated peer of the same cluster
+        return pickle.loads(data)  # noqa: S301 - from an authenticated peer of this cluster
     except NAME_ERRORS:
         return PresentUnpickler(io.BytesIO(data)).load()
 
